@@ -1,0 +1,77 @@
+"""Every error that Headrace raises on purpose.
+
+Each says in one sentence what is wrong and what would be right. `exit_code` is what the command line
+leaves with, after the conventions of BSD's `sysexits.h`.
+"""
+
+from __future__ import annotations
+
+
+class HeadraceError(Exception):
+    """Base of all errors raised by Headrace."""
+
+    exit_code = 1
+
+
+class InvalidInput(HeadraceError, ValueError):
+    """Something that the caller gave can't be accepted: a key, a filter, data, a setting."""
+
+    exit_code = 65  # EX_DATAERR
+
+
+class InvalidKey(InvalidInput):
+    """A key that breaks the key grammar; see `headrace.model.keys`."""
+
+
+class InvalidFilter(InvalidInput):
+    """A filter that breaks the filter grammar; see `headrace.model.keys`."""
+
+
+class InvalidData(InvalidInput):
+    """A payload or headers that are not JSON as Postgres takes it."""
+
+
+class ConfigurationError(HeadraceError):
+    """The application is put together wrongly: two handlers of one name, an impossible annotation, a wrong DSN."""
+
+    exit_code = 78  # EX_CONFIG
+
+
+class UnknownStream(HeadraceError, LookupError):
+    """There is no stream of that name."""
+
+    exit_code = 66  # EX_NOINPUT
+
+
+class UnknownConsumer(HeadraceError, LookupError):
+    """There is no consumer of that name on the stream."""
+
+    exit_code = 66
+
+
+class SchemaError(HeadraceError):
+    """The database's schema is missing, or newer than this code."""
+
+    exit_code = 78
+
+
+class StoreUnavailable(HeadraceError):
+    """The database can't be reached, or dropped the connection. Trying again may succeed."""
+
+    exit_code = 69  # EX_UNAVAILABLE
+
+
+class StoreFull(StoreUnavailable):
+    """The database's disk (or quota) is full. Nothing was written; it goes on once there is room."""
+
+    exit_code = 74  # EX_IOERR
+
+
+class EmbeddedPostgresError(HeadraceError):
+    """The embedded Postgres can't be found, started or stopped."""
+
+    exit_code = 69
+
+
+class LeaseLost(HeadraceError):
+    """The lease that a settle was for is no longer held: it expired, or the consumer was moved."""
