@@ -1,0 +1,137 @@
+"""Which user runs the server. Postgres refuses to run as root, so root lends it to another user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from headrace.model.errors import EmbeddedPostgresError
+
+ACCOUNTS_FOR_ROOT = ("postgres", "nobody")
+_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user of this machine that owns the cluster and runs the server."""
+
+    name: str
+    uid: int
+    gid: int
+
+    @property
+    def is_us(self) -> bool:
+        """Whether this is the user that the calling process runs as."""
+        return self.uid == os.geteuid()
+
+    def run(
+        self,
+        command: Sequence[str | Path],
+        *,
+        stdin: str = "",
+        log: IO[bytes] | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs the command as this user, in a session of its own, and waits for it.
+
+        What it prints is returned in `stdout`; or written to `log` if given, which a command that leaves a
+        daemon behind needs, since the daemon would keep a pipe open for as long as it lives.
+        """
+        other = not self.is_us
+        try:
+            return subprocess.run(
+                [str(part) for part in command],
+                input=stdin,
+                stdout=log if log is not None else subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                cwd="/",  # ours may be one that the other user can't enter
+                env=_environment(),
+                umask=0o077,
+                start_new_session=True,  # the terminal's Ctrl-C is not for the server
+                pass_fds=pass_fds,
+                user=self.uid if other else None,
+                group=self.gid if other else None,
+                extra_groups=() if other else None,
+                check=False,
+            )
+        except subprocess.SubprocessError as error:  # raised when the child can't become the other user
+            raise EmbeddedPostgresError(
+                f"Postgres can't run as root, and this root can't start it as the user {self.name!r}: "
+                "run as an ordinary user, or name a database with HEADRACE_DSN."
+            ) from error
+
+    def can_execute(self, path: Path) -> bool:
+        """Whether this user can reach and execute the file (or enter the directory)."""
+        if self.is_us:
+            return os.access(path, os.X_OK)
+        # Trying it knows about access lists and mount options; reading mode bits would not.
+        return self.run(["/bin/sh", "-c", 'test -x "$1"', "sh", path]).returncode == 0
+
+    def own(self, path: Path) -> None:
+        """Makes this user the owner of the file or directory, if that isn't us anyway."""
+        if not self.is_us:
+            os.chown(path, self.uid, self.gid)
+
+
+def account_for(*places: Path) -> Account:
+    """The user that runs the server: ourselves, unless we are root.
+
+    For root it is the owner of the first of `places` that exists and isn't root's (data that an ordinary
+    user has made stays usable for that user), else `postgres`, else `nobody`.
+    Raises `EmbeddedPostgresError` when there is none of them.
+    """
+    uid = os.geteuid()
+    if uid != 0:
+        return Account(_name_of(uid), uid, os.getegid())
+    owner = next((stat.st_uid for place in places if (stat := _stat(place)) and stat.st_uid != 0), None)
+    if owner is not None and (known := _lookup(owner)):
+        return known
+    for name in ACCOUNTS_FOR_ROOT:
+        if known := _lookup(name):
+            return known
+    raise EmbeddedPostgresError(
+        "Postgres can't run as root, and this machine has no user named postgres or nobody to run it: "
+        "create one (`useradd --system postgres`), or run as an ordinary user."
+    )
+
+
+def give_to_owner_of_parent(path: Path) -> None:
+    """When root makes a file in another user's directory, that user must still be able to use it."""
+    if os.geteuid() != 0:
+        return
+    parent = path.parent.stat()
+    if parent.st_uid != path.stat().st_uid:
+        os.chown(path, parent.st_uid, parent.st_gid)
+
+
+def _environment() -> Mapping[str, str]:
+    # Not ours: it may hold secrets, and PGPORT, PGDATA, PGTZ and others would change the server's mind.
+    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    return {"PATH": os.defpath, **passed, "LC_ALL": "C", "TZ": "UTC"}
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def _lookup(user: int | str) -> Account | None:
+    try:
+        entry = pwd.getpwuid(user) if isinstance(user, int) else pwd.getpwnam(user)
+    except KeyError:
+        return None
+    return Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
+
+
+def _name_of(uid: int) -> str:
+    known = _lookup(uid)
+    return known.name if known else str(uid)

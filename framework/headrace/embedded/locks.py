@@ -1,0 +1,115 @@
+"""File locks that the kernel lets go of when their holder dies, however it dies (flock).
+
+Three kinds are used. The *start lock* makes starting and stopping one thing at a time. A *user's lock* is
+held by each process that uses the server. The *server's lock* is handed down to Postgres itself, whose
+processes all inherit it: it is free again exactly when the last of them is gone, so that no process id has
+to be trusted, which may have been given to another program since, or belong to a zombie that nobody reaps.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headrace.embedded.account import give_to_owner_of_parent
+from headrace.model.errors import EmbeddedPostgresError
+
+POLL = 0.01
+"""Seconds between two looks at something that is about to change."""
+
+_open_locks: set[int] = set()
+
+
+def open_locked(path: Path) -> int | None:
+    """Opens the file (made if missing) and locks it for us alone; None when another holds it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        give_to_owner_of_parent(path)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_still_there(fd, path):
+            raise BlockingIOError  # it was deleted between our opening and locking it
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    except BaseException:
+        os.close(fd)
+        raise
+    _open_locks.add(fd)
+    return fd
+
+
+def let_go(fd: int) -> None:
+    """Unlocks and closes. The explicit unlock counts even when a child process still has the file open."""
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    close_only(fd)
+
+
+def close_only(fd: int) -> None:
+    """Closes our end of a lock that a child process shall go on holding."""
+    _open_locks.discard(fd)
+    os.close(fd)
+
+
+def is_held(path: Path) -> bool:
+    """Whether somebody holds the lock. Looking takes a shared lock for a moment: lookers do not disturb
+    each other, and whoever wants to hold must try again when it meets a looker."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def open_locked_soon(path: Path, wait: float) -> int | None:
+    """Like `open_locked`, trying for up to `wait` seconds."""
+    deadline = time.monotonic() + wait
+    while (fd := open_locked(path)) is None:
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(POLL)
+    return fd
+
+
+@contextmanager
+def one_at_a_time(path: Path, wait: float) -> Iterator[None]:
+    """Holds the lock inside the block.
+
+    Raises `EmbeddedPostgresError` when another process has not let go of it within `wait` seconds.
+    """
+    fd = open_locked_soon(path, wait)
+    if fd is None:
+        raise EmbeddedPostgresError(
+            f"Another process has been starting or stopping this Postgres for more than {wait:.0f} s "
+            f"(it holds {path}): end that process, or wait for it, and try again."
+        )
+    try:
+        yield
+    finally:
+        let_go(fd)
+
+
+def _is_still_there(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _close_in_child() -> None:
+    # A fork shares its parent's locks. Closing (not unlocking) leaves them to the parent alone.
+    for fd in _open_locks:
+        os.close(fd)
+    _open_locks.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

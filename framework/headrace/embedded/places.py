@@ -1,0 +1,223 @@
+"""Where everything lies: the data directory, what is in it, and the directory of the socket.
+
+<data directory>/             "home": what the user named, or the default
+    moved-to -> <seat>        only as root, when the server's user can't enter the home
+<seat>/                       the home itself, or the place it was moved to
+    cluster/                  Postgres's own data directory
+    new/                      a cluster in the making; what a killed start left is made anew
+    server.log                what the server said; kept below a size
+    start.lock, server.lock   see `headrace.embedded.locks`
+    users/<pid>-<random>      one locked file for each user, see `headrace.embedded.tenancy`
+    kept                      there after an explicit start: the last user to leave does not stop it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.embedded.account import Account, give_to_owner_of_parent
+from headrace.model.errors import EmbeddedPostgresError
+
+LOG_LIMIT = 10 * 1024 * 1024
+LOG_REST = 1024 * 1024
+
+_MOVED = "moved-to"
+
+
+def default_data_dir() -> Path:
+    """The data directory when none is named.
+
+    `HEADRACE_DATA`; else `.headrace/postgres` beside the nearest `pyproject.toml`, from the working directory
+    upward; else `headrace/postgres` in the user's data directory (`XDG_DATA_HOME`, `~/.local/share`).
+    """
+    if named := os.environ.get("HEADRACE_DATA"):
+        return Path(named).expanduser().absolute()
+    here = Path.cwd()
+    for directory in (here, *here.parents):
+        if (directory / "pyproject.toml").is_file():
+            return directory / ".headrace" / "postgres"
+    data_home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data_home).expanduser().absolute() / "headrace" / "postgres"
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The directory that really holds the server's things."""
+
+    path: Path
+
+    @property
+    def cluster(self) -> Path:
+        return self.path / "cluster"
+
+    @property
+    def unfinished(self) -> Path:
+        return self.path / "new"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "server.log"
+
+    @property
+    def start_lock(self) -> Path:
+        return self.path / "start.lock"
+
+    @property
+    def server_lock(self) -> Path:
+        return self.path / "server.lock"
+
+    @property
+    def users(self) -> Path:
+        return self.path / "users"
+
+    @property
+    def kept(self) -> Path:
+        return self.path / "kept"
+
+    def version(self) -> int | None:
+        """The major version of the Postgres that made the cluster; None while there is no cluster."""
+        try:
+            return int((self.cluster / "PG_VERSION").read_text().strip())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+
+def find_seat(home: Path) -> Seat:
+    """Where the things of this data directory are, or would be looked for first. Makes nothing."""
+    moved = home / _MOVED
+    return Seat(Path(os.readlink(moved))) if moved.is_symlink() else Seat(home)
+
+
+def make_seat(home: Path, account: Account) -> Seat:
+    """Makes the data directory, and another place for it when the server's user can't enter it."""
+    _make_home(home, account)
+    seat = find_seat(home)
+    if seat.path == home and not seat.cluster.exists() and not account.can_execute(home):
+        seat = _move(home, account)
+    _make_directory(seat.path, _mode_for(account))
+    _make_directory(seat.users, 0o700)
+    return seat
+
+
+def _make_home(home: Path, account: Account) -> None:
+    if home.is_dir():
+        return
+    home.parent.mkdir(parents=True, exist_ok=True)
+    if home.parent.name == ".headrace":
+        ignored = home.parent / ".gitignore"
+        if not ignored.exists():
+            ignored.write_text("*\n")
+    _make_directory(home, _mode_for(account))
+
+
+def _mode_for(account: Account) -> int:
+    # Another user's server has to pass through on its way to the cluster; to look around it needs not.
+    return 0o700 if account.is_us else 0o711
+
+
+def _make_directory(path: Path, mode: int) -> None:
+    if not path.is_dir():
+        path.mkdir(exist_ok=True)
+        path.chmod(mode)  # mkdir's own mode would be cut by the umask
+        give_to_owner_of_parent(path)
+
+
+def _move(home: Path, account: Account) -> Seat:
+    """Chooses another place. The link is the decision: of several processes the first to make it wins."""
+    place = _make_place(home, account)
+    (place / "moved-from").write_text(f"{home}\n")
+    try:
+        (home / _MOVED).symlink_to(place)
+    except FileExistsError:
+        (place / "moved-from").unlink()
+        place.rmdir()
+    return find_seat(home)
+
+
+def _make_place(home: Path, account: Account) -> Path:
+    temporary = Path(tempfile.gettempdir()).resolve()
+    # What was meant to be temporary stays temporary; anything else must survive a reboot.
+    bases = [Path("/var/lib/headrace"), temporary]
+    if home.is_relative_to(temporary):
+        bases.reverse()
+    for base in bases:
+        place = base / f"headrace-data-{home.parent.name}-{secrets.token_hex(4)}"
+        try:
+            if not base.is_dir():
+                base.mkdir(parents=True)
+                base.chmod(0o755)
+            place.mkdir(mode=0o700)
+        except OSError:
+            continue
+        place.chmod(_mode_for(account))
+        if account.can_execute(place):
+            return place
+        place.rmdir()
+    raise EmbeddedPostgresError(
+        f"Postgres runs as the user {account.name!r} here, who can't enter {home}, {bases[0]} or {bases[1]}: "
+        "name a directory that this user can enter with HEADRACE_DATA."
+    )
+
+
+def socket_directory(home: Path, account: Account) -> Path:
+    """The directory of the server's socket: short, since a socket's path may have about 100 characters only,
+    and the same for everybody who names the same data directory."""
+    digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
+    return Path("/tmp") / f"headrace-{account.uid}-{digest}"
+
+
+def make_private_directory(path: Path, account: Account, mode: int) -> None:
+    """Makes a directory at a well-known path in a place that everybody can write to.
+
+    Raises `EmbeddedPostgresError` when something of somebody else's is there already: whoever owns the
+    directory of a socket decides who answers on it.
+    """
+    try:
+        path.mkdir(mode=0o700)
+        account.own(path)
+    except FileExistsError:
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in {account.uid, os.geteuid()}:
+            raise EmbeddedPostgresError(
+                f"{path} belongs to someone else, and Postgres needs it for its socket: remove it."
+            ) from None
+        account.own(path)
+    path.chmod(mode)
+
+
+def trim_log(log: Path) -> None:
+    """Keeps the log small. The server appends to it and goes on at the new end, so this is safe any time."""
+    try:
+        if log.stat().st_size <= LOG_LIMIT:
+            return
+    except FileNotFoundError:
+        return
+    with log.open("r+b") as file:
+        file.seek(-LOG_REST, os.SEEK_END)
+        rest = file.read()
+        _old(log).write_bytes(rest)
+        file.truncate(0)
+
+
+def remove_seat(seat: Seat, home: Path) -> None:
+    """Deletes what this room has put into the data directory, and the directory itself if that was all."""
+    for path in (seat.unfinished, seat.users):
+        shutil.rmtree(path, ignore_errors=True)
+    files = (seat.log, _old(seat.log), seat.server_lock, seat.kept, seat.start_lock)
+    for path in (*files, seat.path / "moved-from", home / _MOVED):
+        path.unlink(missing_ok=True)
+    for directory in {seat.path, home}:
+        with contextlib.suppress(OSError):  # there is something else in it
+            directory.rmdir()
+
+
+def _old(log: Path) -> Path:
+    return log.with_suffix(".log.old")

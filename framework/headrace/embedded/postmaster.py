@@ -1,0 +1,197 @@
+"""The running server: what it says of itself, starting it, waiting for it, ending it.
+
+A server's life, as seen from outside:
+
+        spawn             socket listens, status "ready"
+    DOWN ────► CHANGING ────────────────────────────────► READY
+      ▲            ▲                                        │
+      └────────────┴────────────────────────────────────────┘
+        server lock free         SIGINT, SIGQUIT, or a death
+
+The server's lock (see `headrace.embedded.locks`) is held in CHANGING and READY.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Literal
+
+from headrace.embedded import locks
+from headrace.embedded.account import Account
+from headrace.embedded.binaries import Installation
+from headrace.embedded.places import Seat
+
+StopMode = Literal["fast", "immediate"]
+
+_SIGNALS: dict[StopMode, signal.Signals] = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+_FIELDS = 8
+
+
+class Phase(Enum):
+    """Where in its life a server is."""
+
+    DOWN = "down"
+    CHANGING = "changing"
+    READY = "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class PidFile:
+    """What the server writes into `postmaster.pid`; Postgres's `utils/pidfile.h` describes the lines."""
+
+    pid: int
+    port: int
+    socket_dir: Path
+    listens_on_tcp: bool
+    status: str
+
+    @classmethod
+    def read(cls, seat: Seat) -> PidFile | None:
+        """None when there is no such file, or when it isn't complete yet."""
+        try:
+            lines = _pid_file(seat).read_text().split("\n")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if len(lines) < _FIELDS:
+            return None
+        pid, _, _, port, sockets, address, _, status, *_ = (line.strip() for line in lines)
+        return cls(abs(int(pid)), int(port), Path(sockets), bool(address), status)
+
+    @property
+    def socket(self) -> Path:
+        """The path of the Unix socket."""
+        return self.socket_dir / f".s.PGSQL.{self.port}"
+
+
+def observe(seat: Seat) -> tuple[Phase, PidFile | None]:
+    """The server's phase, and its pid file if there is a complete one."""
+    file = PidFile.read(seat)
+    if file and file.status == "ready" and _listens(file.socket):
+        return Phase.READY, file  # also when it was started by hand, and doesn't hold our lock
+    return (Phase.CHANGING if locks.is_held(seat.server_lock) else Phase.DOWN), file
+
+
+def wait_while_changing(seat: Seat, limit: float) -> Phase:
+    """Waits until the server is ready or gone, for up to `limit` seconds, and returns its phase then."""
+    return _wait(seat, limit, lambda phase: phase is not Phase.CHANGING)
+
+
+def wait_until_down(seat: Seat, limit: float) -> bool:
+    """Whether the server has gone within `limit` seconds."""
+    return _wait(seat, limit, lambda phase: phase is Phase.DOWN) is Phase.DOWN
+
+
+def _wait(seat: Seat, limit: float, enough: Callable[[Phase], bool]) -> Phase:
+    deadline = time.monotonic() + limit
+    while True:
+        phase, _ = observe(seat)
+        if enough(phase) or time.monotonic() > deadline:
+            return phase
+        time.sleep(locks.POLL)
+
+
+def spawn(seat: Seat, account: Account, installation: Installation) -> bool:
+    """Starts the server and returns at once. False when the server's lock isn't free after all.
+
+    A shell starts it in the background and ends: the server is nobody's child then, so that it outlives us
+    and leaves no zombie in a process that doesn't expect children. The lock goes down with it.
+    """
+    lock = locks.open_locked_soon(seat.server_lock, 1.0)
+    if lock is None:
+        return False
+    try:
+        with seat.log.open("ab") as log:
+            account.run(
+                ["/bin/sh", "-c", '"$@" &', "sh", installation.program("postgres"), "-D", seat.cluster],
+                log=log,
+                pass_fds=(lock,),
+            )
+    finally:
+        locks.close_only(lock)
+    return True
+
+
+def forget_the_dead(seat: Seat) -> None:
+    """Makes a pid file left by a killed server harmless. The caller holds the start lock; the server is down.
+
+    Postgres won't start while the process id in the file is alive, and after a restart of a container some
+    other program may well have it. The rest of the file has to stay: by the shared memory it names, Postgres
+    makes sure that no process of the dead server is left. So only the id is replaced, by one that is free.
+    """
+    path = _pid_file(seat)
+    try:
+        pid, newline, rest = path.read_text().partition("\n")
+    except FileNotFoundError:
+        return
+    if not rest.strip():
+        path.unlink()  # the disk was full, or the power failed: an empty file would only stop the start
+    elif _is_alive(int(pid)) and not is_postmaster(int(pid), seat):
+        with path.open("r+") as file:
+            file.write(f"{_free_pid()}{newline}{rest}")
+            file.truncate()
+
+
+def ask_to_stop(seat: Seat, mode: StopMode) -> None:
+    """Sends the signal for stopping, if there is a server to get it."""
+    try:
+        pid = int(_pid_file(seat).read_text().partition("\n")[0])
+    except (FileNotFoundError, ValueError):
+        return
+    if is_postmaster(pid, seat):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, _SIGNALS[mode])
+
+
+def is_postmaster(pid: int, seat: Seat) -> bool:
+    """Whether the process is this cluster's server: never signal a program that only has got its old id."""
+    try:
+        # On Linux the kernel knows: the server and all its processes work in the data directory.
+        return os.path.samestat(os.stat(f"/proc/{pid}/cwd"), seat.cluster.stat())
+    except FileNotFoundError:
+        if Path("/proc/self/cwd").exists():
+            return False
+    except PermissionError:
+        return False
+    answer = subprocess.run(
+        ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return str(seat.cluster) in answer.stdout
+
+
+def _pid_file(seat: Seat) -> Path:
+    return seat.cluster / "postmaster.pid"
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knock:
+        knock.settimeout(1.0)
+        try:
+            knock.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(abs(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _free_pid() -> int:
+    # A process that has just ended and been waited for; ids are given out in turn, so this one stays free.
+    with subprocess.Popen(["/bin/sh", "-c", ":"]) as process:
+        return process.pid

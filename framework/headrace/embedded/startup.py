@@ -1,0 +1,109 @@
+"""Bringing the server up and down. Whoever calls these holds the start lock."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.embedded import postmaster
+from headrace.embedded.account import Account
+from headrace.embedded.binaries import find_installation
+from headrace.embedded.cluster import make_cluster, write_settings
+from headrace.embedded.complaints import about_output, orphans
+from headrace.embedded.copies import usable_by
+from headrace.embedded.places import Seat, make_private_directory, socket_directory, trim_log
+from headrace.embedded.postmaster import Phase, StopMode
+from headrace.model.errors import EmbeddedPostgresError
+
+START_LIMIT = 120.0
+"""Seconds for a start; recovery after a crash may have gigabytes of log to read."""
+STOP_LIMIT = 60.0
+"""Seconds for a stop, in which everything in memory is written to disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the server shall be started with."""
+
+    home: Path
+    port: int | None
+    settings: Mapping[str, str]
+
+
+def bring_up(seat: Seat, account: Account, wishes: Wishes) -> None:
+    """Makes the server ready, if it isn't."""
+    phase = _settle(seat)
+    if phase is Phase.CHANGING:
+        raise EmbeddedPostgresError(orphans(wishes.home))
+    if phase is Phase.DOWN:
+        _start(seat, account, wishes)
+    _check_port(seat, wishes)
+
+
+def bring_down(seat: Seat, account: Account, wishes: Wishes, mode: StopMode) -> None:
+    """Stops the server, if there is one, and waits until its last process is gone."""
+    phase, _ = postmaster.observe(seat)
+    if phase is Phase.DOWN:
+        return
+    postmaster.ask_to_stop(seat, mode)
+    if not postmaster.wait_until_down(seat, STOP_LIMIT):
+        raise EmbeddedPostgresError(
+            f"Postgres on {wishes.home} has not stopped within {STOP_LIMIT:.0f} s: see {seat.log}, "
+            "and try the mode 'immediate', from which it recovers at the next start."
+        )
+    with contextlib.suppress(OSError):  # it is only tidier without an empty directory
+        socket_directory(wishes.home, account).rmdir()
+
+
+def _settle(seat: Seat) -> Phase:
+    """Waits for the end of a start or stop whose beginner has died."""
+    phase, file = postmaster.observe(seat)
+    if phase is Phase.CHANGING and file and file.status == "ready" and not file.socket.exists():
+        # It runs, but somebody has cleaned /tmp: nobody can reach it, and a new start makes a new socket.
+        postmaster.ask_to_stop(seat, "fast")
+    return postmaster.wait_while_changing(seat, START_LIMIT)
+
+
+def _start(seat: Seat, account: Account, wishes: Wishes) -> None:
+    version = seat.version()
+    installation = usable_by(account, find_installation(version))
+    if version is None:
+        make_cluster(seat, account, installation, wishes.home)
+    sockets = socket_directory(wishes.home, account)
+    make_private_directory(sockets, account, 0o700)
+    write_settings(seat, account, sockets, wishes.port, wishes.settings)
+    postmaster.forget_the_dead(seat)
+    trim_log(seat.log)
+    known_log = seat.log.stat().st_size if seat.log.exists() else 0
+    if not postmaster.spawn(seat, account, installation):
+        raise EmbeddedPostgresError(orphans(wishes.home))
+    phase = postmaster.wait_while_changing(seat, START_LIMIT)
+    if phase is Phase.DOWN:
+        output = _log_since(seat, known_log)
+        raise EmbeddedPostgresError(
+            about_output(output, home=wishes.home, port=wishes.port, doing="start", log=seat.log)
+        )
+    if phase is Phase.CHANGING:
+        raise EmbeddedPostgresError(
+            f"Postgres on {wishes.home} is still recovering after {START_LIMIT:.0f} s: "
+            f"watch {seat.log} and try again once it says that it is ready."
+        )
+
+
+def _log_since(seat: Seat, position: int) -> str:
+    with seat.log.open("rb") as file:
+        file.seek(position)
+        return file.read().decode(errors="replace")
+
+
+def _check_port(seat: Seat, wishes: Wishes) -> None:
+    _, file = postmaster.observe(seat)
+    if wishes.port is None or file is None or (file.listens_on_tcp and file.port == wishes.port):
+        return
+    now = f"on port {file.port}" if file.listens_on_tcp else "without a TCP port"
+    raise EmbeddedPostgresError(
+        f"Postgres on {wishes.home} already runs {now}, and a port is opened only at its start: stop it with "
+        f"`headrace pg stop`, or leave HEADRACE_PG_PORT={wishes.port} out to use it as it is."
+    )
