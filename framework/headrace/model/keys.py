@@ -1,0 +1,85 @@
+"""Keys and filters, with the grammar of NATS subjects.
+
+A key is made of tokens parted by dots: `orders.us.42`. No token is empty, and none is exactly `*` or `>` (inside a
+longer token these are ordinary characters). A filter looks like a key, but a token `*` matches any one token, and a
+last token `>` matches one or more. See https://docs.nats.io/nats-concepts/subjects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from headrace.model.errors import InvalidFilter, InvalidKey
+
+MAX_KEY_BYTES = 1024
+
+_BAD_TOKEN = re.compile(r"(?:^|\.)([*>]?)(?:\.|$)")
+
+
+def check_key(key: str) -> str:
+    """Return `key` as it is, or raise `InvalidKey` with what would be right."""
+    if not isinstance(key, str):
+        raise InvalidKey(f"A key is a string such as 'orders.us.42', not {type(key).__name__}.")
+    _check_text(key, "key", InvalidKey)
+    bad = _BAD_TOKEN.search(key)
+    if bad and bad[1]:
+        raise InvalidKey(
+            f"The key {_shown(key)} has a token that is exactly {bad[1]!r}: that is a filter's wildcard, write the real token."
+        )
+    return key
+
+
+def check_filter(text: str) -> str:
+    """Return the filter as it is, or raise `InvalidFilter` with what would be right."""
+    if not isinstance(text, str):
+        raise InvalidFilter(f"A filter is a string such as 'orders.us.>', not {type(text).__name__}.")
+    _check_text(text, "filter", InvalidFilter)
+    if ">" in text.split(".")[:-1]:
+        raise InvalidFilter(
+            f"The filter {_shown(text)} has '>' in the middle: it stands for all the rest, so it can only be the last token;"
+            " write '*' for a single token."
+        )
+    return text
+
+
+def check_filters(filters: str | Iterable[str]) -> tuple[str, ...]:
+    """One filter or several, of which a message must match any, as a tuple. Raises `InvalidFilter`."""
+    found = (filters,) if isinstance(filters, str) else tuple(filters)
+    if not found:
+        raise InvalidFilter("A consumer needs a filter; '>' takes every message.")
+    return tuple(check_filter(text) for text in found)
+
+
+def matches(filter_: str, key: str) -> bool:
+    """Whether `key` matches one filter. The database judges by the same rules; this is for tests and tools."""
+    wanted, tokens = filter_.split("."), key.split(".")
+    if wanted[-1] == ">":
+        wanted = wanted[:-1]
+        if len(tokens) <= len(wanted):
+            return False
+        tokens = tokens[: len(wanted)]
+    return len(wanted) == len(tokens) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))
+
+
+def _check_text(text: str, kind: str, error: type[InvalidKey] | type[InvalidFilter]) -> None:
+    if not text:
+        raise error(f"The {kind} is empty: it needs at least one token, such as 'orders'.")
+    if len(text) > MAX_KEY_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES:
+        raise error(f"The {kind} {_shown(text)} is longer than {MAX_KEY_BYTES} bytes of UTF-8.")
+    if text[0] == "." or text[-1] == "." or ".." in text:
+        raise error(
+            f"The {kind} {_shown(text)} has an empty token: dots part tokens, so none may lead, trail or repeat."
+        )
+    if "\0" in text:
+        raise error(
+            f"The {kind} {_shown(text)} holds a NUL character, which Postgres can't store: leave it out."
+        )
+    if any("\ud800" <= char <= "\udfff" for char in text) if not text.isascii() else False:
+        raise error(
+            f"The {kind} {_shown(text)} holds half of a surrogate pair, which is not text: mend its encoding."
+        )
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "…")

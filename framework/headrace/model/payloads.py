@@ -1,0 +1,61 @@
+"""Payloads on their way in: anything that msgspec can write as JSON, as the text that the store takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.model.errors import InvalidData
+
+_encoder = msgspec.json.Encoder()
+_NUL = re.compile(rb"(?:^|[^\\])(?:\\\\)*\\u0000")
+
+
+def encode(data: Any) -> str:
+    """`data` as JSON text. `msgspec.Raw` is taken to be JSON already, and the store checks it.
+
+    Raises:
+        InvalidData: JSON can't hold it, or it holds a NUL, which Postgres could not hand out again as text.
+    """
+    try:
+        encoded = _encoder.encode(data)
+        text = encoded.decode()
+    except (TypeError, ValueError, RecursionError, UnicodeError) as error:
+        raise InvalidData(f"The data can't be written as JSON: {error}.") from error
+    if b"\\u0000" in encoded and _NUL.search(encoded):
+        raise InvalidData(
+            "The data has a string with a NUL character, which Postgres can't hand out as text: leave it out."
+        )
+    return text
+
+
+def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
+    """Headers as the text of a JSON object, None for none. Raises `InvalidData`."""
+    if not headers:
+        return None
+    if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
+        raise InvalidData("Headers are a mapping from names to JSON values, such as {'trace': 'abc'}.")
+    return encode(headers)
+
+
+def parallel(messages: Iterable[tuple[Any, ...]]) -> tuple[list[str], list[str], list[str | None]]:
+    """(key, data) or (key, data, headers) tuples as the three lists that the store takes. Raises `InvalidData`."""
+    keys: list[str] = []
+    data: list[str] = []
+    headers: list[str | None] = []
+    for place, message in enumerate(messages):
+        try:
+            key, payload, *rest = message
+            if len(rest) > 1:
+                raise ValueError
+        except (TypeError, ValueError):
+            raise InvalidData(
+                f"Message {place} is not a (key, data) or (key, data, headers) tuple: {message!r:.80}"
+            ) from None
+        keys.append(key)
+        data.append(encode(payload))
+        headers.append(encode_headers(rest[0]) if rest else None)
+    return keys, data, headers

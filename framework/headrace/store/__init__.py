@@ -1,0 +1,51 @@
+"""The store: a durable log with leases, on nothing but Postgres. This room has the only SQL.
+
+Five verbs, a module each: `publish`, `lease`, `settle`, `seek` (and, with retention, `retain`). The work is done by server
+functions in `sql/functions/`; the modules here call them. Every verb runs on an `Executor`: a `Database`, or a connection of
+the caller's inside a transaction.
+"""
+
+from headrace.store.catalog import (
+    Declared,
+    consumer,
+    consumer_id,
+    consumers,
+    create_stream,
+    declare_consumer,
+    stream,
+    streams,
+)
+from headrace.store.database import Database, Executor
+from headrace.store.dead_letters import dead_letters, discard, redrive
+from headrace.store.lease import extend, lease, wait
+from headrace.store.listen import listen
+from headrace.store.migrate import migrate, schema_version
+from headrace.store.publish import publish, publish_many
+from headrace.store.seek import seek
+from headrace.store.settle import settle
+
+__all__ = [
+    "Database",
+    "Declared",
+    "Executor",
+    "consumer",
+    "consumer_id",
+    "consumers",
+    "create_stream",
+    "dead_letters",
+    "declare_consumer",
+    "discard",
+    "extend",
+    "lease",
+    "listen",
+    "migrate",
+    "publish",
+    "publish_many",
+    "redrive",
+    "schema_version",
+    "seek",
+    "settle",
+    "stream",
+    "streams",
+    "wait",
+]

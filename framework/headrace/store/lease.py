@@ -1,0 +1,64 @@
+"""lease: take a batch of messages, for a time; extend; say that one waits."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+from headrace.model.records import Batch
+from headrace.store.database import Executor
+
+# Bounds of one call. Bytes are as stored, so compressed payloads come out larger.
+MAX_LOOK = 2_000
+MAX_BYTES = 16_000_000
+
+
+async def lease(
+    executor: Executor,
+    consumer: int,
+    owner: UUID,
+    limit: int,
+    *,
+    look: int = MAX_LOOK,
+    max_bytes: int = MAX_BYTES,
+    now: datetime | None = None,
+) -> Batch:
+    """Lease up to `limit` messages to `owner` for the consumer's `ack_wait`.
+
+    Args:
+        consumer: the consumer's id, from `declare_consumer`.
+        owner: who works on them. An owner does the messages of one key in turn, so he may get many of one key.
+        look: how many messages may be looked at to find so many.
+        max_bytes: no more is added to a batch that has passed this size.
+        now: the time, for tests; the server's clock otherwise.
+
+    Raises:
+        UnknownConsumer: it was deleted.
+        StoreUnavailable: nothing is lost by it; what was leased, if anything, comes again.
+    """
+    row = await executor.fetchrow(
+        "select * from headrace.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()))",
+        consumer,
+        owner,
+        limit,
+        look,
+        max_bytes,
+        now,
+    )
+    lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_at = row
+    if lease_id is None:
+        return Batch(None, [], None, [], [], [], [], looked_at, more, due_at)
+    return Batch(lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_at)
+
+
+async def extend(executor: Executor, consumer: int, owner: UUID, *, now: datetime | None = None) -> list[int]:
+    """Extend all of an owner's leases by `ack_wait` from now. Returns the ids of those that it still has."""
+    alive: list[int] = await executor.fetchval(
+        "select headrace.extend($1, $2, coalesce($3, clock_timestamp()))", consumer, owner, now
+    )
+    return alive
+
+
+async def wait(executor: Executor, consumer: int, seconds: float) -> None:
+    """Say that the consumer waits for messages, so that publishers notify, for `seconds` from now."""
+    await executor.fetchval("select headrace.wait($1, make_interval(secs => $2))", consumer, seconds)

@@ -1,0 +1,116 @@
+"""The schema: numbered migrations for tables, and functions that are made anew whenever they changed.
+
+Everything happens in one transaction under a transaction-level advisory lock, so two processes that start at once don't
+meet, and a migration that fails leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from headrace.model.errors import SchemaError
+from headrace.store.database import Database
+from headrace.store.translate import safe
+
+_LOCK = "select pg_advisory_xact_lock(1212498508, -1)"
+_SQL = files(__package__) / "sql"
+
+# In the order of their dependence: types before the functions that use them.
+FUNCTIONS = ("_prologue", "streams", "wake", "publish", "consumers", "parking", "scan", "holes", "lease", "settle", "seek",
+             "dead_letters", "info")  # fmt: skip
+
+
+class Migration(msgspec.Struct, frozen=True):
+    version: int
+    name: str
+    sql: str
+
+
+def migrations() -> list[Migration]:
+    """All migrations that this code knows, in order."""
+    found = sorted(entry.name for entry in (_SQL / "migrations").iterdir() if entry.name.endswith(".sql"))
+    return [
+        Migration(int(name[:4]), name[5:-4], (_SQL / "migrations" / name).read_text(encoding="utf-8"))
+        for name in found
+    ]
+
+
+def functions() -> str:
+    """The text of all server functions."""
+    return "\n".join((_SQL / "functions" / f"{name}.sql").read_text(encoding="utf-8") for name in FUNCTIONS)
+
+
+async def migrate(database: Database) -> list[str]:
+    """Bring the schema up to this code's version.
+
+    Returns:
+        What was done, a phrase for each step; empty when there was nothing to do.
+
+    Raises:
+        SchemaError: the schema is newer than this code.
+    """
+    known, wanted = migrations(), functions()
+    digest = hashlib.sha256(wanted.encode()).hexdigest()
+    async with database.transaction() as connection:
+        if await _state(connection) == (known[-1].version, digest):
+            return []
+        await connection.execute(_LOCK)
+        version, installed = await _state(connection)
+        if version > known[-1].version:
+            raise SchemaError(
+                f"The schema in {safe(database.dsn)} is at version {version}, and this Headrace knows versions up to"
+                f" {known[-1].version}: upgrade Headrace (pip install --upgrade headrace)."
+            )
+        done = []
+        if version == 0:
+            await connection.execute(_GROUND)
+        for migration in known[version:]:
+            await connection.execute(migration.sql)
+            await connection.execute(
+                "insert into headrace.migrations (version, name) values ($1, $2)",
+                migration.version,
+                migration.name,
+            )
+            done.append(f"applied migration {migration.version} ({migration.name})")
+        if installed != digest:
+            await connection.execute(wanted)
+            await connection.execute(
+                "update headrace.migrations set functions = $1 where version = $2", digest, known[-1].version
+            )
+            done.append("installed the server functions")
+        return done
+
+
+_GROUND = """
+create schema if not exists headrace;
+create schema if not exists headrace_streams;
+create table headrace.migrations (
+    version     int primary key,
+    name        text not null,
+    functions   text,               -- the SHA-256 of the server functions' text
+    applied_at  timestamptz not null default clock_timestamp()
+);
+comment on schema headrace is 'Headrace: consumers, leases and functions. select headrace.publish(stream, key, data)';
+comment on schema headrace_streams is 'Headrace: one table of messages per stream';
+"""
+
+
+async def _state(connection: asyncpg.Connection[Any]) -> tuple[int, str | None]:
+    """The schema's version, 0 for none, and the digest of its functions."""
+    if await connection.fetchval("select to_regclass('headrace.migrations')") is None:
+        return 0, None
+    row = await connection.fetchrow(
+        "select version, functions from headrace.migrations order by version desc limit 1"
+    )
+    return (row["version"], row["functions"]) if row else (0, None)
+
+
+async def schema_version(database: Database) -> int:
+    """The version of the schema in the database, 0 for none."""
+    async with database.transaction() as connection:
+        return (await _state(connection))[0]

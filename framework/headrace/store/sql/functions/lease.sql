@@ -1,0 +1,142 @@
+-- lease: hand a batch of messages to an owner, for the consumer's ack_wait.
+--
+-- One call at a time per consumer (a transaction-level advisory lock); calls are short. The ORDER of the reads below is
+-- part of the proof. Under read committed every statement sees a newer world, and a nack moves a message from the leases
+-- to the parked ones: busy keys are read before parked messages, never after, or a nack that commits in between would let
+-- a later message of its key slip past. And who may still fill a hole is asked before the holes are searched, never
+-- after, or what commits in between would be forgotten together with its hole.
+
+create type headrace.batch as (
+    lease_id    bigint,         -- null when there is nothing
+    seqs bigint[], attempts int[], keys text[], data json[], headers json[], created_at timestamptz[],
+                                -- attempts is null when each is a first one
+    looked_at   int,            -- how many messages above the cursor and in its holes were looked at
+    more        boolean,        -- whether another call right away may find more
+    due_at      timestamptz     -- when a parked message or somebody's lease falls due next, if any
+);
+
+-- Hot tables are only ever read by their indexes, from a floor up: with dead rows pinned by an old snapshot, a sequential or
+-- bitmap scan would walk them all. The settings hold for the functions called from here, too.
+--
+-- p_owner: an owner is whoever does a key's messages in turn: a worker process. Its own keys are not busy to itself.
+-- p_limit, p_look, p_bytes: see headrace.scan
+create function headrace.lease(
+    p_consumer int, p_owner uuid, p_limit int, p_look int, p_bytes bigint, p_now timestamptz default clock_timestamp()
+) returns headrace.batch
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    c_window    constant int := 10000;      -- parked messages at which reading ahead stops
+    v_consumer  headrace.consumers;
+    v_relation  text;
+    v_cursor    headrace.cursors;
+    v_next      headrace.cursors;
+    v_leases    record;
+    v_parked    record;
+    v_busy      bigint[];
+    v_xmin      xid8;
+    v_picked    headrace.picked;
+    v_scanned   headrace.scanned;
+    v_batch     headrace.batch;
+    v_room      int;
+    v_look      int;
+    v_blocked   boolean;
+    v_expired   boolean := false;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' or pg_current_xact_id_if_assigned() is not null then
+        raise exception using errcode = 'HR003', message =
+            'headrace.lease must be a transaction of its own, under read committed: each read must see the newest state, and its xid stamps the holes of earlier calls.';
+    end if;
+    -- What a crash could lose is only a lease, and then its messages come again.
+    perform set_config('synchronous_commit', 'off', true);
+    perform pg_advisory_xact_lock(1212498508, p_consumer);
+
+    select * into v_consumer from headrace.consumers where id = p_consumer;
+    if not found then
+        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+    end if;
+    select relation into v_relation from headrace.streams where id = v_consumer.stream_id;
+    select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+    v_next := v_cursor;
+
+    -- 1. Leases: expire what is past its time, count what is out, and note the keys that others are busy with.
+    loop
+        select min(lease_id) as floor, min(lowest) as lowest, coalesce(sum(held), 0) as held, min(expires_at) as expires_at,
+               coalesce(bool_or(owner <> p_owner), false) as others
+            into v_leases
+            from headrace.leases where consumer_id = p_consumer and lease_id >= v_cursor.lease_floor;
+        exit when v_expired or v_leases.expires_at is null or v_leases.expires_at > p_now;
+        perform headrace.expire(v_consumer, v_relation, v_cursor.lease_floor, p_now);
+        v_expired := true;
+    end loop;
+    if v_leases.others and v_consumer.ordered then
+        select array_agg(hash) into v_busy from headrace.leases as l cross join unnest(l.hashes) as hash
+            where l.consumer_id = p_consumer and l.lease_id >= v_cursor.lease_floor and l.owner <> p_owner;
+    end if;
+    v_batch.due_at := v_leases.expires_at;
+    v_batch.looked_at := 0;
+    v_batch.more := false;
+    v_room := least(p_limit, v_consumer.max_ack_pending - v_leases.held);
+    if v_room <= 0 then
+        return v_batch;
+    end if;
+
+    -- 2. Parked messages that are due and first of their key. Those of blocked keys go to the blocked ones.
+    v_blocked := exists (select from headrace.blocked where consumer_id = p_consumer);
+    if v_blocked and v_consumer.ordered then
+        perform headrace.set_aside(p_consumer, v_cursor.parked_floor);
+    end if;
+    select count(*) as waiting, min(seq) as lowest, min(due_at) filter (where due_at > p_now) as due_at into v_parked
+        from headrace.parked where consumer_id = p_consumer and seq >= v_cursor.parked_floor;
+    if v_parked.waiting > 0 then
+        v_batch.due_at := least(v_batch.due_at, v_parked.due_at);
+        v_picked := headrace.pick(v_consumer, v_relation, v_cursor.parked_floor, v_room, p_bytes, v_busy, p_now);
+        v_room := v_room - coalesce(cardinality(v_picked.seqs), 0);
+        v_parked.waiting := v_parked.waiting - v_picked.removed;
+    end if;
+
+    -- 3. Late arrivals and fresh messages.
+    if v_room > 0 and v_parked.waiting < c_window then
+        v_xmin := pg_snapshot_xmin(pg_current_snapshot());
+        v_next := headrace.suspect(v_cursor, v_relation, v_xmin, p_now);
+        v_look := case when v_consumer.condition = 'true' and v_busy is null and v_parked.waiting = 0 and not v_blocked
+                       then v_room else greatest(v_room, p_look) end;
+        v_scanned := headrace.scan(v_consumer, v_relation, v_cursor, v_room, v_look, p_bytes,
+                                   v_busy, v_parked.waiting > 0, v_blocked);
+        v_next := headrace.advance(v_next, v_scanned);
+        v_batch.looked_at := v_scanned.looked_at;
+        v_batch.more := v_scanned.looked_at >= v_look or cardinality(v_scanned.seqs) >= v_room;
+        if v_scanned.waiting_seqs is not null then
+            insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
+                select p_consumer, seq, hash, 0, '-infinity' 
+                from unnest(v_scanned.waiting_seqs, v_scanned.waiting_hashes) as w(seq, hash)
+                on conflict do nothing;
+        end if;
+        if v_scanned.blocked_seqs is not null then
+            insert into headrace.blocked (consumer_id, seq, key_hash)
+                select p_consumer, seq, hash from unnest(v_scanned.blocked_seqs, v_scanned.blocked_hashes) as w(seq, hash)
+                on conflict do nothing;
+        end if;
+    else
+        v_batch.more := v_room <= 0;
+    end if;
+
+    -- 4. The lease, and the cursor that goes with it.
+    v_batch.seqs := v_picked.seqs || v_scanned.seqs;
+    if v_batch.seqs is not null then
+        v_batch.lease_id := nextval('headrace.lease_ids');
+        v_batch.keys := v_picked.keys || v_scanned.keys;
+        v_batch.data := v_picked.data || v_scanned.data;
+        v_batch.created_at := v_picked.created_at || v_scanned.created_at;
+        v_batch.headers := v_picked.headers || v_scanned.headers;
+        if v_picked.attempts is not null then
+            v_batch.attempts := v_picked.attempts || array_fill(1, array[coalesce(cardinality(v_scanned.seqs), 0)]);
+        end if;
+        insert into headrace.leases (consumer_id, lease_id, owner, expires_at, held, lowest, seqs, hashes, attempts)
+            values (p_consumer, v_batch.lease_id, p_owner, p_now + v_consumer.ack_wait, cardinality(v_batch.seqs),
+                    least(v_picked.seqs[1], v_scanned.seqs[1]), v_batch.seqs, v_picked.hashes || v_scanned.hashes, v_batch.attempts);
+    end if;
+    v_next.lease_floor := coalesce(v_leases.floor, v_batch.lease_id, v_cursor.lease_floor);
+    v_next.parked_floor := coalesce(least(v_parked.lowest, v_leases.lowest, v_scanned.seqs[1], v_scanned.waiting_seqs[1]), v_cursor.parked_floor);
+    perform headrace.move(v_cursor, v_next);
+    return v_batch;
+end $$;

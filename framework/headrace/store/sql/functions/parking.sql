@@ -1,0 +1,150 @@
+-- Where messages go that are neither done nor deliverable now: parked, blocked, or dead.
+--
+--   leased --ack--> done             leased --release--> parked, due now, the attempt not counted
+--   leased --retry, expiry--> parked, due later   ... or, after max_deliver attempts: dead | blocked | dropped
+--   leased --reject, invalid--> dead
+
+-- End the leases past their time, and with them every lease of their owners: an owner may hold a run of one key across
+-- several, and parts of a run must not go to somebody else while he works on the rest. What a settle has locked is left
+-- to the settle.
+create function headrace.expire(
+    p_consumer headrace.consumers, p_relation text, p_floor bigint, p_now timestamptz
+) returns void
+language plpgsql as $$
+declare
+    v_seqs bigint[]; v_hashes bigint[]; v_attempts int[];
+begin
+    with late as (
+        select distinct owner from headrace.leases
+        where consumer_id = p_consumer.id and lease_id >= p_floor and expires_at <= p_now
+    ), locked as materialized (
+        select lease_id from headrace.leases
+        where consumer_id = p_consumer.id and lease_id >= p_floor and owner in (select owner from late)
+        for update skip locked
+    ), ended as (
+        delete from headrace.leases
+        where consumer_id = p_consumer.id and lease_id in (select lease_id from locked)
+        returning seqs, hashes, attempts
+    )
+    select array_agg(m.seq), array_agg(m.hash), array_agg(coalesce(m.attempt, 1))
+        into v_seqs, v_hashes, v_attempts
+        from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts) as m(seq, hash, attempt);
+    perform headrace.put_back(
+        p_consumer, p_relation, v_seqs, v_hashes, v_attempts,
+        array_fill('retry'::text, array[coalesce(cardinality(v_seqs), 0)]), null,
+        array_fill('The lease expired: the worker died, froze, or lost its connection.'::text, array[coalesce(cardinality(v_seqs), 0)]),
+        null, p_now);
+end $$;
+
+-- p_outcomes: 'retry', 'release', 'reject' or 'invalid' for each message; p_delays: seconds until a retry, or null for now.
+create function headrace.put_back(
+    p_consumer headrace.consumers, p_relation text, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
+    p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[], p_now timestamptz
+) returns void
+language plpgsql as $$
+declare
+    v_dead  boolean;
+begin
+    if p_seqs is null then
+        return;
+    end if;
+    insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
+        select p_consumer.id, seq, hash,
+               case outcome when 'release' then attempts - 1 else attempts end,
+               case when outcome = 'release' or delay is null then '-infinity' else p_now + make_interval(secs => delay) end
+        from unnest(p_seqs, p_hashes, p_attempts, p_outcomes, p_delays) as m(seq, hash, attempts, outcome, delay)
+        where outcome = 'release'
+           or outcome = 'retry' and (p_consumer.max_deliver = -1 or attempts < p_consumer.max_deliver)
+        on conflict do nothing;
+
+    select coalesce(bool_or(outcome in ('reject', 'invalid')
+                            or outcome = 'retry' and p_consumer.max_deliver <> -1 and attempts >= p_consumer.max_deliver), false)
+        into v_dead from unnest(p_outcomes, p_attempts) as m(outcome, attempts);
+    if v_dead then
+        execute format($sql$
+            with dead as (
+                select seq, hash, attempts, error, traceback,
+                       case outcome when 'reject' then 'rejected' when 'invalid' then 'invalid' else 'exhausted' end as reason
+                from unnest($1, $2, $3, $4, $5, $6) as m(seq, hash, attempts, outcome, error, traceback)
+                where outcome in ('reject', 'invalid') or outcome = 'retry' and $7 <> -1 and attempts >= $7
+            ), blocked as (
+                insert into headrace.blocked (consumer_id, key_hash, seq)
+                select $8, hash, seq from dead where reason = 'exhausted' and $9 = 'block'
+                on conflict do nothing
+            )
+            insert into headrace.dead_letters (consumer_id, seq, key_hash, key, data, headers, created_at, attempts, reason,
+                                               error, traceback, blocks, died_at)
+            select $8, seq, hash, key, data, headers, created_at, attempts, reason, error, traceback,
+                   reason = 'exhausted' and $9 = 'block', $10
+            from dead join %s as message using (seq)
+            where reason <> 'exhausted' or $9 <> 'drop'
+            on conflict (consumer_id, seq) do update
+                set attempts = excluded.attempts, reason = excluded.reason, error = excluded.error,
+                    traceback = excluded.traceback, blocks = excluded.blocks, died_at = excluded.died_at
+            $sql$, p_relation)
+            using p_seqs, p_hashes, p_attempts, p_outcomes, p_errors, p_tracebacks, p_consumer.max_deliver, p_consumer.id,
+                  p_consumer.on_exhausted, p_now;
+    end if;
+end $$;
+
+-- Parked messages of blocked keys join their key. They got parked while a lease held it that then ended in a block.
+create function headrace.set_aside(p_consumer int, p_floor bigint) returns void
+language plpgsql as $$
+begin
+    with moved as (
+        delete from headrace.parked as p
+        where p.consumer_id = p_consumer and p.seq >= p_floor
+          and exists (select from headrace.blocked as b where b.consumer_id = p_consumer and b.key_hash = p.key_hash)
+        returning p.key_hash, p.seq
+    )
+    insert into headrace.blocked (consumer_id, key_hash, seq)
+        select p_consumer, key_hash, seq from moved on conflict do nothing;
+end $$;
+
+create type headrace.picked as (
+    seqs bigint[], hashes bigint[], attempts int[], keys text[], data json[], headers json[], created_at timestamptz[],
+    removed int     -- how many parked rows went, those included whose message retention has removed
+);
+
+-- Take parked messages that are due. In an ordered consumer only with all of their key before them, so that what is taken
+-- of a key is always its beginning.
+create function headrace.pick(
+    p_consumer headrace.consumers, p_relation text, p_floor bigint, p_limit int, p_bytes bigint, p_busy bigint[],
+    p_now timestamptz
+) returns headrace.picked
+language plpgsql as $$
+declare
+    v_ordered  text := '';
+    v_result   headrace.picked;
+begin
+    if p_consumer.ordered then
+        v_ordered := 'and not exists (select from headrace.parked as q where q.consumer_id = $1 and q.key_hash = p.key_hash
+                                      and q.seq < p.seq and q.seq >= $2 and q.due_at > $3)';
+        if p_busy is not null then
+            v_ordered := v_ordered || ' and not p.key_hash = any ($4)';
+        end if;
+    end if;
+    execute format($sql$
+        with due as materialized (
+            select seq, key_hash, attempts + 1 as attempt from headrace.parked as p
+            where consumer_id = $1 and seq >= $2 and due_at <= $3 %1$s
+            order by seq limit $5
+        ), found as materialized (
+            select due.*, m.key, m.data, m.headers, m.created_at, m.seq is not null as there,
+                   coalesce(sum(pg_column_size(m.data)) over (order by due.seq rows between unbounded preceding and 1 preceding), 0)
+                       as bytes_before
+            from due left join lateral (select * from %2$s as t where t.seq = due.seq) as m on true
+            order by due.seq
+        ), taken as materialized (
+            select * from found where bytes_before < $6
+        ), gone as (
+            delete from headrace.parked where consumer_id = $1 and seq in (select seq from taken)
+        )
+        select array_agg(seq) filter (where there), array_agg(key_hash) filter (where there),
+               array_agg(attempt) filter (where there), array_agg(key) filter (where there), array_agg(data) filter (where there),
+               array_agg(headers) filter (where there), array_agg(created_at) filter (where there), count(*)
+        from taken
+        $sql$, v_ordered, p_relation)
+        into v_result using p_consumer.id, p_floor, p_now, p_busy, p_limit, p_bytes;
+    return v_result;
+end $$;

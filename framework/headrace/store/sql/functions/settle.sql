@@ -1,0 +1,83 @@
+-- settle: take outcomes for leased messages, many leases in one call. It takes no consumer lock.
+--
+-- It is fenced by the lease rows themselves: an outcome counts only while the lease that it names is there and holds the
+-- message. A lease that expired, or that a seek ended, is gone, and no later lease has its id.
+
+-- p_whole:    leases of which everything that they still hold is acked
+-- p_leases, p_seqs, p_outcomes, …: single messages; outcome 'ack', or one of headrace.put_back
+-- Returns what could not be settled, because its lease was lost; seq is null for a whole lease.
+create function headrace.settle(
+    p_consumer int, p_whole bigint[],
+    p_leases bigint[], p_seqs bigint[], p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[],
+    p_now timestamptz default clock_timestamp()
+) returns table (lost_lease bigint, lost_seq bigint)
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_done  record;
+begin
+    if cardinality(p_whole) > 0 then
+        return query
+            with ended as (
+                delete from headrace.leases where consumer_id = p_consumer and lease_id = any (p_whole) returning lease_id
+            )
+            select lease_id, null::bigint from unnest(p_whole) as lease_id where lease_id not in (select lease_id from ended);
+    end if;
+    if cardinality(p_leases) > 0 then
+        with asked as materialized (
+            select * from unnest(p_leases, p_seqs, p_outcomes, p_delays, p_errors, p_tracebacks)
+                as a(lease_id, seq, outcome, delay, error, traceback)
+        ), locked as materialized (
+            select l.lease_id, l.seqs, l.hashes, l.attempts from headrace.leases as l
+            where l.consumer_id = p_consumer and l.lease_id = any (p_leases)
+            order by l.lease_id for update
+        ), held as materialized (
+            select l.lease_id, m.seq, m.hash, coalesce(m.attempt, 1) as attempt, m.place, a.outcome, a.delay, a.error, a.traceback
+            from locked as l
+            cross join unnest(l.seqs, l.hashes, l.attempts) with ordinality as m(seq, hash, attempt, place)
+            left join asked as a on a.lease_id = l.lease_id and a.seq = m.seq
+        ), kept as materialized (
+            select lease_id, count(*)::int as held, array_agg(seq order by place) as seqs, array_agg(hash order by place) as hashes,
+                   case when max(attempt) > 1 then array_agg(attempt order by place) end as attempts
+            from held where outcome is null group by lease_id
+        ), shrunk as (
+            update headrace.leases as l
+            set held = kept.held, seqs = kept.seqs, hashes = kept.hashes, attempts = kept.attempts
+            from kept where l.consumer_id = p_consumer and l.lease_id = kept.lease_id
+        ), ended as (
+            delete from headrace.leases where consumer_id = p_consumer
+               and lease_id in (select lease_id from locked except select lease_id from kept)
+        )
+        select array_agg(seq) as seqs, array_agg(hash) as hashes, array_agg(attempt) as attempts, array_agg(outcome) as outcomes,
+               array_agg(delay) as delays, array_agg(error) as errors, array_agg(traceback) as tracebacks,
+               (select array_agg(array[a.lease_id, a.seq]) from asked as a
+                where not exists (select from held as h where h.lease_id = a.lease_id and h.seq = a.seq)) as lost
+            into v_done from held where outcome <> 'ack';
+        if v_done.seqs is not null then
+            perform headrace.put_back(c, s.relation, v_done.seqs, v_done.hashes, v_done.attempts, v_done.outcomes, v_done.delays,
+                                      v_done.errors, v_done.tracebacks, p_now)
+                from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where c.id = p_consumer;
+        end if;
+        if v_done.lost is not null then
+            return query select v_done.lost[i][1], v_done.lost[i][2] from generate_subscripts(v_done.lost, 1) as i;
+        end if;
+    end if;
+end $$;
+
+-- Extend every lease of an owner by the consumer's ack_wait from now. Returns the leases that he still has.
+create function headrace.extend(p_consumer int, p_owner uuid, p_now timestamptz default clock_timestamp()) returns bigint[]
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_leases  bigint[];
+    v_floor   bigint;
+begin
+    perform set_config('synchronous_commit', 'off', true);
+    select lease_floor into v_floor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+    with kept as (
+        update headrace.leases as l set expires_at = p_now + c.ack_wait
+        from headrace.consumers as c
+        where c.id = p_consumer and l.consumer_id = p_consumer and l.lease_id >= v_floor and l.owner = p_owner
+        returning l.lease_id
+    )
+    select coalesce(array_agg(lease_id), '{}') into v_leases from kept;
+    return v_leases;
+end $$;

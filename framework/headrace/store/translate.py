@@ -1,0 +1,114 @@
+"""From the driver's errors to ours, at one boundary."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import asyncpg
+
+from headrace.model.errors import (
+    ConfigurationError,
+    HeadraceError,
+    InvalidData,
+    InvalidInput,
+    InvalidKey,
+    SchemaError,
+    StoreFull,
+    StoreUnavailable,
+    UnknownConsumer,
+    UnknownStream,
+)
+
+_CONSTRAINTS: dict[str, HeadraceError] = {
+    "valid_key": InvalidKey(
+        "A key can't be stored: it has 1 to 1024 bytes, and its tokens, parted by dots, are neither empty nor exactly '*' or '>'."
+    ),
+    "no_nul": InvalidData(
+        "The data has a string with a NUL character, which Postgres can't hand out as text: leave it out."
+    ),
+    "headers_are_objects": InvalidData('Headers must be a JSON object, such as {"trace": "abc"}.'),
+}
+
+
+@contextmanager
+def translated(dsn: str) -> Iterator[None]:
+    """Raise ours for the driver's. `dsn` is named in the message, without its password."""
+    try:
+        yield
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
+        ours = translate(error, dsn)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def translate(error: Exception, dsn: str) -> HeadraceError | None:
+    """Our error for the driver's, or None when it is none that we know how to explain."""
+    if isinstance(error, HeadraceError):
+        return None
+    if isinstance(error, asyncpg.PostgresError):
+        return _from_server(error, dsn)
+    if isinstance(error, asyncpg.DataError):
+        return InvalidData(f"The database can't take that value: {error}")
+    if isinstance(error, asyncpg.ClientConfigurationError):
+        return ConfigurationError(
+            f"The database URL {safe(dsn)!r} can't be read ({error}): write postgresql://user:password@host:5432/database."
+        )
+    if isinstance(error, (OSError, TimeoutError, asyncpg.InterfaceError)):
+        detail = str(error) or type(error).__name__
+        return StoreUnavailable(f"The database at {safe(dsn)} can't be reached: {detail}.")
+    if isinstance(error, ValueError) and "int()" in str(error):
+        return ConfigurationError(
+            f"The database URL {safe(dsn)!r} can't be read, its port is not a number ({error})."
+        )
+    return None
+
+
+def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None:
+    state = error.sqlstate or ""
+    match state:
+        case "HR001":
+            return UnknownStream(str(error))
+        case "HR002":
+            return UnknownConsumer(str(error))
+        case "HR003":
+            return ConfigurationError(str(error))
+        case "HR004":
+            return InvalidInput(str(error))
+        case "53100":
+            return StoreFull(
+                f"The disk of the database at {safe(dsn)} is full ({error}): nothing was written; make room."
+            )
+        case "23514":
+            return _CONSTRAINTS.get(getattr(error, "constraint_name", "") or "")
+        case "22P02" | "22P05" | "22021":
+            return InvalidData(f"The data is not JSON as Postgres takes it: {_first_line(error)}.")
+        case "3D000" | "28P01" | "28000":
+            return ConfigurationError(
+                f"The server at {safe(dsn)} refuses: {_first_line(error)}. Mend the database URL."
+            )
+        case "42501":
+            return ConfigurationError(
+                f"The database user lacks a privilege: {_first_line(error)}. Grant it, or take another user."
+            )
+        case "3F000" | "42P01" | "42883" | "42704":
+            return SchemaError(
+                f"The database lacks Headrace's schema ({_first_line(error)}): run `headrace migrate`."
+            )
+        case "25006" | "40001" | "40P01" | "55P03" | "57014":
+            return StoreUnavailable(f"The database at {safe(dsn)} could not do it now: {_first_line(error)}.")
+    # Connections (08), resources (53), shutdowns (57P), I/O errors (58).
+    if state[:2] in ("08", "53", "58") or state[:3] == "57P":
+        return StoreUnavailable(f"The database at {safe(dsn)} is not available: {_first_line(error)}.")
+    return None
+
+
+def safe(dsn: str) -> str:
+    """The DSN without its password."""
+    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:…@", dsn)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0].rstrip(".")
