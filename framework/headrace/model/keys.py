@@ -72,13 +72,9 @@ def _check_text(text: str, kind: str, error: type[InvalidKey] | type[InvalidFilt
             f"The {kind} {_shown(text)} has an empty token: dots part tokens, so none may lead, trail or repeat."
         )
     if "\0" in text:
-        raise error(
-            f"The {kind} {_shown(text)} holds a NUL character, which Postgres can't store: leave it out."
-        )
+        raise error(f"The {kind} {_shown(text)} holds a NUL character, which Postgres can't store: leave it out.")
     if any("\ud800" <= char <= "\udfff" for char in text) if not text.isascii() else False:
-        raise error(
-            f"The {kind} {_shown(text)} holds half of a surrogate pair, which is not text: mend its encoding."
-        )
+        raise error(f"The {kind} {_shown(text)} holds half of a surrogate pair, which is not text: mend its encoding.")
 
 
 def _shown(text: str) -> str:

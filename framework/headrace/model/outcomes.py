@@ -23,9 +23,7 @@ class Retry(HeadraceError):
     Without `after` the consumer's backoff decides.
     """
 
-    def __init__(
-        self, reason: str = "the handler asked for a retry", *, after: Duration | None = None
-    ) -> None:
+    def __init__(self, reason: str = "the handler asked for a retry", *, after: Duration | None = None) -> None:
         super().__init__(reason)
         self.after = None if after is None else seconds(after, "after")
 

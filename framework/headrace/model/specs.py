@@ -45,9 +45,7 @@ class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
             return value
         if isinstance(value, Sequence) and not isinstance(value, str):
             if not value:
-                raise ConfigurationError(
-                    "backoff=[] is empty: list at least one delay, such as ['1s', '10s', '1m']."
-                )
+                raise ConfigurationError("backoff=[] is empty: list at least one delay, such as ['1s', '10s', '1m'].")
             return cls(delays=tuple(seconds(delay, "backoff") for delay in value))
         return cls(delays=(seconds(value, "backoff"),))
 
@@ -82,9 +80,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
         if not self.name:
             raise ConfigurationError("A consumer needs a name.")
         if not 0.1 <= self.ack_wait <= 86400:
-            raise ConfigurationError(
-                f"ack_wait={self.ack_wait} of consumer {self.name!r} must be from 0.1 s to a day."
-            )
+            raise ConfigurationError(f"ack_wait={self.ack_wait} of consumer {self.name!r} must be from 0.1 s to a day.")
         if not 1 <= self.max_ack_pending <= 100_000:
             raise ConfigurationError(
                 f"max_ack_pending={self.max_ack_pending} of consumer {self.name!r} must be from 1 to 100,000."

@@ -81,9 +81,7 @@ async def stream(executor: Executor, name: str) -> StreamInfo:
 
 async def consumers(executor: Executor, stream: str | None = None) -> list[ConsumerInfo]:
     """The consumers of a stream, or of all."""
-    return [
-        _consumer(row) for row in await executor.fetch("select * from headrace.consumer_info($1)", stream)
-    ]
+    return [_consumer(row) for row in await executor.fetch("select * from headrace.consumer_info($1)", stream)]
 
 
 async def consumer(executor: Executor, stream: str, name: str) -> ConsumerInfo:

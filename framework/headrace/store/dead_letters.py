@@ -10,9 +10,7 @@ from headrace.model.records import DeadLetter
 from headrace.store.database import Executor
 
 
-async def dead_letters(
-    executor: Executor, consumer: int, *, above: int = 0, limit: int = 100
-) -> list[DeadLetter]:
+async def dead_letters(executor: Executor, consumer: int, *, above: int = 0, limit: int = 100) -> list[DeadLetter]:
     """Dead letters with a seq above `above`, in the order of seq, at most `limit`."""
     rows = await executor.fetch(
         """select seq, key, data, headers, created_at, attempts, reason, error, traceback, blocks, died_at

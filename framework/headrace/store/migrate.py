@@ -35,8 +35,7 @@ def migrations() -> list[Migration]:
     """All migrations that this code knows, in order."""
     found = sorted(entry.name for entry in (_SQL / "migrations").iterdir() if entry.name.endswith(".sql"))
     return [
-        Migration(int(name[:4]), name[5:-4], (_SQL / "migrations" / name).read_text(encoding="utf-8"))
-        for name in found
+        Migration(int(name[:4]), name[5:-4], (_SQL / "migrations" / name).read_text(encoding="utf-8")) for name in found
     ]
 
 
@@ -104,9 +103,7 @@ async def _state(connection: asyncpg.Connection[Any]) -> tuple[int, str | None]:
     """The schema's version, 0 for none, and the digest of its functions."""
     if await connection.fetchval("select to_regclass('headrace.migrations')") is None:
         return 0, None
-    row = await connection.fetchrow(
-        "select version, functions from headrace.migrations order by version desc limit 1"
-    )
+    row = await connection.fetchrow("select version, functions from headrace.migrations order by version desc limit 1")
     return (row["version"], row["functions"]) if row else (0, None)
 
 

@@ -60,9 +60,7 @@ def translate(error: Exception, dsn: str) -> HeadraceError | None:
         detail = str(error) or type(error).__name__
         return StoreUnavailable(f"The database at {safe(dsn)} can't be reached: {detail}.")
     if isinstance(error, ValueError) and "int()" in str(error):
-        return ConfigurationError(
-            f"The database URL {safe(dsn)!r} can't be read, its port is not a number ({error})."
-        )
+        return ConfigurationError(f"The database URL {safe(dsn)!r} can't be read, its port is not a number ({error}).")
     return None
 
 
@@ -94,9 +92,7 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
                 f"The database user lacks a privilege: {_first_line(error)}. Grant it, or take another user."
             )
         case "3F000" | "42P01" | "42883" | "42704":
-            return SchemaError(
-                f"The database lacks Headrace's schema ({_first_line(error)}): run `headrace migrate`."
-            )
+            return SchemaError(f"The database lacks Headrace's schema ({_first_line(error)}): run `headrace migrate`.")
         case "25006" | "40001" | "40P01" | "55P03" | "57014":
             return StoreUnavailable(f"The database at {safe(dsn)} could not do it now: {_first_line(error)}.")
     # Connections (08), resources (53), shutdowns (57P), I/O errors (58).
