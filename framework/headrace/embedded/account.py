@@ -74,6 +74,23 @@ class Account:
         # Trying it knows about access lists and mount options; reading mode bits would not.
         return self.run(["/bin/sh", "-c", 'test -x "$1"', "sh", path]).returncode == 0
 
+    def write(self, path: Path, text: str) -> None:
+        """Writes a file of this user's, private to it, whole or not at all.
+
+        As root we write in a directory of the server's user, who may have put a link there to any file of
+        the system: so nothing that exists is opened.
+        """
+        aside = path.with_name(path.name + ".aside")
+        aside.unlink(missing_ok=True)
+        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(fd, "w") as file:
+            if not self.is_us:
+                os.fchown(fd, self.uid, self.gid)
+            file.write(text)
+            file.flush()
+            os.fsync(fd)
+        aside.rename(path)
+
     def own(self, path: Path) -> None:
         """Makes this user the owner of the file or directory, if that isn't us anyway."""
         if not self.is_us:
@@ -102,13 +119,27 @@ def account_for(*places: Path) -> Account:
     )
 
 
-def give_to_owner_of_parent(path: Path) -> None:
-    """When root makes a file in another user's directory, that user must still be able to use it."""
-    if os.geteuid() != 0:
-        return
-    parent = path.parent.stat()
-    if parent.st_uid != path.stat().st_uid:
-        os.chown(path, parent.st_uid, parent.st_gid)
+def open_for_owner(path: Path, flags: int) -> int:
+    """Opens a file, made if missing; one that root makes in another user's directory belongs to that user.
+
+    A link is not followed: it could lead root to any file of the system.
+    """
+    fd = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        if os.geteuid() == 0:
+            owner = path.parent.stat()
+            os.fchown(fd, owner.st_uid, owner.st_gid)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def give_to_owner_of_parent(directory: Path) -> None:
+    """The same for a directory that has just been made."""
+    if os.geteuid() == 0:
+        owner = directory.parent.stat()
+        os.chown(directory, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def _environment() -> Mapping[str, str]:

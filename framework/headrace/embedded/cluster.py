@@ -38,22 +38,27 @@ def make_cluster(seat: Seat, account: Account, installation: Installation, home:
     was killed in the making is made anew. The caller holds the start lock.
     Raises `EmbeddedPostgresError`, leaving nothing behind.
     """
-    aside = seat.unfinished
-    shutil.rmtree(aside, ignore_errors=True)
+    _clean_up(seat)
+    # A name of its own: the initdb of a start that was killed may still be busy in another.
+    aside = seat.unfinished / secrets.token_hex(4)
+    aside.parent.mkdir(exist_ok=True)
+    aside.parent.chmod(0o711)
     aside.mkdir(mode=0o700)
     try:
-        password = aside / "password"
-        password.touch(0o600)
-        password.write_text(secrets.token_urlsafe(24) + "\n")
         account.own(aside)
-        account.own(password)
+        password = aside / "password"
+        account.write(password, secrets.token_urlsafe(24) + "\n")
         _initdb(aside / "cluster", password, account, installation, home)
         _create_database(aside / "cluster", account, installation, home)
         password.rename(aside / "cluster" / _PASSWORD_FILE)
         (aside / "cluster").rename(seat.cluster)
         _sync(seat.path)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        _clean_up(seat)
+
+
+def _clean_up(seat: Seat) -> None:
+    shutil.rmtree(seat.unfinished, ignore_errors=True)
 
 
 def _initdb(cluster: Path, password: Path, account: Account, installation: Installation, home: Path) -> None:
@@ -68,9 +73,7 @@ def _initdb(cluster: Path, password: Path, account: Account, installation: Insta
         ]
     )
     if answer.returncode != 0:
-        raise EmbeddedPostgresError(
-            about_output(answer.stdout, home=home, port=None, doing="make its data directory")
-        )
+        raise EmbeddedPostgresError(about_output(answer.stdout, home=home, port=None, doing="make its data directory"))
 
 
 def _locale(installation: Installation) -> list[str]:
@@ -82,10 +85,10 @@ def _locale(installation: Installation) -> list[str]:
 
 def _create_database(cluster: Path, account: Account, installation: Installation, home: Path) -> None:
     """Uses the single-user mode: no server has to be waited for, and nobody else can come in."""
-    with (cluster / "postgresql.conf").open("a") as configuration:
-        configuration.write(_INCLUDE)
-    (cluster / _SETTINGS_FILE).write_text("")
-    account.own(cluster / _SETTINGS_FILE)
+    configuration = cluster / "postgresql.conf"
+    account.write(configuration, configuration.read_text() + _INCLUDE)
+    account.write(cluster / _SETTINGS_FILE, "")
+    account.write(cluster / "custom.conf", "# Your own settings; they win over Headrace's.\n")
     # In this mode an error in the SQL does not show in the exit code, but in the words.
     answer = account.run(
         [
@@ -100,14 +103,10 @@ def _create_database(cluster: Path, account: Account, installation: Installation
         stdin=f"create database {DATABASE}\n",
     )
     if answer.returncode != 0 or re.search(r"\b(ERROR|FATAL|PANIC):", answer.stdout):
-        raise EmbeddedPostgresError(
-            about_output(answer.stdout, home=home, port=None, doing="create its database")
-        )
+        raise EmbeddedPostgresError(about_output(answer.stdout, home=home, port=None, doing="create its database"))
 
 
-def write_settings(
-    seat: Seat, account: Account, sockets: Path, port: int | None, settings: Mapping[str, str]
-) -> None:
+def write_settings(seat: Seat, account: Account, sockets: Path, port: int | None, settings: Mapping[str, str]) -> None:
     """Writes the managed settings file, if it says anything new.
 
     Raises `ConfigurationError` for a name that can't be a setting's.
@@ -116,12 +115,8 @@ def write_settings(
     text = "# Written by Headrace at every start. Put your own settings into custom.conf.\n"
     text += "\n".join(lines) + "\n"
     path = seat.cluster / _SETTINGS_FILE
-    if path.is_file() and path.read_text() == text:
-        return
-    fresh = path.with_suffix(".new")
-    fresh.write_text(text)
-    account.own(fresh)
-    fresh.rename(path)
+    if not path.is_file() or path.read_text() != text:
+        account.write(path, text)
 
 
 def password_of(seat: Seat) -> str | None:
@@ -180,8 +175,7 @@ def _shared_buffers() -> str:
 def _checked(name: str) -> str:
     if not _LIKE_A_SETTING.fullmatch(name):
         raise ConfigurationError(
-            f"{name!r} is not the name of a Postgres setting; "
-            "a name looks like work_mem or auto_explain.log_analyze."
+            f"{name!r} is not the name of a Postgres setting; a name looks like work_mem or auto_explain.log_analyze."
         )
     return name.lower()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -77,11 +77,12 @@ def about_output(output: str, *, home: Path, port: int | None, doing: str, log: 
     return f"Postgres could not {doing}: {words or 'it said nothing'}.{read_on}"
 
 
-def orphans(home: Path) -> str:
+def orphans(home: Path, pids: Sequence[int] = ()) -> str:
     """The sentence for server processes that outlived their killed postmaster."""
+    which = f" ({', '.join(map(str, pids))})" if pids else ""
     return (
-        f"Processes of a Postgres that was killed still run on {home}: wait until their queries end, "
-        "or end them (`ps -ef | grep postgres`), and try again."
+        f"Processes of a Postgres that was killed still run on {home}{which}: wait until their queries end, "
+        "or end them, and try again."
     )
 
 
@@ -90,6 +91,8 @@ def last_words(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     graver = [line for line in lines if any(sign in line for sign in ("FATAL:", "PANIC:", "error:"))]
     line = (graver or lines or [""])[-1]
-    for sign in ("FATAL:", "PANIC:"):
+    if line.endswith("contains errors"):  # which errors, the line before says
+        line = lines[max(lines.index(line) - 1, 0)]
+    for sign in ("FATAL:", "PANIC:", "LOG:"):
         line = line.partition(sign)[2].strip() or line
     return line.rstrip(".")

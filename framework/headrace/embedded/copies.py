@@ -34,7 +34,7 @@ def usable_by(account: Account, installation: Installation) -> Installation:
             copy = _copied(installation, cache)
         except OSError:
             continue
-        if account.can_execute(copy.program("postgres")):
+        if account.can_execute(copy.bin) and account.run([copy.program("initdb"), "-V"]).returncode == 0:
             return copy
     raise EmbeddedPostgresError(
         f"Postgres runs as the user {account.name!r} here, who can't execute the programs in "
@@ -51,7 +51,7 @@ def _copied(installation: Installation, cache: Path) -> Installation:
         with one_at_a_time(cache / "copy.lock", COPY_LIMIT):
             if not target.is_dir():
                 _copy(tree, target)
-    return replace(installation, bin=target / installation.bin.name)
+    return replace(installation, bin=target / tree.parent.name / tree.name / installation.bin.name)
 
 
 def _make_cache(cache: Path) -> None:
@@ -66,10 +66,18 @@ def _fingerprint(installation: Installation, tree: Path) -> str:
 
 
 def _copy(tree: Path, target: Path) -> None:
-    """Copies to a side place first: a copy under its own name is always whole."""
+    """Copies to a side place first: a copy under its own name is always whole.
+
+    The programs of a wheel look for their libraries beside the wheel's package, so these come along, and
+    the copy keeps the original's shape two levels up.
+    """
     unfinished = target.with_name("unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    shutil.copytree(tree, unfinished, symlinks=True, ignore=shutil.ignore_patterns("include", "*.a"))
+    package = tree.parent
+    libraries = (package.with_name(f"{package.name}.libs"), package / ".dylibs")
+    for source in (tree, *(path for path in libraries if path.is_dir())):
+        goal = unfinished / source.relative_to(package.parent)
+        shutil.copytree(source, goal, symlinks=True, ignore=shutil.ignore_patterns("include", "*.a"))
     for directory, _, files in os.walk(unfinished):
         _open_for_all(Path(directory))
         for name in files:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.embedded.account import give_to_owner_of_parent
+from headrace.embedded.account import open_for_owner
 from headrace.model.errors import EmbeddedPostgresError
 
 POLL = 0.01
@@ -26,9 +26,8 @@ _open_locks: set[int] = set()
 
 def open_locked(path: Path) -> int | None:
     """Opens the file (made if missing) and locks it for us alone; None when another holds it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = open_for_owner(path, os.O_RDWR)
     try:
-        give_to_owner_of_parent(path)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _is_still_there(fd, path):
             raise BlockingIOError  # it was deleted between our opening and locking it
@@ -59,7 +58,7 @@ def is_held(path: Path) -> bool:
     each other, and whoever wants to hold must try again when it meets a looker."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -4,7 +4,7 @@
     moved-to -> <seat>        only as root, when the server's user can't enter the home
 <seat>/                       the home itself, or the place it was moved to
     cluster/                  Postgres's own data directory
-    new/                      a cluster in the making; what a killed start left is made anew
+    new/<random>/             a cluster in the making; what a killed start left is made anew
     server.log                what the server said; kept below a size
     start.lock, server.lock   see `headrace.embedded.locks`
     users/<pid>-<random>      one locked file for each user, see `headrace.embedded.tenancy`
@@ -23,7 +23,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.embedded.account import Account, give_to_owner_of_parent
+from headrace.embedded.account import Account, give_to_owner_of_parent, open_for_owner
 from headrace.model.errors import EmbeddedPostgresError
 
 LOG_LIMIT = 10 * 1024 * 1024
@@ -96,6 +96,11 @@ def find_seat(home: Path) -> Seat:
     return Seat(Path(os.readlink(moved))) if moved.is_symlink() else Seat(home)
 
 
+def nearest_existing(path: Path) -> Path:
+    """The path itself, or the nearest directory above it that exists."""
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
 def make_seat(home: Path, account: Account) -> Seat:
     """Makes the data directory, and another place for it when the server's user can't enter it."""
     _make_home(home, account)
@@ -110,12 +115,20 @@ def make_seat(home: Path, account: Account) -> Seat:
 def _make_home(home: Path, account: Account) -> None:
     if home.is_dir():
         return
-    home.parent.mkdir(parents=True, exist_ok=True)
+    _make_parents(home.parent)
     if home.parent.name == ".headrace":
         ignored = home.parent / ".gitignore"
         if not ignored.exists():
-            ignored.write_text("*\n")
+            with open(open_for_owner(ignored, os.O_WRONLY), "w") as file:
+                file.write("*\n")
     _make_directory(home, _mode_for(account))
+
+
+def _make_parents(path: Path) -> None:
+    if not path.is_dir():
+        _make_parents(path.parent)
+        path.mkdir(exist_ok=True)
+        give_to_owner_of_parent(path)
 
 
 def _mode_for(account: Account) -> int:
@@ -149,7 +162,7 @@ def _make_place(home: Path, account: Account) -> Path:
     if home.is_relative_to(temporary):
         bases.reverse()
     for base in bases:
-        place = base / f"headrace-data-{home.parent.name}-{secrets.token_hex(4)}"
+        place = base / f"headrace-data-{_telling_name(home)}-{secrets.token_hex(4)}"
         try:
             if not base.is_dir():
                 base.mkdir(parents=True)
@@ -165,6 +178,10 @@ def _make_place(home: Path, account: Account) -> Path:
         f"Postgres runs as the user {account.name!r} here, who can't enter {home}, {bases[0]} or {bases[1]}: "
         "name a directory that this user can enter with HEADRACE_DATA."
     )
+
+
+def _telling_name(home: Path) -> str:
+    return next((part for part in reversed(home.parts) if part not in {"postgres", ".headrace", "/"}), "root")
 
 
 def socket_directory(home: Path, account: Account) -> Path:

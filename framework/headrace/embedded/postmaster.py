@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.embedded import locks
-from headrace.embedded.account import Account
+from headrace.embedded.account import Account, open_for_owner
 from headrace.embedded.binaries import Installation
 from headrace.embedded.places import Seat
 
@@ -109,7 +109,7 @@ def spawn(seat: Seat, account: Account, installation: Installation) -> bool:
     if lock is None:
         return False
     try:
-        with seat.log.open("ab") as log:
+        with open(open_for_owner(seat.log, os.O_WRONLY | os.O_APPEND), "ab") as log:
             account.run(
                 ["/bin/sh", "-c", '"$@" &', "sh", installation.program("postgres"), "-D", seat.cluster],
                 log=log,
@@ -120,13 +120,17 @@ def spawn(seat: Seat, account: Account, installation: Installation) -> bool:
     return True
 
 
-def forget_the_dead(seat: Seat) -> None:
-    """Makes a pid file left by a killed server harmless. The caller holds the start lock; the server is down.
+def forget_the_dead(seat: Seat, account: Account, sockets: Path) -> None:
+    """Makes what a killed server left harmless. The caller holds the start lock; the server is down.
 
     Postgres won't start while the process id in the file is alive, and after a restart of a container some
     other program may well have it. The rest of the file has to stay: by the shared memory it names, Postgres
     makes sure that no process of the dead server is left. So only the id is replaced, by one that is free.
     """
+    if living(seat):
+        return  # somebody has started it by hand just now; Postgres will say so
+    for left in sockets.iterdir():
+        left.unlink()  # the directory is this cluster's alone
     path = _pid_file(seat)
     try:
         pid, newline, rest = path.read_text().partition("\n")
@@ -134,21 +138,30 @@ def forget_the_dead(seat: Seat) -> None:
         return
     if not rest.strip():
         path.unlink()  # the disk was full, or the power failed: an empty file would only stop the start
-    elif _is_alive(int(pid)) and not is_postmaster(int(pid), seat):
-        with path.open("r+") as file:
-            file.write(f"{_free_pid()}{newline}{rest}")
-            file.truncate()
+    elif _is_alive(int(pid)):
+        account.write(path, f"{_free_pid()}{newline}{rest}")
 
 
 def ask_to_stop(seat: Seat, mode: StopMode) -> None:
     """Sends the signal for stopping, if there is a server to get it."""
+    if pid := living(seat):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, _SIGNALS[mode])
+
+
+def living(seat: Seat) -> int | None:
+    """The process id of the server if it lives, even when it isn't ready; None for orphans without one."""
     try:
         pid = int(_pid_file(seat).read_text().partition("\n")[0])
     except (FileNotFoundError, ValueError):
-        return
-    if is_postmaster(pid, seat):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, _SIGNALS[mode])
+        return None
+    return pid if is_postmaster(pid, seat) else None
+
+
+def processes(seat: Seat) -> list[int]:
+    """The ids of all processes that work in the cluster, where the system tells (on Linux)."""
+    pids = (int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
+    return sorted(pid for pid in pids if is_postmaster(pid, seat))
 
 
 def is_postmaster(pid: int, seat: Seat) -> bool:
@@ -161,9 +174,7 @@ def is_postmaster(pid: int, seat: Seat) -> bool:
             return False
     except PermissionError:
         return False
-    answer = subprocess.run(
-        ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
+    answer = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return str(seat.cluster) in answer.stdout
 
 

@@ -6,12 +6,12 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
 from headrace.embedded import locks, postmaster, tenancy
-from headrace.embedded.account import Account, account_for, give_to_owner_of_parent
+from headrace.embedded.account import Account, account_for, open_for_owner
 from headrace.embedded.binaries import find_installation
 from headrace.embedded.cluster import DATABASE, ROLE, SOCKET_PORT, password_of
 from headrace.embedded.complaints import explained
@@ -20,6 +20,7 @@ from headrace.embedded.places import (
     default_data_dir,
     find_seat,
     make_seat,
+    nearest_existing,
     remove_seat,
     socket_directory,
 )
@@ -47,8 +48,8 @@ class Status:
     """Where Postgres's own files are: below `data_dir`, or elsewhere if that can't be entered."""
     log: Path
     """What the server has said."""
-    url: str
-    """Where to connect, now or after a start."""
+    url: str = field(repr=False)
+    """Where to connect, now or after a start; may hold a password."""
     port: int | None
     """The open TCP port on 127.0.0.1; None when there is only the socket."""
     account: str
@@ -102,8 +103,7 @@ class EmbeddedPostgres:
         """Starts the server if it isn't running, and lets it run until `stop`, with users or without."""
         with self._turn() as (seat, account):
             bring_up(seat, account, self._wishes)
-            seat.kept.touch()
-            give_to_owner_of_parent(seat.kept)
+            os.close(open_for_owner(seat.kept, os.O_WRONLY))
 
     def stop(self, mode: StopMode = "fast") -> None:
         """Stops the server, whoever uses it; does nothing when it isn't running.
@@ -179,7 +179,7 @@ class EmbeddedPostgres:
 
     def _look(self) -> tuple[Seat, Account]:
         seat = find_seat(self.data_dir)
-        return seat, account_for(seat.cluster, self.data_dir)
+        return seat, account_for(seat.cluster, nearest_existing(self.data_dir))
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[tuple[Seat, Account]]:
@@ -227,9 +227,7 @@ def _valid_port(port: int | None) -> int | None:
             raise ConfigurationError(f"HEADRACE_PG_PORT is {named!r}; it should be a number from 1 to 65535.")
         port = int(named)
     if not 1 <= port <= 65535:
-        raise ConfigurationError(
-            f"The port of the embedded Postgres is {port}; it should be from 1 to 65535."
-        )
+        raise ConfigurationError(f"The port of the embedded Postgres is {port}; it should be from 1 to 65535.")
     return port
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,8 @@ START_LIMIT = 120.0
 """Seconds for a start; recovery after a crash may have gigabytes of log to read."""
 STOP_LIMIT = 60.0
 """Seconds for a stop, in which everything in memory is written to disk."""
+ORPHAN_LIMIT = 5.0
+"""Seconds for the processes of a killed server to notice; only one in a long computation takes so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ def bring_up(seat: Seat, account: Account, wishes: Wishes) -> None:
     """Makes the server ready, if it isn't."""
     phase = _settle(seat)
     if phase is Phase.CHANGING:
-        raise EmbeddedPostgresError(orphans(wishes.home))
+        raise _stuck(seat, wishes)
     if phase is Phase.DOWN:
         _start(seat, account, wishes)
     _check_port(seat, wishes)
@@ -45,16 +47,21 @@ def bring_up(seat: Seat, account: Account, wishes: Wishes) -> None:
 def bring_down(seat: Seat, account: Account, wishes: Wishes, mode: StopMode) -> None:
     """Stops the server, if there is one, and waits until its last process is gone."""
     phase, _ = postmaster.observe(seat)
-    if phase is Phase.DOWN:
-        return
+    if phase is not Phase.DOWN:
+        _stop(seat, wishes, mode)
+    shutil.rmtree(socket_directory(wishes.home, account), ignore_errors=True)  # only for tidiness
+
+
+def _stop(seat: Seat, wishes: Wishes, mode: StopMode) -> None:
+    limit = STOP_LIMIT if postmaster.living(seat) else ORPHAN_LIMIT
     postmaster.ask_to_stop(seat, mode)
-    if not postmaster.wait_until_down(seat, STOP_LIMIT):
+    if not postmaster.wait_until_down(seat, limit):
+        if not postmaster.living(seat):
+            raise _stuck(seat, wishes)
         raise EmbeddedPostgresError(
             f"Postgres on {wishes.home} has not stopped within {STOP_LIMIT:.0f} s: see {seat.log}, "
             "and try the mode 'immediate', from which it recovers at the next start."
         )
-    with contextlib.suppress(OSError):  # it is only tidier without an empty directory
-        socket_directory(wishes.home, account).rmdir()
 
 
 def _settle(seat: Seat) -> Phase:
@@ -63,7 +70,19 @@ def _settle(seat: Seat) -> Phase:
     if phase is Phase.CHANGING and file and file.status == "ready" and not file.socket.exists():
         # It runs, but somebody has cleaned /tmp: nobody can reach it, and a new start makes a new socket.
         postmaster.ask_to_stop(seat, "fast")
-    return postmaster.wait_while_changing(seat, START_LIMIT)
+    phase = postmaster.wait_while_changing(seat, ORPHAN_LIMIT)
+    if phase is Phase.CHANGING and postmaster.living(seat):
+        phase = postmaster.wait_while_changing(seat, START_LIMIT)
+    return phase
+
+
+def _stuck(seat: Seat, wishes: Wishes) -> EmbeddedPostgresError:
+    if postmaster.living(seat):
+        return EmbeddedPostgresError(
+            f"Postgres on {wishes.home} is still recovering after {START_LIMIT:.0f} s: "
+            f"watch {seat.log} and try again once it says that it is ready."
+        )
+    return EmbeddedPostgresError(orphans(wishes.home, postmaster.processes(seat)))
 
 
 def _start(seat: Seat, account: Account, wishes: Wishes) -> None:
@@ -74,11 +93,11 @@ def _start(seat: Seat, account: Account, wishes: Wishes) -> None:
     sockets = socket_directory(wishes.home, account)
     make_private_directory(sockets, account, 0o700)
     write_settings(seat, account, sockets, wishes.port, wishes.settings)
-    postmaster.forget_the_dead(seat)
+    postmaster.forget_the_dead(seat, account, sockets)
     trim_log(seat.log)
     known_log = seat.log.stat().st_size if seat.log.exists() else 0
     if not postmaster.spawn(seat, account, installation):
-        raise EmbeddedPostgresError(orphans(wishes.home))
+        raise _stuck(seat, wishes)
     phase = postmaster.wait_while_changing(seat, START_LIMIT)
     if phase is Phase.DOWN:
         output = _log_since(seat, known_log)
@@ -86,10 +105,7 @@ def _start(seat: Seat, account: Account, wishes: Wishes) -> None:
             about_output(output, home=wishes.home, port=wishes.port, doing="start", log=seat.log)
         )
     if phase is Phase.CHANGING:
-        raise EmbeddedPostgresError(
-            f"Postgres on {wishes.home} is still recovering after {START_LIMIT:.0f} s: "
-            f"watch {seat.log} and try again once it says that it is ready."
-        )
+        raise _stuck(seat, wishes)
 
 
 def _log_since(seat: Seat, position: int) -> str:

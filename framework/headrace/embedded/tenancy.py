@@ -27,7 +27,7 @@ def users(seat: Seat) -> list[Path]:
     """The files of those that live."""
     try:
         return sorted(path for path in seat.users.iterdir() if locks.is_held(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 
@@ -86,4 +86,5 @@ class Tenancy:
         self.release()
 
     def __repr__(self) -> str:
-        return f"<Tenancy of {self.url}{' (released)' if self._released else ''}>"
+        # Without the URL, which may hold a password.
+        return f"<Tenancy {'released' if self._released else 'held'}>"
