@@ -64,7 +64,7 @@ class Account:
         except subprocess.SubprocessError as error:  # raised when the child can't become the other user
             raise EmbeddedPostgresError(
                 f"Postgres can't run as root, and this root can't start it as the user {self.name!r}: "
-                "run as an ordinary user, or name a database with HEADRACE_DSN."
+                "run as an ordinary user, or use a database server of your own."
             ) from error
 
     def can_execute(self, path: Path) -> bool:
