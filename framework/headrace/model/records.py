@@ -11,8 +11,8 @@ import msgspec
 class Batch(msgspec.Struct, frozen=True, gc=False):
     """What one lease call brought. The lists run in parallel; `data` and `headers` are JSON text.
 
-    `lease_id` is None when there was nothing. `more`: another call right away may find more. `due_at`: when a parked
-    message or somebody's lease falls due next. `looked_at`: messages looked at above the cursor and in its holes.
+    `lease_id` is None when there was nothing. `more`: another call right away may find more. `due_in`: seconds until a
+    parked message or somebody's lease falls due next. `looked_at`: messages looked at above the cursor and in its holes.
     """
 
     lease_id: int | None
@@ -24,7 +24,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     created_at: list[datetime]
     looked_at: int
     more: bool
-    due_at: datetime | None
+    due_in: float | None
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False):

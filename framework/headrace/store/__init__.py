@@ -17,10 +17,10 @@ from headrace.store.catalog import (
 )
 from headrace.store.database import Database, Executor
 from headrace.store.dead_letters import dead_letters, discard, redrive
-from headrace.store.lease import extend, lease, wait
+from headrace.store.lease import extend, lease, reclaim, wait
 from headrace.store.listen import listen
 from headrace.store.migrate import migrate, schema_version
-from headrace.store.publish import publish, publish_many
+from headrace.store.publish import publish, publish_all, publish_many
 from headrace.store.seek import seek
 from headrace.store.settle import settle
 
@@ -40,7 +40,9 @@ __all__ = [
     "listen",
     "migrate",
     "publish",
+    "publish_all",
     "publish_many",
+    "reclaim",
     "redrive",
     "schema_version",
     "seek",

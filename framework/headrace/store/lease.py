@@ -45,10 +45,10 @@ async def lease(
         max_bytes,
         now,
     )
-    lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_at = row
+    lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in = row
     if lease_id is None:
-        return Batch(None, [], None, [], [], [], [], looked_at, more, due_at)
-    return Batch(lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_at)
+        return Batch(None, [], None, [], [], [], [], looked_at, more, due_in)
+    return Batch(lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in)
 
 
 async def extend(executor: Executor, consumer: int, owner: UUID, *, now: datetime | None = None) -> list[int]:
@@ -57,6 +57,15 @@ async def extend(executor: Executor, consumer: int, owner: UUID, *, now: datetim
         "select headrace.extend($1, $2, coalesce($3, clock_timestamp()))", consumer, owner, now
     )
     return alive
+
+
+async def reclaim(executor: Executor, consumer: int, owner: UUID, known: list[int]) -> int:
+    """Give back what `owner` leased without knowing it, because the answer was lost: all but the leases in `known`.
+
+    Returns how many messages; their attempts don't count.
+    """
+    count: int = await executor.fetchval("select headrace.reclaim($1, $2, $3)", consumer, owner, known)
+    return count
 
 
 async def wait(executor: Executor, consumer: int, seconds: float) -> None:

@@ -13,8 +13,11 @@ from headrace.store.translate import translated
 CHANNEL = "headrace"
 
 
-async def listen(database: Database, notify: Callable[[int], None]) -> None:
-    """Call `notify` with the id of each stream that has news, until cancelled. Raises `StoreUnavailable` when it breaks.
+async def listen(database: Database, notify: Callable[[int], None], ready: Callable[[], None]) -> None:
+    """Call `notify` with the id of each stream that has news, until cancelled; `ready` when it begins to hear.
+
+    Raises:
+        StoreUnavailable: the connection broke.
 
     Behind a transaction pooler nothing can listen; then this waits, and does nothing, until cancelled.
     """
@@ -33,6 +36,7 @@ async def listen(database: Database, notify: Callable[[int], None]) -> None:
         try:
             connection.add_termination_listener(end)
             await connection.add_listener(CHANNEL, hear)
+            ready()
             await closed.wait()
             raise ConnectionResetError("the listening connection was closed")
         finally:

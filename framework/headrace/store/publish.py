@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from headrace.store.database import Executor
+from headrace.store.database import Database, Executor
 
 # What one statement carries at most: enough to amortise its cost, too little to trouble anybody's memory.
 CHUNK_MESSAGES = 1000
@@ -39,6 +39,20 @@ async def publish_many(
             headers[start:end] if headers is not None and any(islice(headers, start, end)) else None,
         )
     return published
+
+
+async def publish_all(
+    database: Database,
+    stream: str,
+    keys: Sequence[str],
+    data: Sequence[str],
+    headers: Sequence[str | None] | None = None,
+) -> int:
+    """As `publish_many`, all or nothing."""
+    if sum(1 for _ in chunks(data)) <= 1:
+        return await publish_many(database, stream, keys, data, headers)
+    async with database.transaction() as connection:
+        return await publish_many(connection, stream, keys, data, headers)
 
 
 def chunks(data: Sequence[str]) -> Iterator[tuple[int, int]]:

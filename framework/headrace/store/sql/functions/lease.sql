@@ -12,7 +12,7 @@ create type headrace.batch as (
                                 -- attempts is null when each is a first one
     looked_at   int,            -- how many messages above the cursor and in its holes were looked at
     more        boolean,        -- whether another call right away may find more
-    due_at      timestamptz     -- when a parked message or somebody's lease falls due next, if any
+    due_in      float8          -- seconds until a parked message or somebody's lease falls due next, if any
 );
 
 -- Hot tables are only ever read by their indexes, from a floor up: with dead rows pinned by an old snapshot, a sequential or
@@ -72,7 +72,7 @@ begin
         select array_agg(hash) into v_busy from headrace.leases as l cross join unnest(l.hashes) as hash
             where l.consumer_id = p_consumer and l.lease_id >= v_cursor.lease_floor and l.owner <> p_owner;
     end if;
-    v_batch.due_at := v_leases.expires_at;
+    v_batch.due_in := extract(epoch from v_leases.expires_at - p_now);
     v_batch.looked_at := 0;
     v_batch.more := false;
     v_room := least(p_limit, v_consumer.max_ack_pending - v_leases.held);
@@ -88,7 +88,7 @@ begin
     select count(*) as waiting, min(seq) as lowest, min(due_at) filter (where due_at > p_now) as due_at into v_parked
         from headrace.parked where consumer_id = p_consumer and seq >= v_cursor.parked_floor;
     if v_parked.waiting > 0 then
-        v_batch.due_at := least(v_batch.due_at, v_parked.due_at);
+        v_batch.due_in := least(v_batch.due_in, extract(epoch from v_parked.due_at - p_now));
         v_picked := headrace.pick(v_consumer, v_relation, v_cursor.parked_floor, v_room, p_bytes, v_busy, p_now);
         v_room := v_room - coalesce(cardinality(v_picked.seqs), 0);
         v_parked.waiting := v_parked.waiting - v_picked.removed;

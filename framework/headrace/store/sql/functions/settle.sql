@@ -81,3 +81,28 @@ begin
     select coalesce(array_agg(lease_id), '{}') into v_leases from kept;
     return v_leases;
 end $$;
+
+-- Give back, untouched, what an owner has leased without knowing it: the answer to his lease call was lost on the way.
+-- p_known: the leases that he knows of. Waits for a lease call that is still under way. Returns how many messages.
+create function headrace.reclaim(p_consumer int, p_owner uuid, p_known bigint[]) returns bigint
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_floor  bigint;
+    v_lost   record;
+begin
+    perform pg_advisory_xact_lock(1212498508, p_consumer);
+    select lease_floor into v_floor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+    with ended as (
+        delete from headrace.leases
+        where consumer_id = p_consumer and lease_id >= v_floor and owner = p_owner and lease_id <> all (p_known)
+        returning seqs, hashes, attempts
+    )
+    select array_agg(m.seq) as seqs, array_agg(m.hash) as hashes, array_agg(coalesce(m.attempt, 1)) as attempts, count(*) as count
+        into v_lost from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts) as m(seq, hash, attempt);
+    if v_lost.count > 0 then
+        perform headrace.put_back(c, s.relation, v_lost.seqs, v_lost.hashes, v_lost.attempts,
+                                  array_fill('release'::text, array[v_lost.count::int]), null, null, null, clock_timestamp())
+            from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where c.id = p_consumer;
+    end if;
+    return v_lost.count;
+end $$;

@@ -1,0 +1,296 @@
+"""The application: what a user writes his handlers on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from headrace import store
+from headrace.app.consumer import Consumer, define
+from headrace.app.service import Service
+from headrace.embedded import EmbeddedPostgres, Tenancy
+from headrace.model import payloads
+from headrace.model.durations import Duration, seconds
+from headrace.model.errors import ConfigurationError, InvalidInput
+from headrace.model.keys import check_key
+from headrace.model.specs import Backoff, OnExhausted
+
+logger = logging.getLogger("headrace")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class App:
+    """An application: streams, and the consumers that work on them.
+
+    Args:
+        dsn: a Postgres URL. None takes the environment's `HEADRACE_DATABASE`, or else the embedded Postgres.
+        streams: streams to create at start, unless they exist. A consumer's stream need not be named here.
+        max_connections: the most connections of this process, besides one that listens.
+        shutdown_timeout: how long handlers may take to finish when the application stops.
+        data_dir: where the embedded Postgres keeps its data; None for the project's `.headrace`, or the user's.
+
+    Connect with `async with app:`, run with `headrace run module:app`, or embed it: `async with app.running():`.
+    """
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        streams: Iterable[str] = (),
+        max_connections: int = 10,
+        shutdown_timeout: Duration = "30s",
+        data_dir: Path | str | None = None,
+    ) -> None:
+        if not 2 <= max_connections <= 1000:
+            raise ConfigurationError(f"max_connections={max_connections} must be from 2 to 1000.")
+        if isinstance(streams, str):
+            raise ConfigurationError(f"streams={streams!r} must be a list, such as [{streams!r}].")
+        self.dsn = dsn
+        self.consumers: list[Consumer] = []
+        self._streams = dict.fromkeys(streams)
+        self._max_connections = max_connections
+        self._shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
+        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._database: store.Database | None = None
+        self._tenancy: Tenancy | None = None
+        self._users = 0
+        self._service: Service | None = None
+
+    # --- what is declared
+
+    def stream(self, name: str) -> str:
+        """Declare a stream, to be created at start unless it exists. Returns the name."""
+        self._streams[name] = None
+        return name
+
+    def consumer(
+        self,
+        stream: str,
+        *,
+        filter: str | Sequence[str] = ">",  # noqa: A002 - the word of the field
+        name: str | None = None,
+        concurrency: int | tuple[int, int] = (1, 64),
+        max_deliver: int = 10,
+        ack_wait: Duration = "30s",
+        max_ack_pending: int = 1000,
+        backoff: Backoff | Duration | Sequence[Duration] | None = None,
+        on_exhausted: OnExhausted = "dead_letter",
+        ordered: bool = True,
+        timeout: Duration | None = None,
+    ) -> Callable[[F], F]:
+        """Make a function the handler of a consumer of `stream`.
+
+        The function takes the payload, decoded into the type that it is annotated with, a `Message`, both or neither. When it
+        returns, the message is acked; when it raises, the message is delivered again after its backoff. A plain function
+        runs in a thread.
+
+        Args:
+            filter: which keys: one filter or several, as NATS has them (`orders.*.new`, `orders.us.>`).
+            name: the consumer's name, by which the store knows its place; the function's name by default.
+            concurrency: how many handlers run at a time in one process: exactly so many, or a range to be scaled in.
+            max_deliver: attempts before a message is exhausted; -1 for no limit.
+            ack_wait: the visibility timeout: how long a process that died keeps its messages from others.
+            max_ack_pending: how many messages may be unsettled at a time, over all processes.
+            backoff: the wait before the next attempt: one duration, a list for each attempt, or a `Backoff`; by default
+                exponential from 1 s to 5 minutes with jitter.
+            on_exhausted: what becomes of an exhausted message: "dead_letter"; "block", its key waits for a person; "drop".
+            ordered: whether the messages of a key are handled strictly in order.
+            timeout: how long the handler may take for one message.
+
+        Raises:
+            ConfigurationError: a setting that can't be, an annotation that can't be decoded, a name that is taken.
+            InvalidFilter: a filter that breaks the grammar.
+        """
+
+        def register(function: F) -> F:
+            consumer = define(
+                function, stream, filter=filter, name=name, concurrency=concurrency, max_deliver=max_deliver,
+                ack_wait=ack_wait, max_ack_pending=max_ack_pending, backoff=backoff, on_exhausted=on_exhausted,
+                ordered=ordered, timeout=timeout,
+            )  # fmt: skip
+            self._add(consumer)
+            return function
+
+        if callable(stream):
+            raise ConfigurationError("Write @app.consumer('orders'): the decorator needs the stream that it reads.")
+        return register
+
+    def _add(self, consumer: Consumer) -> None:
+        spec = consumer.spec
+        for other in self.consumers:
+            if (other.spec.stream, other.spec.name) == (spec.stream, spec.name):
+                raise ConfigurationError(
+                    f"Two handlers of {spec.stream!r} are both called {spec.name!r}, and would share one place in the stream:"
+                    " pass name=… to one of them."
+                )
+        self.consumers.append(consumer)
+
+    # --- publishing
+
+    async def publish(
+        self, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
+        connection: store.Executor | None = None,
+    ) -> int:  # fmt: skip
+        """Append a message.
+
+        Args:
+            stream: an existing stream.
+            key: tokens parted by dots, such as `orders.us.42`. Messages of one key are handled in order.
+            data: anything that msgspec can write as JSON.
+            headers: names and JSON values that travel along.
+            connection: an asyncpg connection of yours, inside a transaction: the message is there if that commits.
+
+        Returns:
+            The message's seq.
+
+        Raises:
+            UnknownStream: there is none of that name; publishing creates nothing.
+            InvalidInput: a key, data or headers that can't be stored; `InvalidKey` and `InvalidData` say which.
+            StoreUnavailable: it may or may not have been published.
+        """
+        text, header_text = payloads.encode(data), payloads.encode_headers(headers)
+        check_key(key)
+        seq = await store.publish(connection or self.database, stream, key, text, header_text)
+        self._published(stream)
+        return seq
+
+    async def publish_many(
+        self, stream: str, messages: Iterable[tuple[Any, ...]], *, connection: store.Executor | None = None
+    ) -> int:
+        """Append messages in their order, all or none: (key, data) or (key, data, headers) tuples.
+
+        Returns:
+            How many. Raises as `publish` does.
+        """
+        keys, data, headers = payloads.parallel(messages)
+        try:
+            if connection is not None:
+                count = await store.publish_many(connection, stream, keys, data, headers)
+            else:
+                count = await store.publish_all(self.database, stream, keys, data, headers)
+        except InvalidInput:
+            for key in keys:  # the store can't say which one it was
+                check_key(key)
+            raise
+        self._published(stream)
+        return count
+
+    def _published(self, stream: str) -> None:
+        if self._service is not None:
+            self._service.published(stream)
+
+    # --- running
+
+    @property
+    def database(self) -> store.Database:
+        """The database, while connected. Raises `ConfigurationError` otherwise."""
+        if self._database is None:
+            raise ConfigurationError("The app is not connected: use it inside `async with app:`, or while it runs.")
+        return self._database
+
+    async def __aenter__(self) -> App:
+        """Connect: start the embedded Postgres if need be, bring the schema up to date, create declared streams."""
+        self._users += 1
+        if self._users == 1:
+            try:
+                await self._connect()
+            except BaseException:
+                self._users -= 1
+                await self._disconnect()
+                raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._users -= 1
+        if self._users == 0:
+            await self._disconnect()
+
+    async def _connect(self) -> None:
+        dsn = self.dsn or os.environ.get("HEADRACE_DATABASE")
+        if not dsn:
+            self._tenancy = await anyio.to_thread.run_sync(EmbeddedPostgres(self._data_dir).acquire)
+            dsn = self._tenancy.url
+        self._database = store.Database(dsn, max_connections=self._max_connections)
+        await self._database.open()
+        for step in await store.migrate(self._database):
+            logger.info("schema: %s", step)
+        for name in self._streams:
+            await store.create_stream(self._database, name)
+
+    async def _disconnect(self) -> None:
+        with anyio.CancelScope(shield=True):
+            database, self._database = self._database, None
+            tenancy, self._tenancy = self._tenancy, None
+            if database is not None:
+                await database.close()
+            if tenancy is not None:
+                await anyio.to_thread.run_sync(tenancy.release)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[App]:
+        """Connected, and with the consumers at work in the background; at the end of the block they drain."""
+        async with self, self._serving() as service, anyio.create_task_group() as group:
+            group.start_soon(service.run)
+            try:
+                yield self
+            finally:
+                service.stop()
+
+    async def run(self, *, signals: bool = True) -> None:
+        """Run the consumers until `stop`, or until SIGTERM or SIGINT when `signals`; drain; a second signal stops at once.
+
+        Raises:
+            ConfigurationError: there is no consumer.
+        """
+        if not self.consumers:
+            raise ConfigurationError("The app has no consumer: decorate a function with @app.consumer('a-stream').")
+        async with self, self._serving() as service, anyio.create_task_group() as group:
+            if signals:
+                group.start_soon(self._obey_signals)
+            await service.run()
+            group.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[Service]:
+        if self._service is not None:
+            raise ConfigurationError("The app is already running in this process.")
+        self._service = service = Service(self.database, self.consumers, self._shutdown_timeout)
+        try:
+            await service.prepare()
+            yield service
+        finally:
+            self._service = None
+
+    async def _obey_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+            count = 0
+            async for number in received:
+                count += 1
+                name = signal.Signals(number).name
+                logger.info("%s: %s", name, "draining; again to stop at once" if count == 1 else "stopping at once")
+                self.stop()
+
+    def stop(self) -> None:
+        """Begin to drain; a second time, stop the handlers that still run. Their messages are given back."""
+        if self._service is not None:
+            self._service.stop()
+
+    async def idle(self) -> None:
+        """Wait until no consumer of this process has anything left to lease, in work, to settle, or to retry."""
+        if self._service is None:
+            raise ConfigurationError("The app is not running: use this inside `async with app.running():`.")
+        await self._service.idle()
+
+    def statistics(self) -> dict[str, Any]:
+        """Counts and states of the consumers of this process, and of its connections; empty when it does not run."""
+        return {} if self._service is None else self._service.statistics()

@@ -1,0 +1,96 @@
+"""The service: all the consumers that one process runs, and the ear that wakes them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+
+from headrace import store
+from headrace.app.consumer import Consumer
+from headrace.runtime.pipeline import Pipeline
+from headrace.runtime.weather import Weather, keep_going
+
+logger = logging.getLogger("headrace")
+
+
+class Service:
+    """Runs consumers on an open database until it is stopped, and drains them."""
+
+    def __init__(self, database: store.Database, consumers: Sequence[Consumer], shutdown_timeout: float) -> None:
+        self._database = database
+        self._consumers = consumers
+        self._shutdown_timeout = shutdown_timeout
+        self._pipelines: list[Pipeline] = []
+        self._by_stream: dict[int, list[Pipeline]] = {}
+        self._by_name: dict[str, list[Pipeline]] = {}
+
+    async def prepare(self) -> None:
+        """Declare the consumers; say in the log what changed. Raises `StoreUnavailable`."""
+        for consumer in self._consumers:
+            spec = consumer.spec
+            stream_id = await store.create_stream(self._database, spec.stream)
+            declared = await store.declare_consumer(self._database, spec)
+            for setting, (before, now) in declared.changed.items():
+                logger.info("consumer %s of %s: %s changed from %r to %r", spec.name, spec.stream, setting, before, now)
+            if declared.new:
+                logger.info("consumer %s of %s: new, from the start of the stream", spec.name, spec.stream)
+            pipeline = Pipeline(
+                self._database, declared.id, spec, consumer.handler,
+                consumer.concurrency, consumer.timeout, self._shutdown_timeout,
+            )  # fmt: skip
+            self._pipelines.append(pipeline)
+            self._by_stream.setdefault(stream_id, []).append(pipeline)
+            self._by_name.setdefault(spec.stream, []).append(pipeline)
+
+    async def run(self) -> None:
+        """Run until `stop` and the end of the drain."""
+        async with anyio.create_task_group() as ear:
+            ear.start_soon(keep_going, "listening", self._listen)
+            async with anyio.create_task_group() as consumers:
+                for pipeline in self._pipelines:
+                    consumers.start_soon(pipeline.run)
+            ear.cancel_scope.cancel()
+
+    async def _listen(self, weather: Weather) -> None:
+        def ready() -> None:
+            weather.cleared()
+            self._hear(deaf=False)
+
+        try:
+            await store.listen(self._database, self._notified, ready)
+        finally:
+            self._hear(deaf=True)
+
+    def _hear(self, *, deaf: bool) -> None:
+        for pipeline in self._pipelines:
+            pipeline.fetcher.deaf = deaf
+            pipeline.fetcher.wake()
+
+    def _notified(self, stream_id: int) -> None:
+        for pipeline in self._by_stream.get(stream_id, ()):
+            pipeline.fetcher.wake()
+
+    def published(self, stream: str) -> None:
+        """This process has published to a stream: its own consumers needn't wait for the notification."""
+        for pipeline in self._by_name.get(stream, ()):
+            pipeline.fetcher.wake()
+
+    def stop(self) -> None:
+        """Begin to drain; a second time, stop the handlers that still run."""
+        for pipeline in self._pipelines:
+            pipeline.stop()
+
+    async def idle(self) -> None:
+        """Wait until no consumer has anything left: to lease, in work, to settle, or to retry."""
+        for pipeline in self._pipelines:
+            await pipeline.fetcher.dry()
+
+    def statistics(self) -> dict[str, Any]:
+        """Counts and states of every consumer, by its name, and of the connection pool."""
+        return {
+            "consumers": {f"{p.spec.stream}:{p.spec.name}": p.statistics() for p in self._pipelines},
+            "connections": self._database.statistics(),
+        }

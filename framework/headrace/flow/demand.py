@@ -1,0 +1,62 @@
+"""Demand: how many messages to ask for, and when to look again after there was nothing."""
+
+from __future__ import annotations
+
+BATCH = 1000
+"""The most that one lease call asks for. 500 to 1,000 messages per call cost 4 to 5 µs each, 100 cost 9."""
+
+SPAN = 0.1
+"""Seconds of work to have at hand: enough to hide a lease call, too little to keep messages from other workers for long."""
+
+SHORTEST, LONGEST = 0.005, 1.0
+"""Bounds of the poll, in seconds. It stands behind the notifications; where those can't be had, `DEAF` is the longest."""
+
+DEAF = 0.1
+
+
+class Demand:
+    """How much work a consumer wants to have at hand: what it does in a tenth of a second, and twice its actors at least."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit  # never more than may be unsettled at all
+        self.target = 1
+        self._rate = 0.0
+        self._at: float | None = None
+        self._done = 0
+
+    def observe(self, now: float, done: int, actors: int) -> None:
+        """`done` messages have been finished since the start, by now `actors` actors. Call it before each `want`."""
+        if self._at is None:
+            self._at, self._done = now, done
+        elif now - self._at >= SPAN / 4:
+            rate = (done - self._done) / (now - self._at)
+            # Up at once, down slowly: a pause must not turn large batches into small ones.
+            self._rate = max(rate, self._rate * 0.8 + rate * 0.2)
+            self._at, self._done = now, done
+        self.target = int(min(self.limit, max(2 * actors, self._rate * SPAN)))
+
+    def want(self, waiting: int) -> int:
+        """How many to ask for now, when `waiting` are at hand. 0 until half of the target is gone."""
+        return min(BATCH, self.target - waiting) if waiting <= self.target // 2 else 0
+
+
+class Poll:
+    """When to look again: soon after there was something, then ever less often."""
+
+    def __init__(self) -> None:
+        self._interval = SHORTEST
+
+    def found(self) -> None:
+        """There was something."""
+        self._interval = SHORTEST
+
+    def rest(self, due_in: float | None, *, deaf: bool) -> float:
+        """Seconds to wait for a notification before looking again.
+
+        Args:
+            due_in: seconds until a parked message or a lease falls due, if any.
+            deaf: whether notifications can't be heard.
+        """
+        interval = self._interval
+        self._interval = min(interval * 2, DEAF if deaf else LONGEST)
+        return interval if due_in is None else min(interval, max(due_in, 0.001))

@@ -1,0 +1,73 @@
+"""The desk: where outcomes are handed in, as they fall, without waiting.
+
+A message that failed takes back with it what waits behind it in its lane, in the same parcel, or a later message of its key
+would overtake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from headrace.flow.custody import Custody
+from headrace.flow.lanes import Lanes
+from headrace.model.errors import LeaseLost
+from headrace.model.outcomes import RELEASE, Failure
+
+if TYPE_CHECKING:
+    from headrace.runtime.keeper import Keeper
+    from headrace.runtime.message import Message
+    from headrace.runtime.settler import Settler
+
+Clock = Callable[[], float]
+
+
+class Desk:
+    """Hands outcomes to custody, keeps lanes and custody in step, and tells the settler when there is news."""
+
+    def __init__(self, lanes: Lanes[Message], custody: Custody[Message], clock: Clock) -> None:
+        self._lanes = lanes
+        self._custody = custody
+        self._clock = clock
+        self.settler: Settler  # the two that act on it; wired by the pipeline
+        self.keeper: Keeper
+
+    def ack(self, message: Message) -> None:
+        """It is done."""
+        if self._custody.ack(message, self._clock()):
+            self.settler.wake()
+
+    def fail(self, message: Message, failure: Failure) -> None:
+        """It is not done; what waits behind it goes back untouched."""
+        self._back(message, failure)
+        self.release(self._lanes.close(message.lane))
+
+    def give_up(self, message: Message) -> None:
+        """It was not done, and that is not its fault: it goes back, attempts not counted, with what waits behind it."""
+        self.fail(message, RELEASE)
+
+    def release(self, messages: Iterable[Message]) -> None:
+        """They were never started: they go back, attempts not counted."""
+        for message in messages:
+            self._back(message, RELEASE)
+
+    def _back(self, message: Message, failure: Failure) -> None:
+        self._lanes.give_back(message.lane)
+        self._custody.fail(message, failure)
+        self.settler.wake()
+
+    async def settle_now(self, message: Message, failure: Failure | None) -> None:
+        """What a handler does itself: record the outcome, and wait until the store has it."""
+        if failure is None:
+            self.ack(message)
+        else:
+            self.fail(message, failure)
+        await self.settler.flush()
+
+    async def extend_now(self, message: Message) -> None:
+        """Extend this consumer's leases now. Raises `LeaseLost`."""
+        await self.keeper.extend()
+        if message.lease.lost:
+            raise LeaseLost(
+                f"The lease of message {message.seq} of {message.stream!r} was lost: somebody else may have it."
+            )

@@ -1,0 +1,66 @@
+"""Draining, in the order of travel: lease nothing more, give back what never started, let handlers finish, settle."""
+
+from __future__ import annotations
+
+import logging
+
+import anyio
+
+from headrace.flow.custody import Custody
+from headrace.flow.lanes import Lanes
+from headrace.runtime.actors import Actors
+from headrace.runtime.desk import Desk
+from headrace.runtime.fetcher import Fetcher
+from headrace.runtime.message import Message
+from headrace.runtime.settler import Settler
+
+logger = logging.getLogger("headrace")
+
+LAST_SETTLE = 3.0
+"""Seconds for settling once the handlers are done or stopped."""
+
+
+class Drain:
+    """One drain of one consumer. `hurry` cuts short the time that handlers have."""
+
+    def __init__(self, name: str, timeout: float) -> None:
+        self._name = name
+        self._patience = anyio.CancelScope()
+        self._timeout = timeout
+        self._hurried = False
+
+    def hurry(self) -> None:
+        """Stop the handlers that still run, now."""
+        self._hurried = True
+        self._patience.cancel()
+
+    async def run(
+        self, fetcher: Fetcher, fetched: anyio.Event, lanes: Lanes[Message], desk: Desk,
+        actors: Actors, acted: anyio.Event, settler: Settler, custody: Custody[Message],
+    ) -> None:  # fmt: skip
+        """Drain. `fetched` and `acted` tell when the fetcher and the actors have ended."""
+        fetcher.stop()
+        self._patience.deadline = anyio.current_time() + self._timeout
+        with self._patience:
+            desk.release(lanes.clear())
+            await fetched.wait()
+            desk.release(lanes.clear())
+            actors.finish()
+            await acted.wait()
+        if not acted.is_set():
+            desk.release(lanes.clear())
+            logger.warning(
+                "%s: %d handlers were stopped %s; their messages are given back",
+                self._name,
+                actors.busy,
+                "at once" if self._hurried else f"after shutdown_timeout={self._timeout:g}s",
+            )
+            actors.cancel()
+            with anyio.move_on_after(LAST_SETTLE):
+                await acted.wait()
+        with anyio.move_on_after(LAST_SETTLE):
+            await settler.flush()
+        if custody.held:
+            logger.warning(
+                "%s: %d messages could not be settled; they come again after their lease", self._name, custody.held
+            )

@@ -1,0 +1,158 @@
+"""The fetcher: leases messages and puts them into lanes, as many as the actors can use, and waits when there are none."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import anyio
+
+from headrace import store
+from headrace.flow.custody import Custody
+from headrace.flow.demand import Demand, Poll
+from headrace.flow.lanes import Lanes
+from headrace.model.records import Batch
+from headrace.model.specs import ConsumerSpec
+from headrace.runtime.desk import Clock, Desk
+from headrace.runtime.message import Message
+
+if TYPE_CHECKING:
+    from headrace.runtime.actors import Actors
+    from headrace.runtime.settler import Settler
+    from headrace.runtime.weather import Weather
+
+ANNOUNCE = 10.0
+"""Seconds for which a consumer that waits asks publishers to notify it. Asked again after half of it."""
+
+
+class Fetcher:
+    """Asks for messages, one lease call at a time.
+
+    Attributes:
+        deaf: whether notifications can't be heard, so that the poll must be quicker.
+        leased: messages leased so far.
+    """
+
+    def __init__(
+        self, database: store.Database, consumer: int, spec: ConsumerSpec, owner: UUID,
+        lanes: Lanes[Message], custody: Custody[Message], desk: Desk, actors: Actors, settler: Settler, clock: Clock,
+    ) -> None:  # fmt: skip
+        self._database = database
+        self._consumer = consumer
+        self._spec = spec
+        self._owner = owner
+        self._lanes = lanes
+        self._custody = custody
+        self._desk = desk
+        self._actors = actors
+        self._settler = settler
+        self._clock = clock
+        self._demand = Demand(spec.max_ack_pending)
+        self._poll = Poll()
+        self._room = anyio.Event()
+        self._news = anyio.Event()
+        self._announced = float("-inf")
+        self._called_at = 0.0
+        self._in_doubt = False  # a lease call failed, and may have leased all the same
+        self._stopping = False
+        self._begun = 0
+        self._ended = anyio.Event()  # the next lease call to end sets it
+        self._dry_since = 0  # the number of the last call, if it found nothing and nothing will fall due
+        self.deaf = True
+        self.leased = 0
+
+    def wake(self) -> None:
+        """Something may have been published."""
+        self._news.set()
+
+    def room(self) -> None:
+        """Fewer messages wait, or are unsettled: there may be room for more."""
+        self._room.set()
+
+    def stop(self) -> None:
+        """Lease nothing more. A call under way ends first: what it brings would otherwise wait for its expiry."""
+        self._stopping = True
+        self._room.set()
+        self._news.set()
+
+    async def run(self, weather: Weather) -> None:
+        """Fetch until stopped. Raises `StoreUnavailable`."""
+        while not self._stopping:
+            want = self._want()
+            if want <= 0:
+                await self._room.wait()
+                continue
+            batch = await self._lease(want)
+            weather.cleared()
+            if batch.lease_id is not None:
+                self._poll.found()
+                await self._dispatch(batch, batch.lease_id)
+            self._note_end(batch)
+            if not batch.more:
+                await self._rest(batch)
+
+    def _want(self) -> int:
+        self._room = anyio.Event()
+        self._demand.observe(self._clock(), self._custody.acked, self._actors.target)
+        self._lanes.low_water = self._demand.target // 2
+        return min(self._demand.want(self._lanes.waiting), self._spec.max_ack_pending - self._custody.held)
+
+    async def _lease(self, want: int) -> Batch:
+        self._news = anyio.Event()
+        if self._in_doubt:
+            await store.reclaim(self._database, self._consumer, self._owner, list(self._custody.leases))
+        self._in_doubt = True
+        self._begun += 1
+        self._lanes.begin_call()
+        self._called_at = self._clock()
+        try:
+            batch = await store.lease(self._database, self._consumer, self._owner, want)
+        except BaseException:
+            self._lanes.add(())
+            raise
+        self._in_doubt = False
+        if batch.lease_id is None:
+            self._lanes.add(())
+        return batch
+
+    async def _dispatch(self, batch: Batch, lease_id: int) -> None:
+        size = len(batch.seqs)
+        # Counted from before the call, so that our deadline never comes after the store's.
+        lease = self._custody.take(lease_id, size, self._called_at + self._spec.ack_wait)
+        self.leased += size
+        stream, consumer, desk = self._spec.stream, self._spec.name, self._desk
+        refused = self._lanes.add(
+            Message(stream, consumer, key, seq, attempt, created_at, data, headers, lease, lane, desk)
+            for key, seq, attempt, created_at, data, headers, lane in zip(
+                batch.keys, batch.seqs, batch.attempts or repeat(1), batch.created_at, batch.data, batch.headers,
+                batch.keys if self._spec.ordered else batch.seqs, strict=False,
+            )
+        )  # fmt: skip
+        self._actors.wake()
+        if refused:
+            # Another call before the store has these back could bring what comes after them.
+            self._desk.release(refused)
+            await self._settler.flush()
+
+    async def _rest(self, batch: Batch) -> None:
+        """There is no more just now: wait for news, for what falls due, or for the poll."""
+        if not self.deaf and self._clock() >= self._announced + ANNOUNCE / 2:
+            await store.wait(self._database, self._consumer, ANNOUNCE)
+            self._announced = self._clock()
+            return  # and look once more, for what was committed before that and so not notified
+        with anyio.move_on_after(self._poll.rest(batch.due_in, deaf=self.deaf)):
+            await self._news.wait()
+
+    def _note_end(self, batch: Batch) -> None:
+        dry = batch.lease_id is None and not batch.more and batch.due_in is None
+        self._dry_since = self._begun if dry else 0
+        self._ended.set()
+        self._ended = anyio.Event()
+
+    async def dry(self) -> None:
+        """Wait until there is nothing left: nothing to lease, nothing in work, nothing unsettled, nothing to retry."""
+        asked = self._begun
+        self.wake()
+        while not (self._dry_since > asked and not self._custody.held):
+            await self._ended.wait()

@@ -1,0 +1,64 @@
+"""The keeper: extends leases at half their time, and stops handlers that take longer than their timeout."""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+import anyio
+
+from headrace import store
+from headrace.flow.custody import Custody
+from headrace.model.specs import ConsumerSpec
+from headrace.runtime.actors import Actors
+from headrace.runtime.desk import Clock
+from headrace.runtime.message import Message
+from headrace.runtime.weather import Weather
+
+logger = logging.getLogger("headrace")
+
+
+class Keeper:
+    """Keeps the leases of one consumer."""
+
+    def __init__(
+        self, database: store.Database, consumer: int, spec: ConsumerSpec, owner: UUID,
+        custody: Custody[Message], actors: Actors, clock: Clock,
+    ) -> None:  # fmt: skip
+        self._database = database
+        self._consumer = consumer
+        self._spec = spec
+        self._owner = owner
+        self._custody = custody
+        self._actors = actors
+        self._clock = clock
+
+    async def run(self, weather: Weather) -> None:
+        """Extend until cancelled. Raises `StoreUnavailable`."""
+        while True:
+            await anyio.sleep(self._spec.ack_wait / 2)
+            if self._custody.leases:
+                await self.extend()
+            weather.cleared()
+
+    async def extend(self) -> None:
+        """Extend all leases once. Raises `StoreUnavailable`."""
+        asked, began = list(self._custody.leases.values()), self._clock()
+        alive = await store.extend(self._database, self._consumer, self._owner)
+        lost = self._custody.extended(asked, alive, began + self._spec.ack_wait)
+        for lease in lost:
+            lease.deadline = float("-inf")  # what waits of it must not start
+        if lost:
+            logger.warning(
+                "%s: %d leases were lost (a pause longer than ack_wait=%gs, or a seek); their messages come again",
+                self._spec.name,
+                len(lost),
+                self._spec.ack_wait,
+            )
+
+    async def watch(self, timeout: float) -> None:
+        """Stop handlers that take longer than `timeout` seconds, until cancelled."""
+        while True:
+            await anyio.sleep(min(max(timeout / 20, 0.01), 0.5))
+            for _ in self._actors.overdue(self._clock()):
+                logger.warning("%s: a handler took longer than its timeout of %gs", self._spec.name, timeout)

@@ -1,0 +1,97 @@
+"""The message as a handler sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from datetime import datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from headrace.flow.custody import Lease
+from headrace.model.durations import Duration, seconds
+from headrace.model.errors import LeaseLost
+from headrace.model.outcomes import Failure
+
+
+class Desk(Protocol):
+    """Where outcomes are handed in; see `headrace.runtime.desk`."""
+
+    async def settle_now(self, message: Message, failure: Failure | None) -> None: ...
+    async def extend_now(self, message: Message) -> None: ...
+
+
+class Message(msgspec.Struct, eq=False, gc=False):
+    """A message, delivered to a handler.
+
+    Attributes:
+        stream, consumer: their names.
+        key: the routing key.
+        seq: its place in the stream.
+        attempt: which delivery to this consumer this is; 1 is the first.
+        created_at: when it was published.
+    """
+
+    stream: str
+    consumer: str
+    key: str
+    seq: int
+    attempt: int
+    created_at: datetime
+    raw: str
+    """The payload as it was published: JSON text."""
+    raw_headers: str | None
+    lease: Lease
+    lane: Hashable
+    _desk: Desk
+    _payload: Any = msgspec.UNSET
+    settled: bool = False
+    """Whether the handler has settled it itself, by `ack`, `nack` or `reject`."""
+
+    @property
+    def data(self) -> Any:
+        """The payload: decoded into the handler's annotated type, or else as plain Python values."""
+        if self._payload is msgspec.UNSET:
+            self._payload = msgspec.json.decode(self.raw)
+        return self._payload
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers; empty when it has none."""
+        return msgspec.json.decode(self.raw_headers) if self.raw_headers else {}
+
+    async def ack(self) -> None:
+        """Settle it as done now, before the handler ends; what the handler does afterwards no longer counts.
+
+        Raises:
+            LeaseLost: somebody else may have it by now, and the ack changed nothing.
+        """
+        await self._settle(None)
+
+    async def nack(self, delay: Duration | None = None) -> None:
+        """Have it again after `delay`, or when None after the consumer's backoff. Raises `LeaseLost`."""
+        await self._settle(
+            Failure("retry", None if delay is None else seconds(delay, "delay"), "nacked by the handler")
+        )
+
+    async def reject(self, reason: str = "rejected by the handler") -> None:
+        """Send it to the dead letters. Raises `LeaseLost`."""
+        await self._settle(Failure("reject", error=reason))
+
+    async def extend(self) -> None:
+        """Hold the lease for the consumer's `ack_wait` from now. Done for running handlers anyway, at half that time.
+
+        Raises:
+            LeaseLost: it is no longer ours.
+        """
+        await self._desk.extend_now(self)
+
+    async def _settle(self, failure: Failure | None) -> None:
+        if self.settled:
+            return
+        self.settled = True
+        await self._desk.settle_now(self, failure)
+        if self.lease.lost:
+            raise LeaseLost(
+                f"The lease of message {self.seq} of {self.stream!r} was lost; its outcome changed nothing."
+            )

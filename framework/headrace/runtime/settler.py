@@ -1,0 +1,100 @@
+"""The settler: tells the store what became of messages, many at once, one parcel at a time."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import anyio
+
+from headrace import store
+from headrace.flow.custody import Custody, Lease, Parcel
+from headrace.flow.lanes import Lanes
+from headrace.model.errors import StoreUnavailable
+from headrace.model.records import Lost
+from headrace.model.specs import ConsumerSpec
+from headrace.runtime.desk import Clock
+from headrace.runtime.weather import Weather
+
+if TYPE_CHECKING:
+    from headrace.runtime.fetcher import Fetcher
+    from headrace.runtime.message import Message
+
+logger = logging.getLogger("headrace")
+
+
+class Settler:
+    """Sends parcels until each has arrived. While it lags behind, the fetcher leases no more than may be unsettled."""
+
+    fetcher: Fetcher  # wired by the pipeline
+
+    def __init__(
+        self, database: store.Database, consumer: int, spec: ConsumerSpec,
+        lanes: Lanes[Message], custody: Custody[Message], clock: Clock,
+    ) -> None:  # fmt: skip
+        self._database = database
+        self._consumer = consumer
+        self._spec = spec
+        self._lanes = lanes
+        self._custody = custody
+        self._clock = clock
+        self._news = anyio.Event()
+        self._flushed: list[anyio.Event] = []  # who waits for everything recorded so far
+
+    def wake(self) -> None:
+        """There is something to settle, at once or before long."""
+        self._news.set()
+
+    async def flush(self) -> None:
+        """Wait until everything that has been recorded is settled."""
+        done = anyio.Event()
+        self._flushed.append(done)
+        self.wake()
+        await done.wait()
+
+    async def run(self, weather: Weather) -> None:
+        """Settle until cancelled."""
+        while True:
+            self._news = anyio.Event()
+            waiters, self._flushed = self._flushed, []
+            parcel = self._custody.collect(self._clock(), everything=bool(waiters))
+            if parcel is not None:
+                await self._send(parcel, weather)
+            for waiter in waiters:
+                waiter.set()
+            if parcel is None and not self._flushed:
+                await self._pause()
+
+    async def _pause(self) -> None:
+        due = self._custody.due
+        with anyio.move_on_after(None if due is None else max(0.0, due - self._clock())):
+            await self._news.wait()
+
+    async def _send(self, parcel: Parcel, weather: Weather) -> None:
+        doubtful = False
+        while True:
+            try:
+                lost = (
+                    await store.settle(self._database, self._consumer, parcel.settlement) if parcel.settlement else []
+                )
+                break
+            except StoreUnavailable as error:
+                # It may have been settled, and only the answer lost: then the next try finds the leases gone.
+                doubtful = True
+                await weather.wait_out(error)
+        weather.cleared()
+        self._report(lost, self._custody.settled(parcel, lost), doubtful)
+        self._lanes.confirm(parcel.keys)
+        self.fetcher.room()
+
+    def _report(self, lost: list[Lost], leases: list[Lease], doubtful: bool) -> None:
+        for lease in leases:
+            lease.deadline = float("-inf")  # what waits of it must not start
+        if lost and not doubtful:
+            logger.warning(
+                "%s: the lease of %d outcomes was lost before they were settled (a pause longer than ack_wait=%gs, or a"
+                " seek); their messages come again",
+                self._spec.name,
+                len(lost),
+                self._spec.ack_wait,
+            )
