@@ -1,0 +1,88 @@
+"""What a benchmark must prove before its figure counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from benchmarks.payloads import Keys
+from headrace import store
+from headrace.store import Database, Executor
+
+
+class Wrong(Exception):
+    """The system did not do what was measured: the figure is worth nothing."""
+
+
+def expect(found: object, wanted: object, what: str) -> None:
+    if found != wanted:
+        raise Wrong(f"{what}: {found!r}, not {wanted!r}.")
+
+
+def exactly_once(numbers: Iterable[int], count: int, who: str) -> str:
+    """Every number below `count` was there, once."""
+    times = bytearray(count)
+    for number in numbers:
+        if not 0 <= number < count:
+            raise Wrong(f"{who}: message {number} came, and {count} had been published.")
+        times[number] = min(times[number] + 1, 2)
+    if lost := times.count(0):
+        raise Wrong(f"{who}: {lost} of {count} messages never came, the first of them {times.index(0)}.")
+    if doubled := times.count(2):
+        raise Wrong(f"{who}: {doubled} of {count} messages came more than once, the first of them {times.index(2)}.")
+    return f"{who}: {count:,} messages came, each once"
+
+
+def in_order(trace: Sequence[int], keys: Keys, who: str) -> str:
+    """Of each key, every message began after the one before it had ended.
+
+    The trace has a message's number where its handler began, and the number's complement where it ended.
+    """
+    last: dict[int, int] = {}
+    running: dict[int, int] = {}
+    for entry in trace:
+        number = entry if entry >= 0 else ~entry
+        key = keys.place(number)
+        if entry < 0:
+            del running[key]
+        elif key in running:
+            raise Wrong(f"{who}: message {number} of key {key} began while {running[key]} was not done.")
+        elif number <= last.get(key, -1):
+            raise Wrong(f"{who}: message {number} of key {key} came after {last[key]}.")
+        else:
+            last[key] = running[key] = number
+    if running:
+        raise Wrong(f"{who}: {len(running)} handlers never ended.")
+    return f"{who}: in order within each of {len(last):,} keys, one at a time"
+
+
+def starts(trace: Iterable[int]) -> Iterable[int]:
+    """The numbers of the messages that began."""
+    return (entry for entry in trace if entry >= 0)
+
+
+async def is_settled(database: Executor, stream: str, consumer: str) -> bool:
+    """Whether nothing is ahead of the consumer, in flight or parked."""
+    info = await store.consumer(database, stream, consumer)
+    return not (info.lag or info.in_flight or info.parked)
+
+
+async def settled(database: Executor, stream: str, consumer: str) -> str:
+    """The database itself says that everything was acked: nothing is ahead, in flight, parked, blocked or dead."""
+    info = await store.consumer(database, stream, consumer)
+    left = {
+        "lag": info.lag,
+        "in flight": info.in_flight,
+        "parked": info.parked,
+        "blocked": info.blocked,
+        "dead letters": info.dead_letters,
+    }
+    if any(left.values()):
+        raise Wrong(f"{consumer}: not all was acked: {left}.")
+    return f"{consumer}: lag, in flight, parked, blocked and dead letters are 0 in the database"
+
+
+async def stored(database: Database, stream: str, count: int) -> str:
+    """The stream holds `count` messages."""
+    found = await database.fetchval(f'select count(*) from headrace_streams."{stream}"')
+    expect(found, count, f"messages in the stream {stream}")
+    return f"{count:,} messages are in the stream"

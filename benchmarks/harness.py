@@ -1,0 +1,115 @@
+"""Where a benchmark runs: a fresh database for every repeat, on a server that is ours or that was named."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+import msgspec
+
+from benchmarks.limits import PlainLog
+from headrace import store
+from headrace.embedded import EmbeddedPostgres, default_data_dir
+from headrace.store import Database
+
+STREAM = "orders"
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What the command line asks for; None and False leave a benchmark its own."""
+
+    server: str
+    quick: bool = False
+    repeats: int | None = None
+    messages: int | None = None
+    batch: int | None = None
+    seconds: float | None = None
+
+    def count(self, full: int, quick: int) -> int:
+        """How many messages a repeat has."""
+        return self.messages or (quick if self.quick else full)
+
+    def times(self, full: int = 5, quick: int = 3) -> int:
+        """How many repeats there are."""
+        return self.repeats or (quick if self.quick else full)
+
+    def duration(self, full: float, quick: float) -> float:
+        """How many seconds a paced phase takes."""
+        return self.seconds or (quick if self.quick else full)
+
+
+class Bench(msgspec.Struct, frozen=True):
+    """A fresh database with an empty stream in it, and a plain table beside that."""
+
+    dsn: str
+    database: Database
+    plain: PlainLog
+
+    async def rest(self, *tables: str) -> None:
+        """Before the clock runs: what was written so far is on disk, and the planner knows the tables."""
+        for table in tables:
+            await self.database.fetch(f"analyze {table}")
+        await self.database.fetch("checkpoint")
+
+
+MESSAGES = f'headrace_streams."{STREAM}"'
+PLAIN = "plain_log"
+
+
+@contextmanager
+def server(url: str | None, data_dir: Path | None = None) -> Iterator[str]:
+    """The URL of a server: the one that was named, or an embedded one, made for this and destroyed after."""
+    if url is not None:
+        yield url
+        return
+    # Beside the ordinary data, so on a real disk: a temporary directory may be in memory, where a commit costs nothing.
+    place = data_dir or default_data_dir().with_name(f"benchmarks-{secrets.token_hex(4)}")
+    postgres = EmbeddedPostgres(place)
+    try:
+        with postgres.acquire() as tenancy:
+            yield tenancy.url
+    finally:
+        if data_dir is None:
+            postgres.destroy()
+            shutil.rmtree(place, ignore_errors=True)
+
+
+@asynccontextmanager
+async def bench(options: Options) -> AsyncIterator[Bench]:
+    """A fresh database, dropped at the end."""
+    name = f"bench_{secrets.token_hex(6)}"
+    administrator = await asyncpg.connect(options.server)
+    try:
+        await administrator.execute(f"create database {name}")
+        try:
+            async with _opened(_with_database(options.server, name)) as fresh:
+                yield fresh
+        finally:
+            await administrator.execute(f"drop database if exists {name} with (force)")
+    finally:
+        await administrator.close()
+
+
+@asynccontextmanager
+async def _opened(dsn: str) -> AsyncIterator[Bench]:
+    database = Database(dsn, application_name="benchmarks")
+    await database.open()
+    try:
+        await store.migrate(database)
+        await store.create_stream(database, STREAM)
+        plain = await PlainLog.create(database)
+        try:
+            yield Bench(dsn, database, plain)
+        finally:
+            await plain.close()
+    finally:
+        await database.close()
+
+
+def _with_database(url: str, name: str) -> str:
+    return urlsplit(url)._replace(path=f"/{name}").geturl()

@@ -1,0 +1,65 @@
+"""The benchmarks run, prove their results, and say what they found. How fast is not asked here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.embedded import EmbeddedPostgres
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    postgres = EmbeddedPostgres(tmp_path_factory.mktemp("benchmarks") / "postgres")
+    with postgres.acquire() as tenancy:
+        yield tenancy.url
+    postgres.destroy()
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def measure(url: str, file: Path, name: str, *arguments: str) -> dict[str, Any]:
+    finished = run(name, "--database", url, "--quick", "--repeats", "2", "--json", str(file), *arguments)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert name in finished.stdout
+    result: dict[str, Any] = json.loads(file.read_text())
+    return result
+
+
+@pytest.mark.parametrize("name", ["publish", "lease"])
+def test_a_benchmark_says_what_it_measured_and_against_what(url: str, tmp_path: Path, name: str) -> None:
+    result = measure(url, tmp_path / "result.json", name, "--messages", "1500")
+    assert result["benchmark"] == name
+    assert result["settings"]["messages"] == 1500
+    assert len(result["samples"]) == len(result["limit_samples"]) == 2
+    assert min(result["samples"]) <= result["rate"] <= max(result["samples"])
+    assert result["ratio"] == pytest.approx(result["rate"] / result["limit"], abs=0.001)
+    assert result["checks"]
+    assert {"cpu", "cores"} <= result["machine"].keys()
+    assert {"python", "headrace"} <= result["versions"].keys()
+    assert {"version", "synchronous_commit", "shared_buffers"} <= result["server"].keys()
+
+
+def test_list_names_every_benchmark() -> None:
+    listed = run("list")
+    assert listed.returncode == 0
+    assert {"publish", "lease"} <= {line.split()[0] for line in listed.stdout.splitlines()}
