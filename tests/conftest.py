@@ -1,0 +1,80 @@
+"""Real Postgres always: one server for the run, a fresh database for each test, and time in the test's hands."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from headrace import store
+from headrace.model.specs import ConsumerSpec
+from tests.support import servers
+from tests.support.readers import Clock, Reader
+
+
+@pytest.fixture(scope="session")
+def server_dsn(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a Postgres server that all tests of this run share, as a superuser.
+
+    `HEADRACE_TEST_DSN` names one of your own; otherwise it is an embedded one.
+    """
+    base = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):
+        base = base.parent
+    with servers.server(base / "postgres") as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def template(server_dsn: str) -> str:
+    """The name of a database that has the schema, to be cloned."""
+    return servers.ensure_template(server_dsn)
+
+
+@pytest.fixture
+def empty_dsn(server_dsn: str) -> Iterator[str]:
+    """The URL of a fresh database without anything of Headrace's."""
+    with servers.clone(server_dsn, None) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def dsn(server_dsn: str, template: str) -> Iterator[str]:
+    """The URL of a fresh database with the schema in it."""
+    with servers.clone(server_dsn, template) as dsn:
+        yield dsn
+
+
+@pytest_asyncio.fixture
+async def database(dsn: str) -> AsyncIterator[store.Database]:
+    """An opened `Database` on a fresh database with the schema in it. For tests under `@pytest.mark.asyncio`."""
+    database = store.Database(dsn)
+    await database.open()
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The time, which stands still until the test moves it."""
+    return Clock()
+
+
+Declare = Callable[..., Awaitable[Reader]]
+
+
+@pytest_asyncio.fixture
+async def declare(database: store.Database, clock: Clock) -> Declare:
+    """Declares a consumer on the stream `orders`, with a `ConsumerSpec`'s settings, and hands out a reader for it."""
+    await store.create_stream(database, "orders")
+
+    async def declare(name: str = "ship", **settings: Any) -> Reader:
+        spec = ConsumerSpec(stream="orders", name=name, **settings)
+        declared = await store.declare_consumer(database, spec)
+        return Reader(database, spec, declared.id, clock)
+
+    return declare

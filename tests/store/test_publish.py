@@ -1,0 +1,157 @@
+"""publish: append messages, inside the caller's own transaction."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from headrace import store
+from headrace.model.errors import InvalidData, InvalidInput, InvalidKey, UnknownStream
+from tests.conftest import Declare
+from tests.support.readers import publish
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_a_message_comes_out_as_it_went_in(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    data = '{"b" : 1,   "a": "ü\\n", "b": 2.50}'
+    seq = await store.publish(database, "orders", "orders.us.42", data, '{"trace": "abc"}')
+    batch = await reader.lease()
+    assert (batch.seqs, batch.keys, batch.data) == ([seq], ["orders.us.42"], [data])
+    assert batch.headers == ['{"trace": "abc"}']
+    assert batch.attempts is None
+    assert batch.created_at[0].tzinfo is not None
+
+
+async def test_seqs_rise_in_the_order_in_which_messages_are_given(database: store.Database, declare: Declare) -> None:
+    reader = await declare(max_ack_pending=5_000)
+    keys = [f"k.{n % 7}" for n in range(2_500)]  # more than one chunk
+    await publish(database, *keys)
+    batch = await reader.lease(limit=5_000, look=5_000)
+    assert batch.keys == keys
+    assert batch.seqs == sorted(batch.seqs)
+
+
+async def test_a_published_message_is_there_once_the_users_transaction_commits(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    async with database.transaction() as connection:
+        await store.publish(connection, "orders", "a", "1")
+        await store.publish_many(connection, "orders", ["b", "c"], ["2", "3"], [None, '{"x": 1}'])
+        assert (await reader.lease()).seqs == []
+    assert (await reader.lease()).data == ["1", "2", "3"]
+
+
+async def test_a_rolled_back_transaction_publishes_nothing(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    with suppress(ZeroDivisionError):
+        async with database.transaction() as connection:
+            await store.publish(connection, "orders", "a", "1")
+            raise ZeroDivisionError
+    await store.publish(database, "orders", "b", "2")
+    assert (await reader.lease()).keys == ["b"]
+
+
+async def test_a_rolled_back_savepoint_publishes_nothing_and_the_rest_stays(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    async with database.transaction() as connection:
+        await store.publish(connection, "orders", "a", "1")
+        with suppress(ZeroDivisionError):
+            async with connection.transaction():
+                await store.publish(connection, "orders", "b", "2")
+                raise ZeroDivisionError
+        await store.publish(connection, "orders", "c", "3")
+    assert await reader.drain() == [1, 3]
+
+
+async def test_plain_sql_can_publish(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    await database.fetchval("""select headrace.publish('orders', 'a', '{"total": 12}')""")
+    await database.fetch("insert into headrace_streams.orders (key, data) select 'b', '1' from generate_series(1, 3)")
+    assert (await reader.lease()).keys == ["a", "b", "b", "b"]
+
+
+async def test_an_unknown_stream_is_named(database: store.Database) -> None:
+    with pytest.raises(UnknownStream, match="no stream 'nowhere'"):
+        await store.publish(database, "nowhere", "a", "1")
+    with pytest.raises(UnknownStream, match="no stream 'nowhere'"):
+        await store.publish_many(database, "nowhere", ["a"], ["1"])
+
+
+@pytest.mark.parametrize("key", ["", ".", "a.", ".a", "a..b", "*", ">", "a.*", "a.>.b", "k" * 1025, "ü" * 513])
+async def test_the_database_refuses_a_bad_key_too(database: store.Database, declare: Declare, key: str) -> None:
+    await declare()
+    with pytest.raises(InvalidKey, match="A key can't be stored"):
+        await store.publish(database, "orders", key, "1")
+
+
+@pytest.mark.parametrize("key", ["a", "a*", ">b.c", "a.**", "*>", "k" * 1024, "ü" * 512, "a b.\n", "a.*\n", "'\"\\%$1"])
+async def test_the_database_takes_any_other_key(database: store.Database, declare: Declare, key: str) -> None:
+    reader = await declare()
+    await store.publish(database, "orders", key, "1")
+    assert (await reader.lease()).keys == [key]
+
+
+@pytest.mark.parametrize("data", ["", "{", "nothing", "{'a': 1}", "NaN", "1 2", '"\0"'])
+async def test_data_that_is_not_json_is_refused_in_a_sentence(
+    database: store.Database, declare: Declare, data: str
+) -> None:
+    await declare()
+    with pytest.raises(InvalidData, match="not JSON"):
+        await store.publish(database, "orders", "a", data)
+
+
+@pytest.mark.parametrize("data", [r'"\u0000"', r'{"a": ["x\\\u0000"]}', r'{"\u0000": 1}'])
+async def test_a_nul_in_a_string_is_refused_by_the_database_too(
+    database: store.Database, declare: Declare, data: str
+) -> None:
+    await declare()
+    with pytest.raises(InvalidData, match="NUL"):
+        await store.publish(database, "orders", "a", data)
+
+
+async def test_an_escaped_backslash_before_u0000_is_no_nul(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    await store.publish(database, "orders", "a", r'"\\u0000 \\\\u0000"')
+    assert (await reader.lease()).data == [r'"\\u0000 \\\\u0000"']
+
+
+@pytest.mark.parametrize("headers", ["[]", "1", "null", '"x"'])
+async def test_headers_that_are_no_object_are_refused(database: store.Database, declare: Declare, headers: str) -> None:
+    await declare()
+    with pytest.raises(InvalidData, match="Headers must be a JSON object"):
+        await store.publish(database, "orders", "a", "1", headers)
+
+
+async def test_one_bad_message_keeps_its_whole_chunk_out(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    with pytest.raises(InvalidKey):
+        await store.publish_many(database, "orders", ["a", "b..c"], ["1", "2"])
+    assert await reader.drain() == []
+
+
+@pytest.mark.parametrize("name", ["", "Orders", "a b", "a.b", "-a", "_a", "x" * 49, 'a"b'])
+async def test_a_stream_name_that_cannot_be_is_refused(database: store.Database, name: str) -> None:
+    with pytest.raises(InvalidInput, match="1 to 48 lower-case letters"):
+        await store.create_stream(database, name)
+
+
+@pytest.mark.parametrize("name", ["a", "x" * 48, "9-lives_", "select"])
+async def test_a_stream_is_created_once(database: store.Database, name: str) -> None:
+    assert await store.create_stream(database, name) == await store.create_stream(database, name)
+    await store.publish(database, name, "a", "1")
+    assert [stream.name for stream in await store.streams(database)] == [name]
+
+
+async def test_a_stream_tells_what_it_holds(database: store.Database, declare: Declare) -> None:
+    await declare()
+    await publish(database, "a", "b", "c")
+    info = await store.stream(database, "orders")
+    assert (info.messages, info.first_seq, info.last_seq, info.consumers) == (3, 1, 3, 1)
+    with pytest.raises(UnknownStream):
+        await store.stream(database, "nowhere")

@@ -1,0 +1,132 @@
+"""A consumer in a test's hands: leases and settles in few words, with the time that the test says it is."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid5
+
+from headrace import store
+from headrace.model.outcomes import Failure, Settlement
+from headrace.model.records import Batch, ConsumerInfo, DeadLetter, Lost
+from headrace.model.specs import ConsumerSpec
+
+_OWNERS = UUID("6f6f6f6f-0000-4000-8000-000000000000")
+
+
+def owner(name: str) -> UUID:
+    """The same owner for the same name."""
+    return uuid5(_OWNERS, name)
+
+
+class Clock:
+    """Time that moves only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+async def publish(executor: store.Executor, *keys: str, stream: str = "orders", **data: Any) -> None:
+    """Publish a message for each key; their data is a number that counts the messages of the call."""
+    await store.publish_many(executor, stream, keys, [json.dumps({"n": n, **data}) for n in range(len(keys))])
+
+
+class Reader:
+    """One consumer: leases for owners by name, settles what it is told, and asks the catalogue."""
+
+    def __init__(self, executor: store.Executor, spec: ConsumerSpec, consumer: int, clock: Clock) -> None:
+        self.executor = executor
+        self.spec = spec
+        self.id = consumer
+        self.clock = clock
+
+    async def lease(self, who: str = "ann", limit: int = 100, **bounds: Any) -> Batch:
+        return await store.lease(self.executor, self.id, owner(who), limit, now=self.clock.now, **bounds)
+
+    async def extend(self, who: str = "ann") -> list[int]:
+        return await store.extend(self.executor, self.id, owner(who), now=self.clock.now)
+
+    async def ack_all(self, *batches: Batch) -> list[Lost]:
+        """Ack everything that the leases still hold."""
+        return await self._settle(Settlement(whole=[batch.lease_id for batch in batches if batch.lease_id is not None]))
+
+    async def ack(self, batch: Batch, *seqs: int) -> list[Lost]:
+        """Ack single messages of a lease, all of the batch if none are named."""
+        return await self.fail(batch, None, *seqs)
+
+    async def nack(self, batch: Batch, *seqs: int, delay: float | None = None, error: str | None = None) -> list[Lost]:
+        return await self.fail(batch, Failure("retry", delay, error), *seqs)
+
+    async def release(self, batch: Batch, *seqs: int) -> list[Lost]:
+        return await self.fail(batch, Failure("release"), *seqs)
+
+    async def reject(self, batch: Batch, *seqs: int, error: str = "no use") -> list[Lost]:
+        return await self.fail(batch, Failure("reject", None, error), *seqs)
+
+    async def fail(self, batch: Batch, failure: Failure | None, *seqs: int) -> list[Lost]:
+        """Settle messages of a lease, all of the batch if none are named, with one outcome; None is an ack."""
+        assert batch.lease_id is not None, "the batch is empty"
+        chosen: Sequence[int] = seqs or batch.seqs
+        return await self._settle(
+            Settlement(
+                leases=[batch.lease_id] * len(chosen), seqs=list(chosen), failures=[failure for _ in range(len(chosen))]
+            )
+        )
+
+    async def _settle(self, settlement: Settlement) -> list[Lost]:
+        return await store.settle(self.executor, self.id, settlement, now=self.clock.now)
+
+    async def seek(self, position: int | None) -> int:
+        return await store.seek(self.executor, self.id, position)
+
+    async def redrive(self, *seqs: int) -> int:
+        """Redrive those dead letters, all if none are named."""
+        return await store.redrive(self.executor, self.id, list(seqs) or None)
+
+    async def discard(self, *seqs: int) -> int:
+        return await store.discard(self.executor, self.id, list(seqs) or None)
+
+    async def dead_letters(self) -> list[DeadLetter]:
+        return await store.dead_letters(self.executor, self.id)
+
+    async def info(self) -> ConsumerInfo:
+        return await store.consumer(self.executor, self.spec.stream, self.spec.name)
+
+    async def drain(self, who: str = "ann", limit: int = 100, **bounds: Any) -> list[int]:
+        """Lease and ack until there is no more. Returns the seqs, in the order of their delivery."""
+        found: list[int] = []
+        while True:
+            batch = await self.lease(who, limit, **bounds)
+            if batch.lease_id is not None:
+                found += batch.seqs
+                assert await self.ack_all(batch) == []
+            elif not batch.more:
+                return found
+
+    async def count(self, table: str) -> int:
+        """How many rows of a table of Headrace's belong to the consumer."""
+        found: int = await self.executor.fetchval(
+            f"select count(*) from headrace.{table} where consumer_id = $1", self.id
+        )
+        return found
+
+    async def cursor(self) -> Any:
+        return await self.executor.fetchrow("select * from headrace.cursors where consumer_id = $1", self.id)
+
+
+def by_key(batch: Batch) -> dict[str, list[int]]:
+    """The seqs of a batch for each key, in the order of delivery."""
+    found: dict[str, list[int]] = {}
+    for key, seq in zip(batch.keys, batch.seqs, strict=True):
+        found.setdefault(key, []).append(seq)
+    return found
+
+
+def more_than_once(seqs: Sequence[int]) -> list[int]:
+    return [seq for seq, times in Counter(seqs).items() if times > 1]

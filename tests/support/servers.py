@@ -1,0 +1,97 @@
+"""A Postgres server for the whole run, and databases of the tests' own on it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+
+from headrace import store
+from headrace.embedded import EmbeddedPostgres
+from headrace.store.migrate import functions, migrations
+
+T = TypeVar("T")
+
+# Nothing that a test run writes has to survive a power cut.
+QUICK = {"fsync": "off", "full_page_writes": "off", "max_connections": "200", "max_prepared_transactions": "10"}
+
+
+@contextmanager
+def server(directory: Path) -> Iterator[str]:
+    """The URL of a running server: that of `HEADRACE_TEST_DSN`, or one in `directory`.
+
+    All processes that name the same directory share one, as the workers of pytest-xdist do.
+    """
+    if given := os.environ.get("HEADRACE_TEST_DSN"):
+        yield given
+        return
+    with EmbeddedPostgres(directory, settings=QUICK).acquire() as tenancy:
+        yield tenancy.url
+
+
+def ensure_template(server_dsn: str) -> str:
+    """The name of a database with the schema in it, to be cloned. It is made once for each text of the schema."""
+    text = functions() + "".join(migration.sql for migration in migrations())
+    name = f"headrace_template_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    run(_ensure_template(server_dsn, name))
+    return name
+
+
+async def _ensure_template(server_dsn: str, name: str) -> None:
+    admin = await asyncpg.connect(server_dsn)
+    try:
+        # One worker makes it, the others wait. The lock ends with the connection.
+        await admin.execute("select pg_advisory_lock(7419)")
+        if await admin.fetchval("select true from pg_database where datname = $1", name):
+            return
+        draft = f"{name}_draft"
+        await admin.execute(f"drop database if exists {draft} with (force)")
+        await admin.execute(f"create database {draft}")
+        database = store.Database(on_server(server_dsn, draft))
+        await database.open()
+        await store.migrate(database)
+        await database.drain()
+        await admin.execute(f"alter database {draft} rename to {name}")
+    finally:
+        await admin.close()
+
+
+@contextmanager
+def clone(server_dsn: str, template: str | None) -> Iterator[str]:
+    """The URL of a fresh database, dropped at the end, whoever is still connected; without a template it is empty."""
+    name = f"headrace_test_{secrets.token_hex(6)}"
+    run(_execute(server_dsn, f"create database {name}" + (f" template {template}" if template else "")))
+    try:
+        yield on_server(server_dsn, name)
+    finally:
+        run(_execute(server_dsn, f"drop database {name} with (force)"))
+
+
+async def _execute(dsn: str, sql: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(sql)
+    finally:
+        await connection.close()
+
+
+def on_server(server_dsn: str, database: str) -> str:
+    """The URL of another database on the same server."""
+    return urlunsplit(urlsplit(server_dsn)._replace(path=f"/{database}"))
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` on a loop of its own. Unlike `asyncio.run` it leaves the thread's current loop alone."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.close()
