@@ -9,9 +9,9 @@ declare
     v_cursor    headrace.cursors;
     v_next      headrace.cursors;
 begin
-    if current_setting('transaction_isolation') <> 'read committed' or pg_current_xact_id_if_assigned() is not null then
+    if current_setting('transaction_isolation') <> 'read committed' then
         raise exception using errcode = 'HR003', message =
-            'headrace.seek must be a transaction of its own, under read committed: its xid stamps the holes that it finds.';
+            'headrace.seek must run under read committed: each of its reads must see the newest state.';
     end if;
     perform pg_advisory_xact_lock(1212498508, p_consumer);
     select s.relation into v_relation
