@@ -20,7 +20,10 @@ def seconds(value: Duration, setting: str = "duration") -> float:
     elif isinstance(value, str) and (match := _TEXT.fullmatch(value)):
         found = float(match[1]) * _UNITS[match[2] or "s"]
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        found = float(value)
+        try:
+            found = float(value)
+        except OverflowError:
+            found = math.inf
     else:
         raise ConfigurationError(
             f"{setting}={value!r} is not a duration: write seconds (1.5), '500ms', '30s', '5m' or '1h'."

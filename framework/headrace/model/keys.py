@@ -14,7 +14,7 @@ from headrace.model.errors import InvalidFilter, InvalidKey
 
 MAX_KEY_BYTES = 1024
 
-_BAD_TOKEN = re.compile(r"(?:^|\.)([*>]?)(?:\.|$)")
+_BAD_TOKEN = re.compile(r"(?:\A|\.)([*>])(?:\.|\Z)")
 
 
 def check_key(key: str) -> str:
@@ -23,7 +23,7 @@ def check_key(key: str) -> str:
         raise InvalidKey(f"A key is a string such as 'orders.us.42', not {type(key).__name__}.")
     _check_text(key, "key", InvalidKey)
     bad = _BAD_TOKEN.search(key)
-    if bad and bad[1]:
+    if bad:
         raise InvalidKey(
             f"The key {_shown(key)} has a token that is exactly {bad[1]!r}: that is a filter's wildcard, write the real token."
         )

@@ -32,8 +32,10 @@ class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
         """Seconds to wait after `attempt` (1 is the first) has failed; `chance` is a random number from 0 to 1."""
         if self.delays:
             return self.delays[min(attempt, len(self.delays)) - 1]
-        # Past 2**64 the limit has long been reached; the exponent is bounded so that it can't overflow.
-        full = min(self.base * self.factor ** min(attempt - 1, 64), self.limit)
+        try:
+            full = min(self.base * self.factor ** (attempt - 1), self.limit)
+        except OverflowError:
+            full = self.limit
         return full * (1 - self.jitter * chance)
 
     @classmethod
