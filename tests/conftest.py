@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 import pytest_asyncio
 
@@ -12,6 +13,10 @@ from headrace import store
 from headrace.model.specs import ConsumerSpec
 from tests.support import servers
 from tests.support.readers import Clock, Reader
+
+# How long an example takes says nothing on a machine that is shared.
+hypothesis.settings.register_profile("headrace", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("headrace")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,47 @@
+"""Hypothesis strategies for keys and filters, with every character that could trouble a parser."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+# Tokens: plain ones often, so that filters and keys meet; wildcards inside longer ones; what regular expressions, SQL,
+# format() and LIKE treat specially; other scripts; line breaks.
+_SPECIAL = ["a*", "*a", "**", ">>", "a>", "^", "$", "a$", "(", ")", "[a]", "[^.]+", "{1}", "|", "\\", "\\d", "\\.", "?", "+",
+            "'", '"', "''", "$1", "$sql$", "%", "%s", "%1$s", "_", " ", "-", "--", "/*", ";", "\n", "a\n", "\t", "(?i)a", "***", "ä",
+            "A", "ß", "İ", "日本", "🦦", "e\u0301", "\u00e9", "\x01", "\x7f"]  # fmt: skip
+_PLAIN = ["a", "b", "c"]
+_characters = st.characters(exclude_categories=("Cs",), exclude_characters="\0.")
+
+tokens = st.one_of(
+    st.sampled_from(_PLAIN),
+    st.sampled_from(_SPECIAL),
+    st.text(_characters, min_size=1, max_size=4).filter(lambda token: token not in ("*", ">")),
+)
+
+
+def keys(max_tokens: int = 6) -> st.SearchStrategy[str]:
+    """Valid keys; seldom ones of many tokens."""
+    usual = st.lists(tokens, min_size=1, max_size=max_tokens)
+    long = st.lists(st.sampled_from(_PLAIN), min_size=15, max_size=40)
+    return st.one_of(usual, usual, usual, long).map(".".join)
+
+
+@st.composite
+def filters(draw: st.DrawFn, among: list[str] | None = None) -> str:
+    """Valid filters, most of them made from a key of `among`, so that they match something."""
+    key = draw(st.sampled_from(among) if among else keys())
+    parts = key.split(".")
+    for place in range(len(parts)):
+        match draw(st.integers(0, 5)):
+            case 0 | 1:
+                parts[place] = "*"
+            case 2:
+                parts[place] = draw(tokens)
+    match draw(st.integers(0, 5)):
+        case 0 | 1:
+            parts = [*parts[: draw(st.integers(0, len(parts)))], ">"]
+        case 2:
+            parts = parts[: draw(st.integers(1, len(parts)))]
+        case 3:
+            parts = [*parts, draw(st.one_of(st.just("*"), tokens))]
+    return ".".join(parts)
