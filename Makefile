@@ -1,0 +1,53 @@
+# Everything that is installed goes into .venv; nothing else on the machine is touched.
+
+PYTHON ?= python3
+JOBS ?= 2
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test torture bench lint format lock clean
+
+help:  ## Say what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY)  ## Stream this repository's history through a pool of actors, and check the tree that results
+	$(BIN)/headrace demo
+
+test: $(READY)  ## Run the tests, on an embedded Postgres
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+torture: $(READY)  ## Run the long tests that kill, freeze and restart things
+	$(BIN)/python -m pytest -m torture $(ARGS)
+
+bench: $(READY)  ## Run every benchmark, beside the raw limits of Postgres; best with nothing else running
+	$(BIN)/python -m benchmarks all $(ARGS)
+
+lint: $(READY)  ## Check style, types, and the direction of imports
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)  ## Format the code
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+lock: $(READY)  ## Resolve the dependencies anew into requirements.lock
+	$(BIN)/python -m pip install --quiet pip-tools
+	$(BIN)/pip-compile --quiet --upgrade --extra test --extra lint --strip-extras --no-emit-index-url \
+		--no-emit-find-links --no-header --output-file requirements.lock pyproject.toml
+
+clean:  ## Stop the project's embedded Postgres, and remove what was installed and cached
+	-[ -x $(BIN)/headrace ] && $(BIN)/headrace pg stop
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(READY): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Headrace needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 1; }
+	@# Some systems ship Python without the venv module's pip: then virtualenv, kept below .venv too.
+	$(PYTHON) -m venv .venv || { $(PYTHON) -m pip install --quiet --target .venv/bootstrap virtualenv \
+		&& PYTHONPATH=.venv/bootstrap $(PYTHON) -m virtualenv --quiet .venv; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $(READY)
