@@ -61,6 +61,13 @@ begin
             return query select v_done.lost[i][1], v_done.lost[i][2] from generate_subscripts(v_done.lost, 1) as i;
         end if;
     end if;
+    -- Parked messages may have waited for just these keys, and their consumers for a publisher.
+    perform headrace.wake(c.stream_id)
+        from headrace.consumers as c
+        where c.id = p_consumer and exists (
+            select from headrace.parked as p
+            where p.consumer_id = p_consumer and p.due_at <= p_now and p.seq >= (
+                select parked_floor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1));
 end $$;
 
 -- Extend every lease of an owner by the consumer's ack_wait from now. Returns the leases that he still has.
