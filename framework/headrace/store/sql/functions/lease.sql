@@ -38,6 +38,7 @@ declare
     v_scanned   headrace.scanned;
     v_batch     headrace.batch;
     v_room      int;
+    v_bytes     bigint := p_bytes;
     v_look      int;
     v_blocked   boolean;
     v_expired   boolean := false;
@@ -91,20 +92,21 @@ begin
         v_batch.due_in := least(v_batch.due_in, extract(epoch from v_parked.due_at - p_now));
         v_picked := headrace.pick(v_consumer, v_relation, v_cursor.parked_floor, v_room, p_bytes, v_busy, p_now);
         v_room := v_room - coalesce(cardinality(v_picked.seqs), 0);
+        v_bytes := v_bytes - v_picked.bytes;
         v_parked.waiting := v_parked.waiting - v_picked.removed;
     end if;
 
     -- 3. Late arrivals and fresh messages.
-    if v_room > 0 and v_parked.waiting < c_window then
+    if v_room > 0 and v_bytes > 0 and v_parked.waiting < c_window then
         v_xmin := pg_snapshot_xmin(pg_current_snapshot());
         v_next := headrace.suspect(v_cursor, v_relation, v_xmin, p_now);
         v_look := case when v_consumer.condition = 'true' and v_busy is null and v_parked.waiting = 0 and not v_blocked
                        then v_room else greatest(v_room, p_look) end;
-        v_scanned := headrace.scan(v_consumer, v_relation, v_cursor, v_room, v_look, p_bytes,
+        v_scanned := headrace.scan(v_consumer, v_relation, v_cursor, v_room, v_look, v_bytes,
                                    v_busy, v_parked.waiting > 0, v_blocked);
         v_next := headrace.advance(v_next, v_scanned);
         v_batch.looked_at := v_scanned.looked_at;
-        v_batch.more := v_scanned.looked_at >= v_look or cardinality(v_scanned.seqs) >= v_room;
+        v_batch.more := v_scanned.looked_at >= v_look or coalesce(cardinality(v_scanned.seqs), 0) >= v_room or v_scanned.full_up;
         if v_scanned.waiting_seqs is not null then
             insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
                 select p_consumer, seq, hash, 0, '-infinity' 
@@ -117,7 +119,7 @@ begin
                 on conflict do nothing;
         end if;
     else
-        v_batch.more := v_room <= 0;
+        v_batch.more := v_room <= 0 or v_bytes <= 0;
     end if;
 
     -- 4. The lease, and the cursor that goes with it.

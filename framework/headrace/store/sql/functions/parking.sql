@@ -103,7 +103,8 @@ end $$;
 
 create type headrace.picked as (
     seqs bigint[], hashes bigint[], attempts int[], keys text[], data json[], headers json[], created_at timestamptz[],
-    removed int     -- how many parked rows went, those included whose message retention has removed
+    removed int,    -- how many parked rows went, those included whose message retention has removed
+    bytes bigint    -- how large the data is, as stored
 );
 
 -- Take parked messages that are due. In an ordered consumer only with all of their key before them, so that what is taken
@@ -142,7 +143,8 @@ begin
         )
         select array_agg(seq) filter (where there), array_agg(key_hash) filter (where there),
                array_agg(attempt) filter (where there), array_agg(key) filter (where there), array_agg(data) filter (where there),
-               array_agg(headers) filter (where there), array_agg(created_at) filter (where there), count(*)
+               array_agg(headers) filter (where there), array_agg(created_at) filter (where there), count(*),
+               coalesce(sum(pg_column_size(data)), 0)
         from taken
         $sql$, v_ordered, p_relation)
         into v_result using p_consumer.id, p_floor, p_now, p_busy, p_limit, p_bytes;

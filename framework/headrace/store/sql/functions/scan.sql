@@ -14,6 +14,7 @@ create type headrace.scanned as (
     late            int8multirange, -- what was missing, and has come
     holes_searched  boolean,        -- whether all the holes could be looked into
     looked_at       int,
+    full_up         boolean,        -- whether it stopped because of the bytes
     seqs bigint[], hashes bigint[], keys text[], data json[], headers json[], created_at timestamptz[],
     waiting_seqs bigint[], waiting_hashes bigint[],
     blocked_seqs bigint[], blocked_hashes bigint[]
@@ -57,7 +58,7 @@ begin
 
     if v_holes = '{}' and v_verdict = '' then
         execute format($sql$
-            select coalesce(max(seq), $1), null, null, true, count(*), array_agg(seq), array_agg(hash), array_agg(key),
+            select coalesce(max(seq), $1), null, null, true, count(*), coalesce(sum(pg_column_size(data)) >= $3, false), array_agg(seq), array_agg(hash), array_agg(key),
                    array_agg(data), array_agg(headers), array_agg(created_at), null, null, null, null
             from (select *, coalesce(sum(pg_column_size(data)) over (order by seq rows between unbounded preceding and 1 preceding), 0) as before
                   from (%s) as m) as m
@@ -87,7 +88,7 @@ begin
                end,
                range_agg(int8range(seq, seq + 1)) filter (where seq <= $1),
                count(*) filter (where seq <= $1) < $2 and (max(seq) > $1 or count(*) = (select count(*) from judged)),
-               count(*),
+               count(*), coalesce(sum(pg_column_size(data)) filter (where verdict = 'ready') >= $3, false),
                array_agg(seq) filter (where verdict = 'ready'), array_agg(hash) filter (where verdict = 'ready'),
                array_agg(key) filter (where verdict = 'ready'), array_agg(data) filter (where verdict = 'ready'),
                array_agg(headers) filter (where verdict = 'ready'), array_agg(created_at) filter (where verdict = 'ready'),

@@ -29,7 +29,9 @@ begin
             seq         bigint not null default nextval(%2$L) primary key,
             created_at  timestamptz not null default clock_timestamp(),
             key         text collate "C" not null
-                        constraint valid_key check (octet_length(key) <= 1024 and ('.' || key || '.') !~ '\.[*>]?\.'),
+                        constraint valid_key check (octet_length(key) <= 1024 and ('.' || key || '.') not like '%%..%%'
+                                               and (key not like '%%*%%' and key not like '%%>%%'
+                                                    or ('.' || key || '.') !~ '\.[*>]\.')),
             data        json not null
                         constraint no_nul check (position('\u0000' in data::text) = 0
                                                  or data::text !~ '(^|[^\\])(\\\\)*\\u0000'),
