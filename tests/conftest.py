@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
+import asyncpg
 import hypothesis
 import pytest
 import pytest_asyncio
@@ -61,6 +62,23 @@ async def database(dsn: str) -> AsyncIterator[store.Database]:
         yield database
     finally:
         await database.close()
+
+
+Connect = Callable[[], Awaitable[Any]]
+
+
+@pytest_asyncio.fixture
+async def connect(dsn: str) -> AsyncIterator[Connect]:
+    """Opens plain connections beside the pool, for transactions that a test wants to leave open."""
+    opened: list[Any] = []
+
+    async def connect() -> Any:
+        opened.append(await asyncpg.connect(dsn))
+        return opened[-1]
+
+    yield connect
+    for connection in opened:
+        connection.terminate()
 
 
 @pytest.fixture

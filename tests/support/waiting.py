@@ -1,0 +1,32 @@
+"""Waiting for a named event instead of sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Start work that will have to wait for a lock; see `until_blocked`."""
+    return asyncio.create_task(work)
+
+
+async def until_blocked(observer: Any, by: Any, *, timeout: float = 10) -> int:
+    """Wait until another session waits for a lock that the session of `by` holds. Returns the waiting one's pid.
+
+    `observer` is a connection or a `Database`; it asks again and again, and each question takes its time.
+    """
+    holder = by.get_server_pid()
+    async with asyncio.timeout(timeout):
+        while True:
+            found = await observer.fetchval(
+                """select pid from pg_stat_activity where datname = current_database()
+                   and $1 = any (pg_blocking_pids(pid)) limit 1""",
+                holder,
+            )
+            if found is not None:
+                return int(found)
+            await asyncio.sleep(0)
