@@ -11,8 +11,9 @@ from typing import Any
 
 import anyio
 from rich.console import Console
+from rich.markup import escape
 
-from benchmarks import facts, harness, report
+from benchmarks import checks, facts, harness, report
 from benchmarks.checks import Wrong
 from benchmarks.harness import Options
 from benchmarks.suite import SUITE
@@ -32,10 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = Options(url, asked.quick, asked.repeats, asked.messages, asked.batch, asked.seconds)
         for name in names:
             try:
-                done.append(anyio.run(_measure, name, options, backend_options={"use_uvloop": True}))
+                with checks.plain():
+                    done.append(anyio.run(_measure, name, options, backend_options={"use_uvloop": True}))
             except Wrong as wrong:
                 failed.append(name)
-                console.print(f"[bold red]{name} FAILED[/]: {wrong}", highlight=False)
+                console.print(f"[bold red]{name} FAILED[/]: {escape(str(wrong))}", highlight=False)
                 continue
             report.show(console, done[-1])
             if asked.json:

@@ -110,6 +110,7 @@ def _variant(variant: dict[str, Any]) -> str:
     if "p50_ms" in variant:
         parts.append(_latency(variant))
     known = {"rate", "samples", "limit", "limit_samples", "ratio", "p50_ms", "p95_ms", "p99_ms", "max_ms"}
+    known |= {"settings", "checks"}
     parts.extend(f"{name} {_text(value)}" for name, value in variant.items() if name not in known)
     return ", ".join(parts)
 

@@ -39,17 +39,21 @@ class Measured(msgspec.Struct):
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """A stretch of time on the monotonic clock, in ns; messages belong to the phase in which they were published."""
+    """A stretch of time on the monotonic clock, in ns."""
 
     name: str
     start: int
     end: int
     window: float
-    """Length of the windows, in seconds, into which it is cut."""
+    """Length of the windows, in seconds, into which it is cut; a last, shorter one is left out."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """Latencies in a stretch of time. `second`: when it began, after the phase did."""
+    """What happened in a stretch of time.
+
+    `second`: when it began, after the phase did. `rate`: messages handled in it, a second. The latencies are those of the
+    messages published in it, whenever they were handled, so that what piles up at its end shows.
+    """
 
     second: float
     messages: int
@@ -59,35 +63,34 @@ class Summary(msgspec.Struct, frozen=True):
     p99_ms: float
     max_ms: float
 
+    def latency(self) -> dict[str, float]:
+        return {"p50_ms": self.p50_ms, "p95_ms": self.p95_ms, "p99_ms": self.p99_ms, "max_ms": self.max_ms}
+
 
 class PhaseSummary(msgspec.Struct, frozen=True):
     whole: Summary
     windows: list[Summary]
 
 
-def summarise(phase: Phase, ends: Sequence[int], latencies: Sequence[int]) -> PhaseSummary:
-    """What of (end, latency) pairs, in ns, belongs to the phase, as a whole and in windows."""
+def summarise(phase: Phase, handled: Sequence[int], latencies: Sequence[int]) -> PhaseSummary:
+    """What of (handled at, latency) pairs, in ns, belongs to the phase, as a whole and in windows."""
     width = int(phase.window * 1e9)
-    windows: dict[int, list[int]] = {index: [] for index in range((phase.end - phase.start) // width)}
-    for end, latency in zip(ends, latencies, strict=True):
-        published = end - latency
-        index = (published - phase.start) // width
-        if index in windows:  # the last one, when it is shorter, is left out
-            windows[index].append(latency)
+    count = max(1, (phase.end - phase.start) // width)
+    rates = [0] * count
+    windows: list[list[int]] = [[] for _ in range(count)]
+    for at, latency in zip(handled, latencies, strict=True):
+        if 0 <= (place := (at - phase.start) // width) < count:
+            rates[place] += 1
+        if 0 <= (place := (at - latency - phase.start) // width) < count:
+            windows[place].append(latency)
     return PhaseSummary(
-        _summary(0, (width * len(windows)) / 1e9, [latency for window in windows.values() for latency in window]),
-        [_summary(index * phase.window, phase.window, window) for index, window in windows.items()],
+        _summary(0.0, count * phase.window, sum(rates), [latency for window in windows for latency in window]),
+        [_summary(index * phase.window, phase.window, rates[index], window) for index, window in enumerate(windows)],
     )
 
 
-def _summary(second: float, seconds: float, latencies: list[int]) -> Summary:
-    latencies.sort()
-    return Summary(
-        second,
-        len(latencies),
-        len(latencies) / seconds if seconds else 0.0,
-        *(percentile(latencies, share) / 1e6 for share in (0.50, 0.95, 0.99, 1.0)),
-    )
+def _summary(second: float, seconds: float, handled: int, latencies: list[int]) -> Summary:
+    return Summary(second, handled, handled / seconds, **milliseconds(latencies))
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import uuid4
 
 from benchmarks import checks
-from benchmarks.harness import MESSAGES, PLAIN, STREAM, Bench, Options, bench
-from benchmarks.payloads import SMALL_NOTE, Keys, batches, bytes_of
+from benchmarks.harness import STREAM, Bench, Options, bench
+from benchmarks.payloads import SMALL_NOTE, Keys, bytes_of
 from benchmarks.report import Result
 from benchmarks.suite.filling import fill
 from benchmarks.timing import Measured, Stopwatch
@@ -20,12 +20,10 @@ KEYS = Keys(100_000)
 async def lease(options: Options) -> Result:
     """Lease batches of 100 and ack each before the next, over one connection, no worker; texts as the driver gives them."""
     count, size = options.count(200_000, 20_000), options.batch or 100
-    prepared = list(batches(KEYS, count, 1000))
     measured = Measured()
     for _ in range(options.times()):
         async with bench(options) as place:
-            await fill(place, prepared)
-            await place.rest(MESSAGES, PLAIN)
+            await fill(place, KEYS, count)
             rate, proven = await _lease_rate(place, count, size)
             measured.samples.append(rate)
             measured.limit_samples.append(await place.plain.read_rate(size, decode=False))

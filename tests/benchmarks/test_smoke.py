@@ -45,7 +45,7 @@ def measure(url: str, file: Path, name: str, *arguments: str) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("name", ["publish", "lease"])
+@pytest.mark.parametrize("name", ["publish", "lease", "drain"])
 def test_a_benchmark_says_what_it_measured_and_against_what(url: str, tmp_path: Path, name: str) -> None:
     result = measure(url, tmp_path / "result.json", name, "--messages", "1500")
     assert result["benchmark"] == name
@@ -54,6 +54,7 @@ def test_a_benchmark_says_what_it_measured_and_against_what(url: str, tmp_path: 
     assert min(result["samples"]) <= result["rate"] <= max(result["samples"])
     assert result["ratio"] == pytest.approx(result["rate"] / result["limit"], abs=0.001)
     assert result["checks"]
+    assert {"benchmark", "settings", "rate", "samples", "limit", "ratio"} <= result.keys()
     assert {"cpu", "cores"} <= result["machine"].keys()
     assert {"python", "headrace"} <= result["versions"].keys()
     assert {"version", "synchronous_commit", "shared_buffers"} <= result["server"].keys()
@@ -62,4 +63,12 @@ def test_a_benchmark_says_what_it_measured_and_against_what(url: str, tmp_path: 
 def test_list_names_every_benchmark() -> None:
     listed = run("list")
     assert listed.returncode == 0
-    assert {"publish", "lease"} <= {line.split()[0] for line in listed.stdout.splitlines()}
+    assert {"publish", "lease", "drain", "work", "hotkeys", "latency", "steady", "fanout", "pinned"} <= {
+        line.split()[0] for line in listed.stdout.splitlines()
+    }
+
+
+def test_latency_has_its_percentiles(url: str, tmp_path: Path) -> None:
+    result = measure(url, tmp_path / "result.json", "latency", "--seconds", "1", "--repeats", "1")
+    assert 0 < result["p50_ms"] <= result["p95_ms"] <= result["p99_ms"] <= result["max_ms"]
+    assert result["variants"]["at_5000"].keys() >= {"rate", "p50_ms", "p95_ms", "p99_ms"}

@@ -1,0 +1,112 @@
+"""A worker process, seen from the benchmark that started it. See `wire` for what is said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import msgspec
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from benchmarks.checks import Wrong
+from benchmarks.wire import Failed, Finish, Job, Message, Progress, Ready, Report
+
+_ROOT = Path(__file__).resolve().parent.parent
+_LONGEST_LINE = 1 << 26
+_decoder = msgspec.json.Decoder(Message)
+
+
+class Crew:
+    """A worker process at work. `begun`: messages that its slowest consumer has begun, as of a few ms ago."""
+
+    def __init__(self, process: anyio.abc.Process) -> None:
+        self.pid = process.pid
+        self.begun = 0
+        self._process = process
+        self._ready = anyio.Event()
+        self._moved = anyio.Event()
+        self._ended = anyio.Event()
+        self._report: Report | None = None
+        self._failure = "the worker process died"
+
+    async def begun_at_least(self, count: int) -> None:
+        """Wait until the slowest consumer has begun so many. Raises `Wrong` if the worker ends before."""
+        while self.begun < count:
+            if self._ended.is_set():
+                raise Wrong(self._failure)
+            await self._moved.wait()
+
+    async def finish(self, finish: Finish) -> Report:
+        """Tell how many messages there were, and wait until they are settled and checked. Raises `Wrong`."""
+        await self._say(finish)
+        await self._ended.wait()
+        if self._report is None:
+            raise Wrong(self._failure)
+        return self._report
+
+    async def start(self, job: Job) -> None:
+        await self._say(job)
+        await self._ready.wait()
+        if self._ended.is_set():
+            raise Wrong(self._failure)
+
+    async def listen(self) -> None:
+        """Hear the worker until it ends."""
+        assert self._process.stdout is not None
+        lines = BufferedByteReceiveStream(self._process.stdout)
+        try:
+            while True:
+                self._hear(_decoder.decode(await lines.receive_until(b"\n", _LONGEST_LINE)))
+                self._moved.set()
+                self._moved = anyio.Event()
+        except (anyio.EndOfStream, anyio.IncompleteRead, anyio.ClosedResourceError):
+            pass
+        self._ended.set()
+        self._ready.set()
+        self._moved.set()
+
+    def _hear(self, message: Message) -> None:
+        match message:
+            case Ready():
+                self._ready.set()
+            case Progress(begun):
+                self.begun = begun
+            case Report():
+                self._report = message
+            case Failed(reason):
+                self._failure = reason
+
+    async def _say(self, message: Job | Finish) -> None:
+        assert self._process.stdin is not None
+        await self._process.stdin.send(msgspec.json.encode(message) + b"\n")
+
+
+@asynccontextmanager
+async def crew(job: Job) -> AsyncIterator[Crew]:
+    """Start a worker process on a job; it is gone at the end."""
+    process = await anyio.open_process(
+        [sys.executable, "-m", "benchmarks.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=None,
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    try:
+        async with anyio.create_task_group() as group:
+            worker = Crew(process)
+            group.start_soon(worker.listen)
+            await worker.start(job)
+            yield worker
+            group.cancel_scope.cancel()
+    finally:
+        if process.returncode is None:
+            process.kill()
+        with anyio.CancelScope(shield=True):
+            await process.aclose()

@@ -1,0 +1,82 @@
+"""Publishers beside a worker: at a pace, or as fast as the worker follows. They use the App, as users do."""
+
+from __future__ import annotations
+
+import time
+
+import anyio
+
+from benchmarks import payloads
+from benchmarks.crew import Crew
+from benchmarks.payloads import SMALL_NOTE, Keys, Order
+from benchmarks.timing import milliseconds
+from headrace import App
+
+POOL = 500
+
+
+class Publisher:
+    """Publishes messages numbered from 0; `published` is how many so far, those under way included."""
+
+    def __init__(self, app: App, stream: str, keys: Keys, note: int = SMALL_NOTE) -> None:
+        self.published = 0
+        self._app = app
+        self._stream = stream
+        self._keys = keys
+        self._names = [f"orders.eu.{place}" for place in range(keys.count)]
+        # Made beforehand, numbered and stamped when used: on a small machine the harness must not take the system's cores.
+        self._orders = [payloads.order(number, note) for number in range(POOL)]
+
+    async def at_pace(self, rate: float, seconds: float, batch: int) -> dict[str, float]:
+        """Publish `batch` messages at each tick, whether or not the ones before have been committed.
+
+        Returns:
+            How late the calls were, against the schedule.
+        """
+        ticks, interval = int(rate * seconds / batch), batch / rate * 1e9
+        late = []
+        async with anyio.create_task_group() as group:
+            start = time.monotonic_ns()
+            for tick in range(ticks):
+                due = start + int(tick * interval)
+                if (ahead := due - time.monotonic_ns()) > 0:
+                    await anyio.sleep(ahead / 1e9)
+                late.append(max(0, time.monotonic_ns() - due))
+                group.start_soon(self._publish, batch)
+            # The phase lasts for as long as was said, the last interval included.
+            await anyio.sleep(max(0.0, (start + ticks * interval - time.monotonic_ns()) / 1e9))
+        return milliseconds(late)
+
+    async def ahead_of(self, crew: Crew, batch: int, lead: int, seconds: float) -> None:
+        """Publish as fast as possible for a time, but never more than `lead` messages ahead of the worker."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            await crew.begun_at_least(self.published - lead)
+            await self._publish(batch)
+
+    async def so_many(self, crew: Crew, batch: int, lead: int, count: int) -> None:
+        """Publish until there are `count` messages, never more than `lead` ahead of the worker. Several may do this at once."""
+        while self.published < count:
+            await crew.begun_at_least(self.published - lead)
+            if size := min(batch, count - self.published):
+                await self._publish(size)
+
+    async def _publish(self, size: int) -> None:
+        # The app encodes before it first waits, so the orders are free again when another call takes them.
+        messages = self._stamped(size)
+        if size == 1:
+            key, order = messages[0]
+            await self._app.publish(self._stream, key, order)
+        else:
+            await self._app.publish_many(self._stream, messages)
+
+    def _stamped(self, size: int) -> list[tuple[str, Order]]:
+        names, place, first = self._names, self._keys.place, self.published
+        self.published += size
+        messages = []
+        now = time.monotonic_ns()
+        for number in range(first, first + size):
+            order = self._orders[number % POOL]
+            order.number, order.at = number, now
+            messages.append((names[place(number)], order))
+        return messages

@@ -1,0 +1,100 @@
+"""latency: from the call of publish to the start of the handler, at a pace."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from benchmarks.crew import Crew, crew
+from benchmarks.harness import STREAM, Options, bench
+from benchmarks.payloads import SMALL_NOTE, Keys, batches, bytes_of
+from benchmarks.publishing import Publisher
+from benchmarks.report import Result, figures
+from benchmarks.timing import Measured, Phase, Summary, milliseconds
+from benchmarks.wire import ConsumerJob, Finish, Job
+from headrace import App
+
+KEYS = Keys(1000)
+CONSUMER = {"concurrency": 16, "max_ack_pending": 1000}
+WARM_UP = 2.0
+LIMIT_COUNT = 500
+
+
+class Pace(msgspec.Struct, frozen=True):
+    rate: int
+    batch: int
+
+
+class Paced(msgspec.Struct):
+    """What a pace showed, over its repeats."""
+
+    measured: Measured = msgspec.field(default_factory=Measured)
+    summaries: list[Summary] = []
+    late: list[dict[str, float]] = []
+    commits: list[int] = []
+    checks: list[str] = []
+
+    def latency(self) -> dict[str, float]:
+        """Of the repeat with the median p99: its percentiles belong together."""
+        middle = sorted(self.summaries, key=lambda summary: summary.p99_ms)[len(self.summaries) // 2]
+        return middle.latency()
+
+
+async def latency(options: Options) -> Result:
+    """Publish at 500/s (and 5,000/s) in one process, handle in another: p50, p95 and p99 from call to handler."""
+    seconds = options.duration(20, 3)
+    slow, fast = Pace(500, 1), Pace(5000, 10)
+    found = {pace: await _paced(options, pace, seconds) for pace in (slow, fast)}
+    return Result(
+        benchmark="latency",
+        about="from the call of publish to the start of the handler, 500/s one by one",
+        measured=found[slow].measured,
+        limit_is="bare inserts of one row, one after the other, over one connection",
+        latency=found[slow].latency(),
+        variants={"at_5000": {**figures(found[fast].measured), **found[fast].latency()}},
+        details={
+            "bare_insert": milliseconds(found[slow].commits),
+            "publisher_late": {"at_500": found[slow].late[-1], "at_5000": found[fast].late[-1]},
+        },
+        settings={
+            "seconds": seconds,
+            "warm_up_seconds": WARM_UP,
+            "paces": "500/s one by one; 5,000/s as 10 messages each 2 ms",
+            "payload_bytes": bytes_of(SMALL_NOTE),
+            "keys": KEYS.count,
+            **CONSUMER,
+            "repeats": options.times(3, 1),
+        },
+        checks=found[slow].checks + found[fast].checks,
+    )
+
+
+async def _paced(options: Options, pace: Pace, seconds: float) -> Paced:
+    paced = Paced()
+    singles = next(batches(KEYS, LIMIT_COUNT, LIMIT_COUNT))
+    for _ in range(options.times(3, 1)):
+        async with bench(options) as place:
+            await place.rest()
+            job = Job(place.dsn, STREAM, [ConsumerJob("latency", "timed", CONSUMER)])
+            async with crew(job) as worker, App(place.dsn) as app:
+                summary, proven, late = await _measure(app, worker, pace, seconds)
+            commits = await place.plain.insert_latencies(singles)
+        paced.measured.samples.append(summary.rate)
+        paced.measured.limit_samples.append(LIMIT_COUNT / (sum(commits) / 1e9))
+        paced.summaries.append(summary)
+        paced.late.append(late)
+        paced.commits += commits
+        paced.checks = proven
+    return paced
+
+
+async def _measure(app: App, worker: Crew, pace: Pace, seconds: float) -> tuple[Summary, list[str], dict[str, Any]]:
+    publisher = Publisher(app, STREAM, KEYS)
+    await publisher.at_pace(pace.rate, WARM_UP, pace.batch)
+    start = time.monotonic_ns()
+    late = await publisher.at_pace(pace.rate, seconds, pace.batch)
+    phase = Phase("paced", start, start + int(seconds * 1e9), seconds)
+    report = await worker.finish(Finish(publisher.published, [phase]))
+    return report.phases["latency"]["paced"].whole, report.checks, late

@@ -1,0 +1,209 @@
+"""The worker process: `python -m benchmarks.worker` reads a job, runs it in a real App, and reports. See `wire`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from array import array
+from collections.abc import Awaitable, Callable
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import msgspec
+
+from benchmarks import checks
+from benchmarks.checks import Wrong
+from benchmarks.payloads import Order
+from benchmarks.timing import PhaseSummary, summarise
+from benchmarks.wire import ConsumerJob, Failed, Finish, HandlerName, Job, Message, Progress, Ready, Report
+from headrace import App
+
+PROGRESS_EVERY = 0.02
+PATIENCE = 60.0
+"""Seconds without any progress after which the benchmark has failed."""
+WORK = 0.001
+"""Seconds that the handler of `work` awaits."""
+
+Handler = Callable[[Order], Awaitable[None]]
+
+
+class Record:
+    """What a consumer's handlers saw. Written to in the handler, so it is only appended to; judged after the clock stopped.
+
+    `trace`: the number of each message that began, and of handlers that await also the complement when they ended.
+    """
+
+    def __init__(self, job: ConsumerJob) -> None:
+        self.job = job
+        self.first = 0
+        self.trace = array("q")
+        self.times = array("q")
+        self.latencies = array("q")
+        self.release = anyio.Event()
+
+    @property
+    def awaits(self) -> bool:
+        return self.job.handler in ("work", "hold")
+
+    @property
+    def begun(self) -> int:
+        """How many messages began; of handlers that await, as long as none has ended."""
+        return len(self.trace)
+
+    def check(self, expected: int) -> list[str]:
+        name = self.job.name
+        proven = [checks.exactly_once(checks.starts(self.trace), expected, name)]
+        if self.job.keys is not None:
+            proven.append(checks.in_order(self.trace, self.job.keys, name, awaits=self.awaits))
+        return proven
+
+
+def noop(record: Record) -> Handler:
+    begin = record.trace.append
+
+    async def handle(order: Order) -> None:
+        if not record.first:
+            record.first = time.monotonic_ns()
+        begin(order.number)
+
+    return handle
+
+
+def work(record: Record) -> Handler:
+    note = record.trace.append
+
+    async def handle(order: Order) -> None:
+        if not record.first:
+            record.first = time.monotonic_ns()
+        note(order.number)
+        await anyio.sleep(WORK)
+        note(~order.number)
+
+    return handle
+
+
+def timed(record: Record) -> Handler:
+    begin, at, took = record.trace.append, record.times.append, record.latencies.append
+
+    async def handle(order: Order) -> None:
+        now = time.monotonic_ns()
+        if not record.first:
+            record.first = now
+        begin(order.number)
+        at(now)
+        took(now - order.at)
+
+    return handle
+
+
+def hold(record: Record) -> Handler:
+    note = record.trace.append
+
+    async def handle(order: Order) -> None:
+        if not record.first:
+            record.first = time.monotonic_ns()
+        note(order.number)
+        await record.release.wait()
+        note(~order.number)
+
+    return handle
+
+
+HANDLERS: dict[HandlerName, Callable[[Record], Handler]] = {"noop": noop, "work": work, "timed": timed, "hold": hold}
+
+
+class Worker:
+    """Runs a job until its `Finish`, and reports."""
+
+    def __init__(self, job: Job) -> None:
+        self._app = App(job.dsn)
+        self._stream = job.stream
+        self._records = [Record(consumer) for consumer in job.consumers]
+        for record in self._records:
+            handler = HANDLERS[record.job.handler](record)
+            self._app.consumer(job.stream, name=record.job.name, **record.job.settings)(handler)
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._app.run)
+            while not self._app.statistics():  # noqa: ASYNC110 - the app has no event for it
+                await anyio.sleep(0.001)
+            say(Ready())
+            async with anyio.create_task_group() as telling:
+                telling.start_soon(self._tell)
+                finish = await hear(Finish)
+                for record in self._records:
+                    record.release.set()
+                await self._all_begun(finish.expected)
+                telling.cancel_scope.cancel()
+            await self._all_settled()
+            report = self._report(finish, settled=time.monotonic_ns())
+            for record in self._records:
+                report.checks.append(await checks.settled(self._app.database, self._stream, record.job.name))
+            say(report)
+            self._app.stop()
+
+    async def _tell(self) -> None:
+        while True:
+            say(Progress(min(record.begun for record in self._records)))
+            await anyio.sleep(PROGRESS_EVERY)
+
+    async def _all_begun(self, expected: int) -> None:
+        """Watched from outside, a thousand times a second, so that the handlers needn't count."""
+        seen, since = -1, time.monotonic()
+        while any(len(record.trace) < (2 if record.awaits else 1) * expected for record in self._records):
+            total = sum(len(record.trace) for record in self._records)
+            if total != seen:
+                seen, since = total, time.monotonic()
+            elif time.monotonic() - since > PATIENCE:
+                counts = {record.job.name: len(list(checks.starts(record.trace))) for record in self._records}
+                raise Wrong(f"nothing came for {PATIENCE:.0f} s; of {expected} messages each, there came {counts}.")
+            await anyio.sleep(0.001)
+
+    async def _all_settled(self) -> None:
+        with anyio.move_on_after(PATIENCE):  # after that, the check says what is left
+            for record in self._records:
+                while not await checks.is_settled(  # noqa: ASYNC110 - the database is asked
+                    self._app.database, self._stream, record.job.name
+                ):
+                    await anyio.sleep(0.002)
+
+    def _report(self, finish: Finish, settled: int) -> Report:
+        first = min(record.first for record in self._records)
+        # Before the checks below, which are work, too.
+        busy = time.process_time() / ((settled - _STARTED) / 1e9)
+        phases: dict[str, dict[str, PhaseSummary]] = {
+            record.job.name: {phase.name: summarise(phase, record.times, record.latencies) for phase in finish.phases}
+            for record in self._records
+        }
+        proven = [text for record in self._records for text in record.check(finish.expected)]
+        return Report(first, settled, busy, proven, phases)
+
+
+_STARTED = time.monotonic_ns()
+
+
+def say(message: Message) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+async def hear(kind: type[Finish]) -> Finish:
+    line = await anyio.to_thread.run_sync(sys.stdin.buffer.readline, abandon_on_cancel=True)
+    return msgspec.json.decode(line, type=kind)
+
+
+def main() -> int:
+    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
+    try:
+        with checks.plain():
+            anyio.run(Worker(job).run, backend_options={"use_uvloop": True})
+    except Wrong as wrong:
+        say(Failed(str(wrong)))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
