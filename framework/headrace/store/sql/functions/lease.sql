@@ -26,6 +26,7 @@ create function headrace.lease(
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     c_window    constant int := 10000;      -- parked messages at which reading ahead stops
+    v_state     record;
     v_consumer  headrace.consumers;
     v_relation  text;
     v_cursor    headrace.cursors;
@@ -40,7 +41,6 @@ declare
     v_room      int;
     v_bytes     bigint := p_bytes;
     v_look      int;
-    v_blocked   boolean;
     v_expired   boolean := false;
 begin
     if current_setting('transaction_isolation') <> 'read committed' or pg_current_xact_id_if_assigned() is not null then
@@ -51,12 +51,18 @@ begin
     perform set_config('synchronous_commit', 'off', true);
     perform pg_advisory_xact_lock(1212498508, p_consumer);
 
-    select * into v_consumer from headrace.consumers where id = p_consumer;
+    select c as consumer, s.relation, u as cursor into v_state
+        from headrace.consumers as c
+        join headrace.streams as s on s.id = c.stream_id
+        cross join lateral (
+            select * from headrace.cursors where consumer_id = c.id order by version desc limit 1) as u
+        where c.id = p_consumer;
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
-    select relation into v_relation from headrace.streams where id = v_consumer.stream_id;
-    select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+    v_consumer := v_state.consumer;
+    v_relation := v_state.relation;
+    v_cursor := v_state.cursor;
     v_next := v_cursor;
 
     -- 1. Leases: expire what is past its time, count what is out, and note the keys that others are busy with.
@@ -82,12 +88,13 @@ begin
     end if;
 
     -- 2. Parked messages that are due and first of their key. Those of blocked keys go to the blocked ones.
-    v_blocked := exists (select from headrace.blocked where consumer_id = p_consumer);
-    if v_blocked and v_consumer.ordered then
+    select count(*) as waiting, min(seq) as lowest, min(due_at) filter (where due_at > p_now) as due_at,
+           exists (select from headrace.blocked where consumer_id = p_consumer) as blocked
+        into v_parked
+        from headrace.parked where consumer_id = p_consumer and seq >= v_cursor.parked_floor;
+    if v_parked.blocked and v_parked.waiting > 0 and v_consumer.ordered then
         perform headrace.set_aside(p_consumer, v_cursor.parked_floor);
     end if;
-    select count(*) as waiting, min(seq) as lowest, min(due_at) filter (where due_at > p_now) as due_at into v_parked
-        from headrace.parked where consumer_id = p_consumer and seq >= v_cursor.parked_floor;
     if v_parked.waiting > 0 then
         v_batch.due_in := least(v_batch.due_in, extract(epoch from v_parked.due_at - p_now));
         v_picked := headrace.pick(v_consumer, v_relation, v_cursor.parked_floor, v_room, p_bytes, v_busy, p_now);
@@ -98,12 +105,14 @@ begin
 
     -- 3. Late arrivals and fresh messages.
     if v_room > 0 and v_bytes > 0 and v_parked.waiting < c_window then
-        v_xmin := pg_snapshot_xmin(pg_current_snapshot());
-        v_next := headrace.suspect(v_cursor, v_relation, v_xmin, p_now);
-        v_look := case when v_consumer.condition = 'true' and v_busy is null and v_parked.waiting = 0 and not v_blocked
+        if v_cursor.old_holes <> '{}' then
+            v_xmin := pg_snapshot_xmin(pg_current_snapshot());
+            v_next := headrace.suspect(v_cursor, v_relation, v_xmin, p_now);
+        end if;
+        v_look := case when v_consumer.condition = 'true' and v_busy is null and v_parked.waiting = 0 and not v_parked.blocked
                        then v_room else greatest(v_room, p_look) end;
         v_scanned := headrace.scan(v_consumer, v_relation, v_cursor, v_room, v_look, v_bytes,
-                                   v_busy, v_parked.waiting > 0, v_blocked);
+                                   v_busy, v_parked.waiting > 0, v_parked.blocked);
         v_next := headrace.advance(v_next, v_scanned);
         v_batch.looked_at := v_scanned.looked_at;
         v_batch.more := v_scanned.looked_at >= v_look or coalesce(cardinality(v_scanned.seqs), 0) >= v_room or v_scanned.full_up;
