@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 # Tokens: plain ones often, so that filters and keys meet; wildcards inside longer ones; what regular expressions, SQL,
 # format() and LIKE treat specially; other scripts; line breaks.
-_SPECIAL = ["a*", "*a", "**", ">>", "a>", "^", "$", "a$", "(", ")", "[a]", "[^.]+", "{1}", "|", "\\", "\\d", "\\.", "?", "+",
+_SPECIAL = ["a*", "*a", "**", ">>", "a>", "^", "$", "a$", "(", ")", "[a]", "[^.]+", "{1}", "|", "\\", "\\d", "?", "+",
             "'", '"', "''", "$1", "$sql$", "%", "%s", "%1$s", "_", " ", "-", "--", "/*", ";", "\n", "a\n", "\t", "(?i)a", "***", "ä",
             "A", "ß", "İ", "日本", "🦦", "e\u0301", "\u00e9", "\x01", "\x7f"]  # fmt: skip
 _PLAIN = ["a", "b", "c"]
