@@ -8,6 +8,9 @@ BATCH = 1000
 SPAN = 0.1
 """Seconds of work to have at hand: enough to hide a lease call, too little to keep messages from other workers for long."""
 
+HOLD = 64_000_000
+"""Characters of payload to have at hand at most, as far as the last messages tell their size."""
+
 SHORTEST, LONGEST = 0.005, 1.0
 """Bounds of the poll, in seconds. It stands behind the notifications; where those can't be had, `DEAF` is the longest."""
 
@@ -21,6 +24,7 @@ class Demand:
         self.limit = limit  # never more than may be unsettled at all
         self.target = 1
         self._rate = 0.0
+        self._size = 0.0  # characters of a message, of late
         self._at: float | None = None
         self._done = 0
 
@@ -33,7 +37,13 @@ class Demand:
             # Up at once, down slowly: a pause must not turn large batches into small ones.
             self._rate = max(rate, self._rate * 0.8 + rate * 0.2)
             self._at, self._done = now, done
-        self.target = int(min(self.limit, max(2 * actors, self._rate * SPAN)))
+        fits = HOLD / self._size if self._size else self.limit
+        self.target = max(1, int(min(self.limit, fits, max(2 * actors, self._rate * SPAN))))
+
+    def weigh(self, payloads: list[str]) -> None:
+        """Messages with these payloads have come."""
+        size = sum(map(len, payloads)) / len(payloads)
+        self._size = max(size, self._size * 0.8 + size * 0.2)
 
     def want(self, waiting: int) -> int:
         """How many to ask for now, when `waiting` are at hand. 0 until half of the target is gone."""

@@ -121,6 +121,7 @@ class Fetcher:
         # Counted from before the call, so that our deadline never comes after the store's.
         lease = self._custody.take(lease_id, size, self._called_at + self._spec.ack_wait)
         self.leased += size
+        self._demand.weigh(batch.data)
         stream, consumer, desk = self._spec.stream, self._spec.name, self._desk
         refused = self._lanes.add(
             Message(stream, consumer, key, seq, attempt, created_at, data, headers, lease, lane, desk)
