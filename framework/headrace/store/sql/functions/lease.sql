@@ -15,6 +15,13 @@ create type headrace.batch as (
     due_in      float8          -- seconds until a parked message or somebody's lease falls due next, if any
 );
 
+-- Lease ids rise, and none is ever given twice, not even after a crash: a lease commits without waiting for the disk, so a crash
+-- may take back its row and the sequence with it, while its owner lives on and settles. Hence the 20 random bits.
+create function headrace.new_lease_id() returns bigint
+language sql volatile as $$
+    select (nextval('headrace.lease_ids') << 20) + floor(random() * 1048576)::bigint
+$$;
+
 -- Hot tables are only ever read by their indexes, from a floor up: with dead rows pinned by an old snapshot, a sequential or
 -- bitmap scan would walk them all. The settings hold for the functions called from here, too.
 --
@@ -134,7 +141,7 @@ begin
     -- 4. The lease, and the cursor that goes with it.
     v_batch.seqs := v_picked.seqs || v_scanned.seqs;
     if v_batch.seqs is not null then
-        v_batch.lease_id := nextval('headrace.lease_ids');
+        v_batch.lease_id := headrace.new_lease_id();
         v_batch.keys := v_picked.keys || v_scanned.keys;
         v_batch.data := v_picked.data || v_scanned.data;
         v_batch.created_at := v_picked.created_at || v_scanned.created_at;

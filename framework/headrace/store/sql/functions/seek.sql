@@ -31,7 +31,7 @@ begin
     v_next.old_stamp := null;
     v_next.suspects := null;
     v_next.suspects_at := null;
-    v_next.lease_floor := nextval('headrace.lease_ids');
+    v_next.lease_floor := headrace.new_lease_id();
     v_next.position := p_position;
     v_next.parked_floor := p_position;
     if p_position is null then
