@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -23,24 +24,35 @@ async def dead_letters(executor: Executor, consumer: int, *, above: int = 0, lim
         DeadLetter(
             **{
                 **row,
-                "data": msgspec.json.decode(row["data"]),
-                "headers": msgspec.json.decode(row["headers"] or "null"),
+                "data": _decoded(row["data"]),
+                "headers": _decoded(row["headers"] or "null"),
             }
         )
         for row in rows
     ]
 
 
+def _decoded(text: str) -> Any:
+    """The data; as text where Postgres takes for JSON what Python can't hold. Just such messages die."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+
+
 async def redrive(executor: Executor, consumer: int, seqs: Sequence[int] | None = None) -> int:
     """Deliver dead letters again, attempts counted from zero; `seqs` says which, None all. Returns how many.
 
-    A key that a dead letter blocks goes on, from that message.
+    A key that a dead letter blocks goes on, from that message; others that block the same key are delivered again with it.
     """
     count: int = await executor.fetchval("select headrace.redrive($1, $2)", consumer, seqs)
     return count
 
 
 async def discard(executor: Executor, consumer: int, seqs: Sequence[int] | None = None) -> int:
-    """Forget dead letters; `seqs` says which, None all. Returns how many. A key that one blocks goes on after it."""
+    """Forget dead letters; `seqs` says which, None all. Returns how many.
+
+    A key that they block goes on after them, once no other dead letter blocks it.
+    """
     count: int = await executor.fetchval("select headrace.discard($1, $2)", consumer, seqs)
     return count

@@ -63,9 +63,11 @@ begin
     if v_dead then
         execute format($sql$
             with dead as (
-                select seq, hash, attempts, error, traceback,
+                -- A message that is no longer in its stream dies in silence, and must not block its key: nobody could free it.
+                select seq, hash, attempts, error, traceback, key, data, headers, created_at,
                        case outcome when 'reject' then 'rejected' when 'invalid' then 'invalid' else 'exhausted' end as reason
                 from unnest($1, $2, $3, $4, $5, $6) as m(seq, hash, attempts, outcome, error, traceback)
+                join %s as message using (seq)
                 where outcome in ('reject', 'invalid') or outcome = 'retry' and $7 <> -1 and attempts >= $7
             ), blocked as (
                 insert into headrace.blocked (consumer_id, key_hash, seq)
@@ -76,7 +78,7 @@ begin
                                                error, traceback, blocks, died_at)
             select $8, seq, hash, key, data, headers, created_at, attempts, reason, error, traceback,
                    reason = 'exhausted' and $9 = 'block', $10
-            from dead join %s as message using (seq)
+            from dead
             where reason <> 'exhausted' or $9 <> 'drop'
             on conflict (consumer_id, seq) do update
                 set attempts = excluded.attempts, reason = excluded.reason, error = excluded.error,
