@@ -1,0 +1,324 @@
+"""Dead letters: what becomes of a message that was rejected or failed too often, and the ways out."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace import store
+from headrace.model.outcomes import Failure
+from tests.conftest import Connect, Declare
+from tests.support.readers import Reader, publish
+
+pytestmark = pytest.mark.asyncio
+
+
+async def exhaust(reader: Reader, seq: int) -> None:
+    """Lease the head of each key, fail this one for good (max_deliver is 1), and give the rest back."""
+    batch = await reader.lease("exhauster", 1_000)
+    assert seq in batch.seqs
+    await reader.nack(batch, seq, error="boom")
+    if rest := [other for other in batch.seqs if other != seq]:
+        await reader.release(batch, *rest)
+
+
+async def test_a_message_dies_after_max_deliver_attempts_and_its_key_goes_on(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare(max_deliver=3)
+    await publish(database, *"aa")
+    for attempt in (1, 2, 3):
+        batch = await reader.lease(limit=1)
+        assert (batch.seqs, (batch.attempts or [1])[0]) == ([1], attempt)
+        await reader.nack(batch, error=f"boom {attempt}")
+    assert await reader.drain() == [2]
+    assert [(dead.seq, dead.attempts, dead.reason) for dead in await reader.dead_letters()] == [(1, 3, "exhausted")]
+
+
+async def test_a_dead_letter_keeps_the_payload_the_error_the_traceback_and_the_attempts(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare(max_deliver=2)
+    await store.publish(database, "orders", "orders.us.42", '{"total": 12}', '{"trace": "abc"}')
+    sent = (await reader.lease()).created_at[0]
+    reader.clock.advance(31)
+    await reader.fail(await reader.lease(), Failure("retry", 1, "ValueError: no", "Traceback …"))
+    (dead,) = await reader.dead_letters()
+    assert (dead.key, dead.data, dead.headers, dead.created_at) == (
+        "orders.us.42",
+        {"total": 12},
+        {"trace": "abc"},
+        sent,
+    )
+    assert (dead.attempts, dead.reason, dead.error, dead.traceback) == (2, "exhausted", "ValueError: no", "Traceback …")
+    assert (dead.blocks, dead.died_at) == (False, reader.clock.now)
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("reject", "rejected"), ("invalid", "invalid")])
+@pytest.mark.parametrize("on_exhausted", ["dead_letter", "block", "drop"])
+async def test_a_rejected_message_dies_at_once_whatever_exhaustion_does(
+    database: store.Database, declare: Declare, kind: str, reason: str, on_exhausted: str
+) -> None:
+    reader = await declare(on_exhausted=on_exhausted)
+    await publish(database, *"aa")
+    batch = await reader.lease(limit=1)
+    await reader.fail(batch, Failure(kind, None, "no use", None))  # type: ignore[arg-type]
+    (dead,) = await reader.dead_letters()
+    assert (dead.seq, dead.attempts, dead.reason, dead.blocks) == (1, 1, reason, False)
+    assert await reader.drain() == [2]
+
+
+async def test_a_message_without_limit_never_dies(database: store.Database, declare: Declare) -> None:
+    reader = await declare(max_deliver=-1)
+    await publish(database, "a")
+    for _ in range(30):
+        await reader.nack(await reader.lease())
+    assert (await reader.lease()).attempts == [31]
+    assert await reader.dead_letters() == []
+
+
+async def test_drop_forgets_an_exhausted_message(database: store.Database, declare: Declare) -> None:
+    reader = await declare(max_deliver=1, on_exhausted="drop")
+    await publish(database, *"aa")
+    await exhaust(reader, 1)
+    assert await reader.drain() == [2]
+    assert await reader.dead_letters() == []
+
+
+async def test_an_expired_last_attempt_says_what_happened(database: store.Database, declare: Declare) -> None:
+    reader = await declare(max_deliver=1, ack_wait=30)
+    await publish(database, *"a")
+    await reader.lease()
+    reader.clock.advance(30)
+    assert (await reader.lease("bob")).seqs == []
+    (dead,) = await reader.dead_letters()
+    assert dead.reason == "exhausted"
+    assert "lease expired" in (dead.error or "")
+
+
+async def test_a_blocked_key_waits_for_a_person_and_delays_only_itself(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare(max_deliver=1, on_exhausted="block")
+    await publish(database, *"aabab")
+    await exhaust(reader, 1)
+    assert await reader.drain() == [3, 5]
+    await publish(database, *"aabb")
+    assert await reader.drain() == [8, 9]
+    info = await reader.info()
+    assert (info.blocked, info.parked, info.dead_letters) == (5, 0, 1)
+    assert [dead.blocks for dead in await reader.dead_letters()] == [True]
+
+
+async def test_a_blocked_key_costs_the_others_no_room(database: store.Database, declare: Declare) -> None:
+    reader = await declare(max_deliver=1, on_exhausted="block", max_ack_pending=10)
+    await publish(database, "bad")
+    await exhaust(reader, 1)
+    await publish(database, *["bad"] * 11_000, "good")  # more than the parked ones may be
+    assert await reader.drain(look=5_000) == [11_002]
+
+
+async def test_a_redriven_block_goes_on_from_the_message_that_blocked(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare(max_deliver=1, on_exhausted="block")
+    await publish(database, *"aba")
+    await exhaust(reader, 1)
+    assert await reader.drain() == [2]
+    await publish(database, *"ab")
+    assert await reader.redrive(1) == 1
+    batch = await reader.lease()
+    assert (batch.seqs, batch.attempts) == ([1, 3, 4, 5], [1, 1, 1, 1])
+    assert await reader.dead_letters() == []
+    await reader.ack_all(batch)
+    assert (await reader.info()).blocked == 0
+
+
+async def test_a_discarded_block_goes_on_after_the_message_that_blocked(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare(max_deliver=1, on_exhausted="block")
+    await publish(database, *"aba")
+    await exhaust(reader, 1)
+    assert await reader.drain() == [2]
+    await publish(database, *"a")
+    assert await reader.discard(1) == 1
+    assert await reader.drain() == [3, 4]
+    assert (await reader.info()).blocked == 0
+
+
+async def test_a_run_that_is_blocked_while_the_rest_is_in_flight_joins_its_key(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare(max_deliver=2, on_exhausted="block")
+    await publish(database, *"aaab")
+    await reader.nack(await reader.lease(limit=1))
+    batch = await reader.lease(limit=3)
+    assert (await reader.lease("bob")).seqs == [4]
+    await reader.nack(batch, 1)
+    await reader.release(batch, 2, 3)
+    assert await reader.drain("bob") == []
+    assert (await reader.info()).blocked == 3
+    await reader.redrive()
+    assert await reader.drain("bob") == [1, 2, 3]
+
+
+async def test_a_late_message_of_a_blocked_key_is_delivered_after_the_redrive(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    """It is earlier than the one that blocks, and than everything that is parked by then."""
+    for way_out in ("redrive", "discard"):
+        reader = await declare(way_out, max_deliver=1, on_exhausted="block")
+        await reader.seek(None)
+        late = await connect()
+        transaction = late.transaction()
+        await transaction.start()
+        (early,) = [await store.publish(late, "orders", "a", "1")]
+        blocking = await store.publish(database, "orders", "a", "2")
+        await exhaust(reader, blocking)
+        await publish(database, *"bcd")
+        assert len(await reader.drain()) == 3
+        await transaction.commit()
+        assert await reader.drain() == []
+        assert await (reader.redrive() if way_out == "redrive" else reader.discard()) == 1
+        assert await reader.drain() == ([early, blocking] if way_out == "redrive" else [early])
+
+
+async def test_a_late_message_that_was_parked_when_its_key_got_blocked_is_delivered_after_the_redrive(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare(max_deliver=1, on_exhausted="block")
+    late = await connect()
+    transaction = late.transaction()
+    await transaction.start()
+    await publish(late, "a")
+    await publish(database, *"ab")
+    ann = await reader.lease("ann", 1)
+    await transaction.commit()
+    assert await reader.drain("bob") == [3]
+    await reader.nack(ann)
+    await publish(database, *"cd")
+    assert await reader.drain("bob") == [4, 5]
+    await reader.discard()
+    assert await reader.drain("bob") == [1]
+
+
+async def test_a_run_that_dies_as_a_whole_blocks_its_key_until_all_of_it_is_redriven(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare(max_deliver=1, on_exhausted="block", ack_wait=30)
+    await publish(database, *"aaa")
+    await reader.lease("ann", 2)
+    reader.clock.advance(30)
+    assert await reader.drain("bob") == []
+    assert [(dead.seq, dead.blocks) for dead in await reader.dead_letters()] == [(1, True), (2, True)]
+    assert await reader.redrive(1) == 2
+    assert await reader.drain("bob") == [1, 2, 3]
+    assert await reader.dead_letters() == []
+
+
+async def test_a_discarded_block_leaves_the_key_to_the_next_one(database: store.Database, declare: Declare) -> None:
+    reader = await declare(max_deliver=1, on_exhausted="block", ack_wait=30)
+    await publish(database, *"aaa")
+    await reader.lease("ann", 2)
+    reader.clock.advance(30)
+    assert await reader.drain("bob") == []
+    assert await reader.discard(1) == 1
+    assert await reader.drain("bob") == []
+    assert [(dead.seq, dead.blocks) for dead in await reader.dead_letters()] == [(2, True)]
+    assert await reader.redrive() == 1
+    assert await reader.drain("bob") == [2, 3]
+
+
+async def test_a_message_removed_from_its_stream_does_not_block_its_key_for_ever(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare(max_deliver=1, on_exhausted="block")
+    await publish(database, *"aa")
+    batch = await reader.lease(limit=1)
+    await database.fetch("delete from headrace_streams.orders where seq = 1")
+    await reader.nack(batch)
+    assert await reader.drain() == [2]
+    assert await reader.dead_letters() == []
+
+
+async def test_a_redriven_message_starts_from_its_first_attempt(database: store.Database, declare: Declare) -> None:
+    reader = await declare(max_deliver=2)
+    await publish(database, *"ab")
+    for _ in range(2):
+        await reader.nack(await reader.lease())
+    assert await reader.redrive(2) == 1
+    assert await reader.redrive(2, 77) == 0
+    again = await reader.lease()
+    assert (again.seqs, again.attempts) == ([2], [1])
+    assert [dead.seq for dead in await reader.dead_letters()] == [1]
+
+
+async def test_a_redriven_message_that_dies_again_is_one_dead_letter(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare(max_deliver=1)
+    await publish(database, *"a")
+    await reader.nack(await reader.lease(), error="first")
+    await reader.redrive()
+    await reader.reject(await reader.lease(), error="second")
+    assert [(d.seq, d.reason, d.error) for d in await reader.dead_letters()] == [(1, "rejected", "second")]
+
+
+async def test_an_old_dead_letter_is_redriven_far_below_the_cursor(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    await publish(database, "a")
+    await reader.reject(await reader.lease())
+    await publish(database, *["b"] * 500)
+    assert len(await reader.drain()) == 500
+    assert await reader.redrive() == 1
+    await publish(database, "a")
+    assert await reader.drain() == [1, 502]
+
+
+async def test_what_is_redriven_while_it_is_in_flight_again_is_not_delivered_twice(
+    database: store.Database, declare: Declare
+) -> None:
+    """A dead letter stays when its consumer is moved back, and so its message may be leased again meanwhile."""
+    reader = await declare(ordered=False)
+    await publish(database, *"ab")
+    await reader.reject(await reader.lease(), 1)
+    await reader.seek(0)
+    ann = await reader.lease("ann")
+    assert ann.seqs == [1, 2]
+    assert await reader.redrive() == 1
+    assert (await reader.lease("bob")).seqs == []
+    assert await reader.nack(ann, 1) == []
+    assert await reader.drain("bob") == [1]
+
+
+async def test_redriven_messages_ahead_of_the_cursor_come_once(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    await publish(database, *"ab")
+    await reader.reject(await reader.lease())
+    await reader.seek(0)
+    assert await reader.redrive() == 2
+    assert await reader.drain() == [1, 2]
+
+
+async def test_dead_letters_are_listed_page_by_page(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    await publish(database, *"abcde")
+    await reader.reject(await reader.lease())
+    page = await store.dead_letters(database, reader.id, limit=2)
+    assert [dead.seq for dead in page] == [1, 2]
+    assert [dead.seq for dead in await store.dead_letters(database, reader.id, above=2, limit=2)] == [3, 4]
+    assert await reader.discard() == 5
+    assert await reader.dead_letters() == []
+    assert await reader.drain() == []
+
+
+@pytest.mark.parametrize("data", [r'"\ud800"', "1e999", "[" * 3_000 + "]" * 3_000])
+async def test_a_dead_letter_that_only_postgres_takes_for_json_does_not_hide_the_others(
+    database: store.Database, declare: Declare, data: str
+) -> None:
+    """Just such messages end up here, since no handler can decode them."""
+    reader = await declare()
+    await store.publish(database, "orders", "a", data)
+    await publish(database, "b")
+    await reader.reject(await reader.lease())
+    assert [dead.data for dead in await reader.dead_letters()] == [data, {"n": 0}]

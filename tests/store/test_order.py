@@ -1,0 +1,233 @@
+"""Order per key: whatever fails, a message never overtakes an earlier one of its key."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace import store
+from headrace.model.records import Batch
+from tests.conftest import Connect, Declare
+from tests.support.readers import Reader, by_key, publish
+from tests.support.waiting import start, until_blocked
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_a_key_that_one_owner_holds_is_busy_to_others(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    await publish(database, *"aabab")
+    ann = await reader.lease("ann", 1)
+    bob = await reader.lease("bob")
+    assert (ann.seqs, bob.seqs) == ([1], [3, 5])
+    assert (await reader.info()).parked == 2
+    await reader.ack_all(ann)
+    assert (await reader.lease("bob")).seqs == [2, 4]
+
+
+async def test_an_owners_own_keys_are_not_busy_to_himself(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    await publish(database, *"ababab")
+    runs = [await reader.lease("ann", 2) for _ in range(3)]
+    assert [run.seqs for run in runs] == [[1, 2], [3, 4], [5, 6]]
+
+
+async def test_what_was_parked_for_a_busy_key_goes_to_the_owner_who_holds_it(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    await publish(database, *"aaa")
+    await reader.lease("ann", 1)
+    assert (await reader.lease("bob")).seqs == []
+    assert (await reader.lease("ann")).seqs == [2, 3]
+
+
+async def test_a_key_stays_with_its_owner_as_long_as_he_has_any_of_it(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    await publish(database, *"aaaa")
+    first, second = await reader.lease("ann", 1), await reader.lease("ann", 2)
+    await reader.ack_all(first)
+    assert (await reader.lease("bob")).seqs == []
+    await reader.ack(second, 2)
+    assert (await reader.lease("bob")).seqs == []
+    await reader.ack(second, 3)
+    assert (await reader.lease("bob")).seqs == [4]
+
+
+async def test_a_message_that_waits_for_its_retry_holds_up_its_key_and_no_other(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    await publish(database, *"abab")
+    batch = await reader.lease("ann", 1)
+    await reader.nack(batch, delay=10)
+    assert await reader.drain("bob") == [2, 4]
+    assert await reader.drain("ann") == []
+    await publish(database, *"ab")
+    assert await reader.drain("ann") == [6]
+    reader.clock.advance(10)
+    assert await reader.drain("bob") == [1, 3, 5]
+
+
+async def test_the_released_rest_of_a_run_comes_after_the_message_that_failed(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    await publish(database, *"aaaa")
+    batch = await reader.lease(limit=3)
+    await reader.nack(batch, 1, delay=10)
+    await reader.release(batch, 2, 3)
+    assert await reader.drain("bob") == []
+    reader.clock.advance(10)
+    again = await reader.lease("bob")
+    assert (again.seqs, again.attempts) == ([1, 2, 3, 4], [2, 1, 1, 1])
+
+
+async def test_of_two_retries_of_a_key_the_later_one_waits_for_the_earlier(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    await publish(database, *"aa")
+    batch = await reader.lease()
+    await reader.nack(batch, 1, delay=10)
+    await reader.nack(batch, 2, delay=1)
+    reader.clock.advance(5)
+    assert (await reader.lease()).seqs == []
+    reader.clock.advance(5)
+    assert (await reader.lease()).seqs == [1, 2]
+
+
+async def test_a_due_retry_comes_before_fresh_messages(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    await publish(database, *"aba")
+    await reader.nack(await reader.lease(limit=1))
+    assert (await reader.lease("bob")).seqs == [1, 2, 3]
+
+
+async def test_what_does_not_fit_a_batch_holds_up_the_rest_of_its_key(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    await publish(database, *"aaabab")
+    await reader.nack(await reader.lease(limit=3))
+    assert [(await reader.lease(limit=2)).seqs for _ in range(4)] == [[1, 2], [3, 4], [5, 6], []]
+
+
+async def test_an_unordered_consumer_gives_the_same_key_to_everybody(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare(ordered=False)
+    await publish(database, *"aaaa")
+    ann, bob = await reader.lease("ann", 2), await reader.lease("bob", 1)
+    assert (ann.seqs, bob.seqs) == ([1, 2], [3])
+    await reader.nack(ann, 1, delay=10)
+    assert (await reader.lease("cid")).seqs == [4]
+    reader.clock.advance(10)
+    assert (await reader.lease("cid")).seqs == [1]
+
+
+async def test_a_late_message_waits_for_a_later_one_of_its_key_that_is_in_flight(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    """It commits after the later one was leased, so it may come after it, but not beside it."""
+    reader = await declare()
+    late = await connect()
+    transaction = late.transaction()
+    await transaction.start()
+    await publish(late, "a")
+    await publish(database, "a", "b")
+    ann = await reader.lease("ann", 1)
+    assert ann.seqs == [2]
+    await transaction.commit()
+    assert await reader.drain("bob") == [3]
+    await reader.nack(ann, delay=10)
+    reader.clock.advance(1)
+    assert await reader.drain("bob") == [1]
+    reader.clock.advance(10)
+    assert await reader.drain("bob") == [2]
+
+
+async def test_a_hot_key_stops_the_reading_ahead_until_it_drains(database: store.Database, declare: Declare) -> None:
+    reader = await declare(max_ack_pending=100_000)
+    await publish(database, *["hot"] * 12_500, "cold")
+    ann = await reader.lease("ann", 1)
+    while (await reader.lease("bob", 10_000)).more:
+        pass
+    stopped = (await reader.info()).position
+    assert 10_000 <= stopped < 12_500
+    assert (await reader.lease("bob", 10_000)).looked_at == 0
+    assert (await reader.info()).position == stopped
+    await reader.ack_all(ann)
+    assert await reader.drain("bob", 10_000, look=10_000) == list(range(2, 12_502))
+
+
+@pytest.mark.parametrize("table", ["headrace.blocked", "headrace_streams.orders"])
+@pytest.mark.parametrize("outcome", ["nack", "release"])
+async def test_a_failure_that_commits_between_two_reads_of_a_lease_call_lets_nothing_slip_past(
+    database: store.Database, declare: Declare, connect: Connect, table: str, outcome: str
+) -> None:
+    """Bob's call has seen that ann is busy with the key; before it goes on to what is parked, she gives a message back."""
+    reader = await declare()
+    await publish(database, *"aa")
+    ann = await reader.lease("ann", 1)
+    brake = await connect()
+    transaction = brake.transaction()
+    await transaction.start()
+    await brake.execute(f"lock table {table} in access exclusive mode")
+    bob = await start(reader.lease("bob"))
+    await until_blocked(database, brake)
+    if outcome == "nack":
+        assert await reader.nack(ann, delay=10) == []
+    else:
+        assert await reader.release(ann) == []
+    await transaction.rollback()
+    seqs = (await bob).seqs
+    assert 2 not in seqs or seqs == [1, 2]
+    reader.clock.advance(10)
+    assert seqs + await reader.drain("bob") == [1, 2]
+
+
+async def test_an_ack_that_commits_between_two_reads_of_a_lease_call_loses_nothing(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare()
+    await publish(database, *"aab")
+    ann = await reader.lease("ann", 1)
+    brake = await connect()
+    transaction = brake.transaction()
+    await transaction.start()
+    await brake.execute("lock table headrace_streams.orders in access exclusive mode")
+    bob = await start(reader.lease("bob"))
+    await until_blocked(database, brake)
+    assert await reader.ack_all(ann) == []
+    await transaction.rollback()
+    assert (await bob).seqs == [3]  # the key was busy when it was asked
+    assert (await reader.lease("cid")).seqs == [2]
+
+
+async def test_each_key_stays_in_order_through_failures_and_changing_owners(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    await publish(database, *[f"k.{n * n % 11}" for n in range(300)])
+    done: dict[str, list[int]] = {}
+    while batches := [b for name in ("ann", "bob", "cid") if (b := await reader.lease(name, 7)).seqs]:
+        for batch in batches:
+            await settle_with_failures(reader, batch, done)
+    assert sum(len(seqs) for seqs in done.values()) == 300
+    assert all(seqs == sorted(seqs) for seqs in done.values())
+
+
+async def settle_with_failures(reader: Reader, batch: Batch, done: dict[str, list[int]]) -> None:
+    """Every fifth message fails at its first attempt, and then the rest of its run is given back."""
+    attempts = batch.attempts or [1] * len(batch.seqs)
+    for key, seqs in by_key(batch).items():
+        failed = next((n for n, s in enumerate(seqs) if s % 5 == 0 and attempts[batch.seqs.index(s)] == 1), len(seqs))
+        if acked := seqs[:failed]:
+            assert await reader.ack(batch, *acked) == []
+            done.setdefault(key, []).extend(acked)
+        if rest := seqs[failed:]:
+            assert await reader.nack(batch, rest[0]) == []
+            if rest[1:]:
+                assert await reader.release(batch, *rest[1:]) == []
