@@ -36,7 +36,9 @@ begin
     v_next.parked_floor := p_position;
     if p_position is null then
         -- The end, and the holes below it: who has drawn a seq there commits after now, and so is wanted. Holes can only
-        -- be open while somebody holds the lock of an insert, so the walk for them is rare.
+        -- be open while somebody holds the lock of an insert, so the walk for them is rare. The lock is asked for after the
+        -- end was read, never before, or who took it in between would be forgotten.
+        execute format('select coalesce(max(seq), 0) from %s', v_relation) into v_next.position;
         if exists (select from pg_locks where locktype = 'relation' and mode = 'RowExclusiveLock' and granted
                    and relation = v_relation::regclass
                    and database = (select oid from pg_database where datname = current_database())) then
@@ -44,8 +46,6 @@ begin
                 select coalesce(max(seq), 0), coalesce(range_agg(int8range(previous + 1, seq)) filter (where seq > previous + 1), '{}')
                 from (select seq, lag(seq, 1, 0::bigint) over (order by seq) as previous from %s) as s
                 $sql$, v_relation) into v_next.position, v_next.young_holes;
-        else
-            execute format('select coalesce(max(seq), 0) from %s', v_relation) into v_next.position;
         end if;
         v_next.parked_floor := 0;
     end if;
