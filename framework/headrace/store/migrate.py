@@ -101,7 +101,10 @@ comment on schema headrace_streams is 'Headrace: one table of messages per strea
 
 async def _state(connection: asyncpg.Connection[Any]) -> tuple[int, str | None]:
     """The schema's version, 0 for none, and the digest of its functions."""
-    if await connection.fetchval("select to_regclass('headrace.migrations')") is None:
+    # Not to_regclass: it would go on answering what it had found before we waited for another migration.
+    if not await connection.fetchval(
+        "select exists (select from pg_tables where schemaname = 'headrace' and tablename = 'migrations')"
+    ):
         return 0, None
     row = await connection.fetchrow("select version, functions from headrace.migrations order by version desc limit 1")
     return (row["version"], row["functions"]) if row else (0, None)
