@@ -46,12 +46,9 @@ async def declare_consumer(executor: Executor, spec: ConsumerSpec) -> Declared:
 
 
 def _changes(before: dict[str, Any], spec: ConsumerSpec) -> dict[str, tuple[Any, Any]]:
-    now = msgspec.to_builtins(spec)
-    return {
-        setting: (old, now[setting])
-        for setting, old in before.items()
-        if old != (list(now[setting]) if isinstance(now[setting], tuple) else now[setting])
-    }
+    # By way of JSON and microseconds, since that is how the old ones were kept.
+    now = {**msgspec.json.decode(msgspec.json.encode(spec)), "ack_wait": round(spec.ack_wait, 6)}
+    return {setting: (old, now[setting]) for setting, old in before.items() if old != now[setting]}
 
 
 async def consumer_id(executor: Executor, stream: str, name: str) -> int:
