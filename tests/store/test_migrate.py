@@ -1,0 +1,131 @@
+"""The schema: whoever comes first makes it, nobody makes it twice, and nobody works on one that is newer."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from headrace import store
+from headrace.model.errors import SchemaError
+from tests.conftest import Declare
+from tests.support.readers import publish
+from tests.support.waiting import start, until_blocked
+
+migrating = importlib.import_module("headrace.store.migrate")  # the verb has the module's name
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest_asyncio.fixture
+async def empty(empty_dsn: str) -> AsyncIterator[store.Database]:
+    database = store.Database(empty_dsn)
+    await database.open()
+    yield database
+    await database.close()
+
+
+async def test_an_empty_database_gets_the_schema_and_says_what_was_done(empty: store.Database) -> None:
+    assert await store.schema_version(empty) == 0
+    done = await store.migrate(empty)
+    assert done[0].startswith("applied migration 1")
+    assert done[-1] == "installed the server functions"
+    assert await store.schema_version(empty) == len(migrating.migrations())
+    assert await store.migrate(empty) == []
+
+
+async def test_without_the_schema_one_is_told_to_migrate(empty: store.Database) -> None:
+    with pytest.raises(SchemaError, match="run `headrace migrate`"):
+        await store.publish(empty, "orders", "a", "1")
+    with pytest.raises(SchemaError, match="run `headrace migrate`"):
+        await store.consumer_id(empty, "orders", "ship")
+
+
+async def test_two_migrations_at_once_do_not_meet(empty: store.Database) -> None:
+    """The first has done everything but commit when the second one comes."""
+    async with empty.transaction() as first:
+        await first.execute(migrating._LOCK)
+        second = await start(store.migrate(empty))
+        await until_blocked(first, first)
+        await first.execute(migrating._GROUND)
+        await first.execute("insert into headrace.migrations select n, 'x', 'y' from generate_series(1, 99) as n")
+    with pytest.raises(SchemaError, match="at version 99"):
+        await second
+
+
+async def test_many_first_migrations_at_once_make_the_schema_once(empty: store.Database) -> None:
+    done = await asyncio.gather(*[store.migrate(empty) for _ in range(4)])
+    assert sorted(len(steps) for steps in done)[:3] == [0, 0, 0]
+    assert await store.create_stream(empty, "orders") == 1
+
+
+async def test_many_upgrades_at_once_install_the_functions_once(database: store.Database) -> None:
+    others = [store.Database(database.dsn) for _ in range(4)]
+    await asyncio.gather(*[other.open() for other in others])
+    await database.fetch("update headrace.migrations set functions = 'old'")
+    done = await asyncio.gather(*[store.migrate(other) for other in others])
+    assert sorted(len(steps) for steps in done) == [0, 0, 0, 1]
+    for other in others:
+        await other.close()
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(database: store.Database) -> None:
+    newest = len(migrating.migrations())
+    await database.fetch(f"insert into headrace.migrations (version, name) values ({newest + 1}, 'from the future')")
+    with pytest.raises(SchemaError, match=f"is at version {newest + 1}, .* up to {newest}: upgrade Headrace"):
+        await store.migrate(database)
+    assert await store.schema_version(database) == newest + 1
+
+
+async def test_functions_are_installed_again_when_their_text_changed(
+    database: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = migrating.functions()
+    addition = "\ncreate function headrace.addition() returns int language sql as 'select 42';"
+    monkeypatch.setattr(migrating, "functions", lambda: text + addition)
+    assert await store.migrate(database) == ["installed the server functions"]
+    assert await database.fetchval("select headrace.addition()") == 42
+    assert await store.migrate(database) == []
+    monkeypatch.setattr(migrating, "functions", lambda: text)
+    assert await store.migrate(database) == ["installed the server functions"]
+    assert await database.fetchval("select to_regproc('headrace.addition')") is None
+
+
+async def test_a_worker_that_runs_through_an_upgrade_goes_on(
+    database: store.Database, declare: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connections have prepared statements and plans for functions that are no longer there."""
+    reader = await declare()
+    await publish(database, *"abc")
+    batch = await reader.lease(limit=1)
+    text = migrating.functions()
+    monkeypatch.setattr(migrating, "functions", lambda: text + "\n-- another version")
+    other = store.Database(database.dsn)
+    await other.open()
+    assert await store.migrate(other) == ["installed the server functions"]
+    await other.close()
+    await publish(database, "d")
+    assert await reader.nack(batch) == []
+    assert await reader.drain() == [1, 2, 3, 4]
+    assert (await reader.info()).lag == 0
+
+
+async def test_a_migration_that_fails_leaves_nothing_behind(
+    empty: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = [*migrating.migrations(), migrating.Migration(len(migrating.migrations()) + 1, "broken", "select 1/0")]
+    monkeypatch.setattr(migrating, "migrations", lambda: broken)
+    with pytest.raises(Exception, match="division by zero"):
+        await store.migrate(empty)
+    assert await store.schema_version(empty) == 0
+    assert await empty.fetchval("select to_regnamespace('headrace')") is None
+
+
+async def test_migrations_are_numbered_without_gaps() -> None:
+    assert [one.version for one in migrating.migrations()] == list(range(1, len(migrating.migrations()) + 1))
+    assert set(migrating.FUNCTIONS) == {
+        entry.name.removesuffix(".sql") for entry in (migrating._SQL / "functions").iterdir()
+    }
