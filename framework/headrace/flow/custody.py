@@ -153,7 +153,7 @@ class Custody(Generic[T]):
             if not lease.lost:
                 parcel.settlement.whole.append(lease.id)
         self._whole, self._failures = [], []
-        return parcel if parcel.settlement or parcel.ending or parcel.keys else None
+        return parcel if parcel.messages else None
 
     def settled(self, parcel: Parcel, lost: Iterable[Lost]) -> list[Lease]:
         """The parcel has arrived. Returns the leases that turned out to be lost."""
