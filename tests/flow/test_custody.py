@@ -1,0 +1,281 @@
+"""Custody: every outcome is told to the store once, and no failure is swallowed by a lease that is settled whole."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from headrace.flow.custody import LINGER, Custody, Lease, Parcel
+from headrace.model.outcomes import RELEASE, Failure, Settlement
+from headrace.model.records import Lost
+
+RETRY = Failure("retry", 1.0, "boom")
+REJECT = Failure("reject", None, "no use")
+
+
+class Held(NamedTuple):
+    seq: int
+    lane: str
+    lease: Lease
+
+
+class NaiveStore:
+    """What the store does with a settlement, said as simply as can be."""
+
+    def __init__(self) -> None:
+        self.leases: dict[int, set[int]] = {}
+        self.told: dict[tuple[int, int], Failure | None] = {}  # by lease and seq, None is an ack
+
+    def settle(self, settlement: Settlement) -> list[Lost]:
+        lost = []
+        for lease in settlement.whole:
+            if lease not in self.leases:
+                lost.append(Lost(lease, None))
+            for seq in self.leases.pop(lease, set()):
+                self.tell(lease, seq, None)
+        for lease, seq, failure in zip(settlement.leases, settlement.seqs, settlement.failures, strict=True):
+            if seq not in self.leases.get(lease, set()):
+                lost.append(Lost(lease, seq))
+                continue
+            self.tell(lease, seq, failure)
+            self.leases[lease].remove(seq)
+            if not self.leases[lease]:
+                del self.leases[lease]
+        return lost
+
+    def tell(self, lease: int, seq: int, failure: Failure | None) -> None:
+        assert (lease, seq) not in self.told, "an outcome was told twice"
+        self.told[lease, seq] = failure
+
+
+class CustodyMachine(RuleBasedStateMachine):
+    """Leases, outcomes, parcels, losses and extensions in any order, beside the naive store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.custody: Custody[Held] = Custody()
+        self.store = NaiveStore()
+        self.now = 0.0
+        self.seq = self.lease_id = 0
+        self.open: list[Held] = []  # without an outcome
+        self.outcomes: dict[tuple[int, int], Failure | None] = {}
+        self.taken = self.arrived = 0
+        self.stolen: set[int] = set()  # leases that the store has ended
+        self.known_lost: set[int] = set()  # ... and that custody has been told of
+        self.parcel: Parcel | None = None  # collected, and on its way
+        self.answer: list[Lost] | None = None  # the store's, when it has got the parcel
+        self.asked: list[Lease] | None = None  # an extension on its way
+
+    @rule(size=st.integers(1, 5))
+    def a_lease_is_taken(self, size: int) -> None:
+        self.lease_id += 1
+        lease = self.custody.take(self.lease_id, size, self.now + 30)
+        messages = [Held(self.seq + place, "key", lease) for place in range(1, size + 1)]
+        self.seq += size
+        self.taken += size
+        self.open += messages
+        self.store.leases[lease.id] = {message.seq for message in messages}
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), failure=st.sampled_from([None, None, None, RETRY, REJECT, RELEASE]))
+    def a_message_has_its_outcome(self, data: st.DataObject, failure: Failure | None) -> None:
+        message = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
+        self.outcomes[message.lease.id, message.seq] = failure
+        if failure is not None:
+            self.custody.fail(message, failure)
+            assert self.custody.urgent
+            return
+        news = self.custody.ack(message, self.now)
+        last = not any(other.lease is message.lease for other in self.open)
+        assert news or not last, "the settler must hear of a lease that is done"
+
+    @rule(seconds=st.floats(0.0, LINGER))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @precondition(lambda self: self.parcel is None)
+    @rule(everything=st.booleans())
+    def a_parcel_is_collected(self, everything: bool) -> None:
+        due, urgent = self.custody.due, self.custody.urgent
+        self.parcel, self.answer = self.custody.collect(self.now, everything=everything), None
+        if self.parcel is None:
+            assert not urgent
+            assert not (everything and due is not None)
+            assert due is None or self.now < due
+        else:
+            assert not self.known_lost.intersection(self.parcel.settlement.whole + self.parcel.settlement.leases)
+        assert not self.custody.urgent
+
+    @precondition(lambda self: self.parcel is not None and self.answer is None)
+    @rule()
+    def the_store_settles_it(self) -> None:
+        assert self.parcel is not None
+        self.answer = self.store.settle(self.parcel.settlement)
+        assert {item.lease_id for item in self.answer} <= self.stolen
+
+    @precondition(lambda self: self.answer is not None)
+    @rule()
+    def its_answer_arrives(self) -> None:
+        assert self.parcel is not None
+        assert self.answer is not None
+        news = {item.lease_id for item in self.answer} - self.known_lost
+        gone = self.custody.settled(self.parcel, self.answer)
+        assert {lease.id for lease in gone} == news
+        assert all(lease.lost for lease in gone)
+        self.known_lost |= news
+        self.arrived += self.parcel.messages
+        self.parcel = self.answer = None
+
+    @precondition(lambda self: self.store.leases)
+    @rule(data=st.data())
+    def a_lease_is_lost(self, data: st.DataObject) -> None:
+        lease = data.draw(st.sampled_from(sorted(self.store.leases)))
+        del self.store.leases[lease]
+        self.stolen.add(lease)
+
+    @precondition(lambda self: self.asked is None)
+    @rule()
+    def an_extension_is_asked_for(self) -> None:
+        self.asked = list(self.custody.leases.values())
+        self.alive = list(self.store.leases)
+
+    @precondition(lambda self: self.asked is not None)
+    @rule()
+    def the_extension_is_answered(self) -> None:
+        assert self.asked is not None
+        gone = self.custody.extended(self.asked, self.alive, self.now + 30)
+        assert {lease.id for lease in gone} <= self.stolen
+        self.known_lost |= {lease.id for lease in gone}
+        unfinished = {message.lease.id for message in self.open}
+        for lease in self.asked:
+            if lease.id in self.alive:
+                assert lease.deadline == self.now + 30
+            elif lease.id in unfinished:
+                assert lease.id in self.known_lost
+        self.asked = None
+
+    @invariant()
+    def what_is_held_is_what_has_not_arrived(self) -> None:
+        assert self.custody.held == self.taken - self.arrived
+        assert self.custody.statistics()["held"] == self.custody.held
+
+    @invariant()
+    def what_was_told_is_what_was_said(self) -> None:
+        for place, failure in self.store.told.items():
+            assert self.outcomes[place] is failure
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        assert self.custody.acked == sum(1 for failure in self.outcomes.values() if failure is None)
+        kinds = [failure.kind for failure in self.outcomes.values() if failure is not None]
+        assert self.custody.failed == sum(1 for kind in kinds if kind != "release")
+
+    def teardown(self) -> None:
+        """In the end every outcome has been told, but for those whose lease was lost, and nothing is left behind."""
+        if self.parcel is not None and self.answer is None:
+            self.the_store_settles_it()
+        if self.parcel is not None:
+            self.its_answer_arrives()
+        for message in self.open:
+            self.custody.ack(message, self.now)
+            self.outcomes[message.lease.id, message.seq] = None
+        self.open.clear()
+        self.parcel = self.custody.collect(self.now, everything=True)
+        if self.parcel is not None:
+            self.the_store_settles_it()
+            self.its_answer_arrives()
+        assert self.custody.collect(self.now + 1, everything=True) is None
+        assert self.custody.due is None
+        assert self.custody.held == 0
+        assert self.custody.leases == {}
+        assert {place for place in self.outcomes if place[0] not in self.stolen} == {
+            place for place in self.store.told if place[0] not in self.stolen
+        }
+
+
+CustodyMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+TestCustody = CustodyMachine.TestCase
+
+
+@pytest.fixture
+def custody() -> Custody[Held]:
+    return Custody()
+
+
+def take(custody: Custody[Held], lease_id: int, size: int) -> list[Held]:
+    lease = custody.take(lease_id, size, 30.0)
+    return [Held(seq, f"key{seq}", lease) for seq in range(1, size + 1)]
+
+
+def test_a_lease_that_is_all_acked_is_settled_by_its_id_alone(custody: Custody[Held]) -> None:
+    first, second = take(custody, 7, 2)
+    assert custody.ack(first, 0.0)
+    assert custody.collect(0.0) is None
+    assert custody.ack(second, 0.0)
+    parcel = custody.collect(0.0)
+    assert parcel is not None
+    assert parcel.settlement == Settlement(whole=[7])
+    assert parcel.messages == 2
+
+
+def test_acks_of_an_unfinished_lease_linger_and_then_go(custody: Custody[Held]) -> None:
+    messages = take(custody, 7, 3)
+    assert custody.ack(messages[0], 1.0)
+    assert not custody.ack(messages[1], 1.01), "one alarm is enough"
+    assert custody.due == 1.0 + LINGER
+    assert custody.collect(1.0 + LINGER / 2) is None
+    parcel = custody.collect(1.0 + LINGER)
+    assert parcel is not None
+    assert parcel.settlement == Settlement(leases=[7, 7], seqs=[1, 2], failures=[None, None])
+    assert custody.due is None
+
+
+def test_a_failure_waits_for_nobody_and_takes_the_acks_of_its_lease_along(custody: Custody[Held]) -> None:
+    messages = take(custody, 7, 3)
+    custody.ack(messages[0], 0.0)
+    custody.fail(messages[1], RETRY)
+    parcel = custody.collect(0.0)
+    assert parcel is not None
+    assert parcel.settlement == Settlement(leases=[7, 7], seqs=[2, 1], failures=[RETRY, None])
+    assert parcel.keys == ["key2"]
+    assert custody.settled(parcel, []) == []
+    custody.ack(messages[2], 0.0)
+    last = custody.collect(0.0)
+    assert last is not None
+    assert last.settlement.whole == [7]
+
+
+def test_a_lease_whose_last_message_is_acked_is_not_settled_whole_while_a_failure_is_untold(
+    custody: Custody[Held],
+) -> None:
+    messages = take(custody, 7, 2)
+    custody.fail(messages[0], RETRY)
+    custody.ack(messages[1], 0.0)
+    parcel = custody.collect(0.0)
+    assert parcel is not None
+    assert parcel.settlement == Settlement(leases=[7, 7], seqs=[1, 2], failures=[RETRY, None])
+
+
+def test_nothing_more_is_told_of_a_lost_lease_and_its_messages_are_no_longer_held(custody: Custody[Held]) -> None:
+    first, second = take(custody, 7, 2)
+    assert custody.extended([first.lease], [], 60.0) == [first.lease]
+    assert first.lease.lost
+    custody.ack(first, 0.0)
+    custody.fail(second, RELEASE)
+    parcel = custody.collect(0.0)
+    assert parcel is not None
+    assert not parcel.settlement
+    assert parcel.keys == [second.lane], "its key is closed all the same, and waits to be opened"
+    custody.settled(parcel, [])
+    assert custody.held == 0
+
+
+def test_an_extension_that_misses_a_lease_settled_meanwhile_does_not_call_it_lost(custody: Custody[Held]) -> None:
+    (only,) = take(custody, 7, 1)
+    custody.ack(only, 0.0)
+    assert custody.extended([only.lease], [], 60.0) == []
+    assert not only.lease.lost
