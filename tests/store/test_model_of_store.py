@@ -1,0 +1,299 @@
+"""Everything that can happen to a consumer, in any order, against a plain Python model of what is promised."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from itertools import count
+from typing import Any, TypeVar
+
+import asyncpg
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from headrace import store
+from headrace.model.outcomes import Failure, Settlement
+from headrace.model.records import Batch
+from headrace.model.specs import ConsumerSpec
+from tests.support.ledger import Ledger
+from tests.support.readers import Clock, Reader
+from tests.support.readers import owner as owner_id
+
+T = TypeVar("T")
+
+OWNERS = st.sampled_from(["ann", "bob", "cid"])
+KEYS = st.lists(st.sampled_from(["a", "a", "b", "c", "x.y"]), min_size=1, max_size=6)
+OUTCOMES = {
+    "ack": None,
+    "nack": Failure("retry", None, "no"),
+    "later": Failure("retry", 10, "not now"),
+    "release": Failure("release"),
+    "reject": Failure("reject", None, "never"),
+}
+WHICH = st.integers(0, 10**6)
+SPECS = st.builds(
+    ConsumerSpec,
+    stream=st.just("replaced"),
+    name=st.just("ship"),
+    filters=st.sampled_from([(">",), (">",), ("*",)]),
+    ordered=st.sampled_from([True, True, True, False]),
+    ack_wait=st.just(30.0),
+    max_ack_pending=st.sampled_from([1_000, 1_000, 5]),
+    max_deliver=st.sampled_from([-1, 1, 2, 3]),
+    on_exhausted=st.sampled_from(["dead_letter", "block", "block", "drop"]),
+)
+streams = count()
+
+
+class Consumer(RuleBasedStateMachine):
+    """One consumer of a stream of its own, and whoever publishes to it."""
+
+    loop: asyncio.AbstractEventLoop
+    connection: Any
+    publishers: list[Any]
+
+    @initialize(spec=SPECS)
+    def declare(self, spec: ConsumerSpec) -> None:
+        stream = f"s{next(streams)}"
+        spec = ConsumerSpec(**{**{name: getattr(spec, name) for name in spec.__struct_fields__}, "stream": stream})
+        self.do(store.create_stream(self.connection, stream))
+        declared = self.do(store.declare_consumer(self.connection, spec))
+        self.clock = Clock()
+        self.reader = Reader(self.connection, spec, declared.id, self.clock)
+        self.ledger = Ledger(spec)
+        self.open: dict[int, tuple[Any, list[int]]] = {}
+        self.known: list[Batch] = []
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    # Publishers
+
+    def publish_on(self, connection: Any, keys: list[str]) -> list[int]:
+        return [self.do(store.publish(connection, self.reader.spec.stream, key, "1")) for key in keys]
+
+    @rule(keys=KEYS)
+    def publish(self, keys: list[str]) -> None:
+        for seq, key in zip(self.publish_on(self.connection, keys), keys, strict=True):
+            self.ledger.published(seq, key, committed=True)
+
+    @rule(keys=KEYS, who=st.integers(0, 1))
+    def publish_without_commit(self, keys: list[str], who: int) -> None:
+        publisher = self.publishers[who]
+        if who not in self.open:
+            transaction = publisher.transaction()
+            self.do(transaction.start())
+            self.open[who] = (transaction, [])
+        for seq, key in zip(self.publish_on(publisher, keys), keys, strict=True):
+            self.ledger.published(seq, key, committed=False)
+            self.open[who][1].append(seq)
+
+    @precondition(lambda self: self.open)
+    @rule(keys=KEYS, which=WHICH)
+    def publish_in_a_savepoint_and_undo_it(self, keys: list[str], which: int) -> None:
+        publisher = self.publishers[sorted(self.open)[which % len(self.open)]]
+        savepoint = publisher.transaction()
+        self.do(savepoint.start())
+        self.publish_on(publisher, keys)
+        self.do(savepoint.rollback())
+
+    @precondition(lambda self: self.open)
+    @rule(which=WHICH, commit=st.sampled_from([True, True, False]))
+    def end_a_transaction(self, which: int, commit: bool) -> None:
+        transaction, seqs = self.open.pop(sorted(self.open)[which % len(self.open)])
+        if commit:
+            self.do(transaction.commit())
+            self.ledger.committed(seqs)
+        else:
+            self.do(transaction.rollback())
+            self.ledger.rolled_back(seqs)
+
+    # Owners
+
+    def lease_once(self, owner: str, limit: int, look: int, max_bytes: int = 10**7) -> Batch:
+        batch = self.do(self.reader.lease(owner, limit, look=look, max_bytes=max_bytes))
+        self.ledger.leased(batch, owner, limit, self.clock.now)
+        if batch.lease_id is not None:
+            self.known.append(batch)
+        return batch
+
+    @rule(
+        owner=OWNERS,
+        limit=st.integers(1, 6),
+        look=st.sampled_from([1, 2, 5, 2_000]),
+        max_bytes=st.sampled_from([1, 3, 10**7]),
+    )
+    def lease(self, owner: str, limit: int, look: int, max_bytes: int) -> None:
+        self.lease_once(owner, limit, look, max_bytes)
+
+    @precondition(lambda self: self.reader.spec.max_ack_pending == 1_000)
+    @rule(owner=OWNERS, limit=st.sampled_from([1, 3, 100]), look=st.sampled_from([1, 3, 2_000]))
+    def lease_all_there_is(self, owner: str, limit: int, look: int) -> None:
+        self.lease_until_empty(owner, limit, look)
+        assert self.ledger.deliverable(owner, self.clock.now) == [], "it was due, and did not come"
+
+    def lease_until_empty(self, owner: str, limit: int, look: int) -> None:
+        empty = 0
+        while empty < 2:  # a late message may be parked by one call and delivered by the next
+            batch = self.lease_once(owner, limit, look)
+            empty = 0 if batch.lease_id is not None or batch.more else empty + 1
+
+    @rule(owner=OWNERS)
+    def extend(self, owner: str) -> None:
+        assert sorted(self.do(self.reader.extend(owner))) == sorted(self.ledger.extended(owner, self.clock.now))
+
+    @rule(owner=OWNERS, keep=st.integers(0, 2))
+    def reclaim(self, owner: str, keep: int) -> None:
+        his = [lease_id for lease_id, lease in self.ledger.leases.items() if lease.owner == owner]
+        lost = his[keep:]
+        held = [(lease_id, seq) for lease_id in lost for seq in self.ledger.leases[lease_id].attempts]
+        assert self.do(store.reclaim(self.connection, self.reader.id, owner_id(owner), his[:keep])) == len(held)
+        for lease_id, seq in held:
+            self.ledger.settled(lease_id, seq, Failure("release"), self.clock.now)
+
+    @precondition(lambda self: self.known)
+    @rule(first=WHICH, second=WHICH, outcomes=st.lists(st.sampled_from(["keep", *OUTCOMES]), min_size=1, max_size=6))
+    def settle(self, first: int, second: int, outcomes: list[str]) -> None:
+        """Outcomes for messages of one lease or two, lost ones among them."""
+        settlement = Settlement()
+        for batch in {b.lease_id: b for b in (self.recent(first), self.recent(second))}.values():
+            for place, seq in enumerate(batch.seqs):
+                outcome = outcomes[(place + len(settlement.seqs)) % len(outcomes)]
+                if outcome != "keep" and batch.lease_id is not None:
+                    settlement.leases.append(batch.lease_id)
+                    settlement.seqs.append(seq)
+                    settlement.failures.append(OUTCOMES[outcome])
+        self.settle_and_compare(settlement)
+
+    @precondition(lambda self: self.known)
+    @rule(first=WHICH, second=WHICH)
+    def ack_whole_leases(self, first: int, second: int) -> None:
+        chosen = {self.recent(first).lease_id, self.recent(second).lease_id}
+        self.settle_and_compare(Settlement(whole=[lease_id for lease_id in chosen if lease_id is not None]))
+
+    def recent(self, which: int) -> Batch:
+        return self.known[-1 - which % min(len(self.known), 6)]
+
+    def settle_and_compare(self, settlement: Settlement) -> None:
+        now = self.clock.now
+        lost = self.do(store.settle(self.connection, self.reader.id, settlement, now=now))
+        expected = [self.ledger.settled(lease_id, None, None, now) for lease_id in settlement.whole]
+        expected += [
+            self.ledger.settled(lease_id, seq, failure, now)
+            for lease_id, seq, failure in zip(settlement.leases, settlement.seqs, settlement.failures, strict=True)
+        ]
+        assert {(one.lease_id, one.seq) for one in lost} == {(one.lease_id, one.seq) for one in expected if one}
+        assert len(lost) == len([one for one in expected if one])
+
+    # Time, people
+
+    @rule(seconds=st.sampled_from([1, 5, 10, 31]))
+    def time_passes(self, seconds: int) -> None:
+        self.clock.advance(seconds)
+
+    @rule(back=st.integers(-2, 12), to_end=st.sampled_from([False, False, True]))
+    def seek(self, back: int, to_end: bool) -> None:
+        position = None if to_end else max(max(self.ledger.messages, default=0) - back, 0)
+        assert self.do(self.reader.seek(position)) == self.ledger.sought(position)
+
+    @rule(which=WHICH)
+    def redrive(self, which: int) -> None:
+        seqs = self.some_letters(which)
+        assert self.do(store.redrive(self.connection, self.reader.id, seqs)) == self.ledger.redriven(seqs)
+
+    @rule(which=WHICH)
+    def discard(self, which: int) -> None:
+        seqs = self.some_letters(which)
+        assert self.do(store.discard(self.connection, self.reader.id, seqs)) == self.ledger.discarded(seqs)
+
+    def some_letters(self, which: int) -> list[int] | None:
+        letters = sorted(self.ledger.letters)
+        return None if which % 4 == 0 or not letters else [letters[which % len(letters)], 10**9]
+
+    # What holds at all times, and in the end
+
+    @invariant()
+    def what_is_in_flight_is_what_was_leased(self) -> None:
+        rows = self.do(
+            self.connection.fetch(
+                "select lease_id, seqs, held from headrace.leases where consumer_id = $1", self.reader.id
+            )
+        )
+        assert {row["lease_id"]: sorted(row["seqs"]) for row in rows} == {
+            lease_id: sorted(lease.attempts) for lease_id, lease in self.ledger.leases.items()
+        }
+        assert all(row["held"] == len(row["seqs"]) for row in rows)
+
+    @invariant()
+    def dead_letters_are_kept(self) -> None:
+        letters = self.do(self.reader.dead_letters())
+        assert [(one.seq, one.key, one.reason, one.attempts, one.blocks) for one in letters] == [
+            (seq, one.key, one.reason, one.attempts, one.blocks) for seq, one in sorted(self.ledger.letters.items())
+        ]
+
+    def teardown(self) -> None:
+        if hasattr(self, "ledger"):
+            self.drain()
+
+    def drain(self) -> None:
+        """Nothing is lost: in the end everything that was committed and wanted has been delivered and acked."""
+        while self.open:
+            self.end_a_transaction(0, commit=len(self.open) == 1)
+        for _ in range(3):
+            self.clock.advance(100)
+            self.ledger.expire(self.clock.now)
+            while batch := self.next_batch():
+                self.settle_and_compare(Settlement(whole=[batch.lease_id or 0]))
+            assert self.do(store.redrive(self.connection, self.reader.id)) == self.ledger.redriven(None)
+        assert self.ledger.unsettled() == []
+        assert [self.do(self.reader.count(table)) for table in ("leases", "parked", "blocked", "dead_letters")] == [
+            0
+        ] * 4
+        cursor = self.do(self.reader.cursor())
+        assert [*cursor["young_holes"], *cursor["old_holes"]] == []
+
+    def next_batch(self) -> Batch | None:
+        for _ in range(3):
+            self.clock.advance(2)
+            batch = self.lease_once("dan", 7, 5)
+            while batch.lease_id is None and batch.more:
+                batch = self.lease_once("dan", 7, 5)
+            if batch.lease_id is not None:
+                return batch
+        return None
+
+
+@pytest.fixture
+def machine(dsn: str) -> Iterator[type[Consumer]]:
+    """The machine on a fresh database, with an event loop that its synchronous rules drive."""
+    loop = asyncio.new_event_loop()
+    connections = [loop.run_until_complete(asyncpg.connect(dsn)) for _ in range(3)]
+
+    Consumer.loop = loop
+    Consumer.connection, *Consumer.publishers = connections
+    yield Consumer
+    for connection in connections:
+        connection.terminate()
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+
+
+QUIETLY = settings(suppress_health_check=list(HealthCheck))
+
+
+def test_the_store_keeps_its_promises_whatever_happens_in_any_order(machine: type[Consumer]) -> None:
+    run_state_machine_as_test(machine, settings=settings(QUIETLY, max_examples=150, stateful_step_count=40))
+
+
+@pytest.mark.torture
+def test_the_store_keeps_its_promises_over_thousands_of_histories(machine: type[Consumer]) -> None:
+    run_state_machine_as_test(machine, settings=settings(QUIETLY, max_examples=3_000, stateful_step_count=80))

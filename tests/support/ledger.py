@@ -1,0 +1,240 @@
+"""The store a second time, as plain Python: what may be delivered to whom, and what each outcome changes.
+
+It does not foretell which messages a lease brings, since bounds decide that; it judges those that came, and knows what must
+come once nothing bounds it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from headrace.model.keys import matches
+from headrace.model.outcomes import Failure
+from headrace.model.records import Batch, Lost
+from headrace.model.specs import ConsumerSpec
+
+
+@dataclass
+class Message:
+    seq: int
+    key: str
+    committed: bool
+    state: str  # fresh, parked, leased, blocked, or done
+    attempts: int = 0
+    due: datetime | None = None  # of a parked message; None is now
+
+
+@dataclass
+class Lease:
+    owner: str
+    expires: datetime
+    attempts: dict[int, int]  # of each seq that it still holds
+
+
+@dataclass
+class Letter:
+    key: str
+    reason: str
+    attempts: int
+    blocks: bool
+
+
+@dataclass
+class Ledger:
+    spec: ConsumerSpec
+    messages: dict[int, Message] = field(default_factory=dict)
+    leases: dict[int, Lease] = field(default_factory=dict)
+    letters: dict[int, Letter] = field(default_factory=dict)
+    position: float = -math.inf  # what is published at or below it later on is not wanted
+
+    # Publishers
+
+    def published(self, seq: int, key: str, *, committed: bool) -> None:
+        wanted = seq > self.position and any(matches(text, key) for text in self.spec.filters)
+        self.messages[seq] = Message(seq, key, committed, "fresh" if wanted else "done")
+
+    def committed(self, seqs: Iterable[int]) -> None:
+        for seq in seqs:
+            self.messages[seq].committed = True
+
+    def rolled_back(self, seqs: Iterable[int]) -> None:
+        for seq in seqs:
+            del self.messages[seq]
+
+    # Leases
+
+    def expire(self, now: datetime) -> None:
+        late = {lease.owner for lease in self.leases.values() if lease.expires <= now}
+        for lease_id in [id_ for id_, lease in self.leases.items() if lease.owner in late]:
+            for seq, attempt in self.leases.pop(lease_id).attempts.items():
+                self._fail(seq, attempt, Failure("retry"), now)
+
+    def room(self, limit: int) -> int:
+        return min(limit, self.spec.max_ack_pending - sum(len(lease.attempts) for lease in self.leases.values()))
+
+    def leased(self, batch: Batch, owner: str, limit: int, now: datetime) -> None:
+        """Judge what a lease call brought, and take it down."""
+        self.expire(now)
+        room = self.room(limit)
+        if room > 0 and self.spec.ordered:
+            for message in self.messages.values():
+                if message.state == "parked" and self._blocked(message.key):
+                    message.state, message.attempts, message.due = "blocked", 0, None
+        self._judge_due_in(batch, now, room)
+        assert len(batch.seqs) <= max(room, 0)
+        assert len(set(batch.seqs)) == len(batch.seqs)
+        assert (batch.lease_id is None) == (batch.seqs == [])
+        assert batch.lease_id not in self.leases
+        attempts = batch.attempts or [1] * len(batch.seqs)
+        before = [seq for lease in self.leases.values() if lease.owner == owner for seq in lease.attempts]
+        for place, (seq, key, attempt) in enumerate(zip(batch.seqs, batch.keys, attempts, strict=True)):
+            self._judge(seq, key, attempt, owner, {*before, *batch.seqs[:place]}, now)
+        for seq in batch.seqs:
+            self.messages[seq].state = "leased"
+        if batch.lease_id is not None:
+            expires = now + timedelta(seconds=self.spec.ack_wait)
+            self.leases[batch.lease_id] = Lease(owner, expires, dict(zip(batch.seqs, attempts, strict=True)))
+
+    def _judge(self, seq: int, key: str, attempt: int, owner: str, his: set[int], now: datetime) -> None:
+        message = self.messages[seq]
+        assert message.committed, f"{seq} was delivered before it was committed"
+        assert message.key == key
+        assert message.state in ("fresh", "parked"), f"{seq} is {message.state} and was delivered"
+        assert message.due is None or message.due <= now, f"{seq} was delivered before it was due"
+        assert attempt == message.attempts + 1, f"{seq}: attempt {attempt} after {message.attempts}"
+        if not self.spec.ordered:
+            return
+        assert not self._blocked(key), f"{seq} was delivered though {key} is blocked"
+        assert not self._busy(key, owner), f"{seq} was delivered to {owner} though somebody else holds {key}"
+        for earlier in self._of_key(key):
+            if earlier.seq < seq and earlier.state != "done":
+                assert earlier.seq in his, f"{seq} overtook {earlier}"
+
+    def _judge_due_in(self, batch: Batch, now: datetime, room: int) -> None:
+        times = [lease.expires for lease in self.leases.values()]
+        if room > 0:
+            times += [m.due for m in self.messages.values() if m.state == "parked" and m.due and m.due > now]
+        expected = min(times) - now if times else None
+        assert (batch.due_in is None) == (expected is None)
+        assert expected is None or math.isclose(batch.due_in or 0, expected.total_seconds(), abs_tol=1e-5)
+
+    def deliverable(self, owner: str, now: datetime) -> list[int]:
+        """What the owner must be given before a lease call may come back empty for good."""
+        self.expire(now)
+        found = []
+        for key in {message.key for message in self.messages.values()}:
+            ordered = self.spec.ordered
+            if ordered and (self._blocked(key) or self._busy(key, owner)):
+                continue
+            for message in self._of_key(key):
+                due = message.due is None or message.due <= now
+                if message.state in ("fresh", "parked") and due:
+                    found.append(message.seq)
+                elif message.state == "parked" and ordered:
+                    break
+        return sorted(found)
+
+    def extended(self, owner: str, now: datetime) -> list[int]:
+        his = [lease_id for lease_id, lease in self.leases.items() if lease.owner == owner]
+        for lease_id in his:
+            self.leases[lease_id].expires = now + timedelta(seconds=self.spec.ack_wait)
+        return his
+
+    # Outcomes
+
+    def settled(self, lease_id: int, seq: int | None, failure: Failure | None, now: datetime) -> Lost | None:
+        """Take down one outcome, an ack of all that the lease holds if `seq` is None; or say that it is lost."""
+        lease = self.leases.get(lease_id)
+        if lease is None or (seq is not None and seq not in lease.attempts):
+            return Lost(lease_id, seq)
+        for done in [seq] if seq is not None else list(lease.attempts):
+            attempt = lease.attempts.pop(done)
+            if failure is None:
+                self.messages[done].state = "done"
+            else:
+                self._fail(done, attempt, failure, now)
+        if not lease.attempts:
+            del self.leases[lease_id]
+        return None
+
+    def _fail(self, seq: int, attempt: int, failure: Failure, now: datetime) -> None:
+        message = self.messages[seq]
+        if failure.kind == "release":
+            self._park(message, attempt - 1)
+        elif failure.kind == "reject":
+            message.state = "done"
+            self.letters[seq] = Letter(message.key, "rejected", attempt, False)
+        elif self.spec.max_deliver == -1 or attempt < self.spec.max_deliver:
+            self._park(message, attempt, None if failure.delay is None else now + timedelta(seconds=failure.delay))
+        elif self.spec.on_exhausted == "block":
+            message.state, message.attempts, message.due = "blocked", 0, None
+            self.letters[seq] = Letter(message.key, "exhausted", attempt, True)
+        else:
+            message.state = "done"
+            if self.spec.on_exhausted == "dead_letter":
+                self.letters[seq] = Letter(message.key, "exhausted", attempt, False)
+
+    # Ways out, and moves
+
+    def redriven(self, seqs: list[int] | None) -> int:
+        chosen = set(self.letters) if seqs is None else set(seqs) & set(self.letters)
+        keys = {self.letters[seq].key for seq in chosen if self.letters[seq].blocks}
+        chosen |= {seq for seq, letter in self.letters.items() if letter.blocks and letter.key in keys}
+        for seq in chosen:
+            if not self.letters.pop(seq).blocks and self.messages[seq].state == "done":
+                self._park(self.messages[seq], 0)
+        self._unblock(keys)
+        return len(chosen)
+
+    def discarded(self, seqs: list[int] | None) -> int:
+        chosen = set(self.letters) if seqs is None else set(seqs) & set(self.letters)
+        keys = set()
+        for seq in chosen:
+            letter = self.letters.pop(seq)
+            if letter.blocks:
+                self.messages[seq].state = "done"
+                keys.add(letter.key)
+        self._unblock({key for key in keys if not self._blocked(key)})
+        return len(chosen)
+
+    def _unblock(self, keys: set[str]) -> None:
+        for message in self.messages.values():
+            if message.key in keys and message.state == "blocked":
+                self._park(message, 0)
+
+    def sought(self, position: int | None) -> int:
+        """What the seek has to return."""
+        end = max((message.seq for message in self.messages.values() if message.committed), default=0)
+        self.position = -math.inf if position is None else position
+        self.leases.clear()
+        for letter in self.letters.values():
+            letter.blocks = False
+        for message in self.messages.values():
+            wanted = message.seq > position if position is not None else not message.committed
+            wanted = wanted and any(matches(text, message.key) for text in self.spec.filters)
+            message.state, message.attempts, message.due = "fresh" if wanted else "done", 0, None
+        return end if position is None else position
+
+    def unsettled(self) -> list[Message]:
+        return [message for message in self.messages.values() if message.committed and message.state != "done"]
+
+    def _park(self, message: Message, attempts: int, due: datetime | None = None) -> None:
+        message.state, message.attempts, message.due = "parked", attempts, due
+
+    def _of_key(self, key: str) -> list[Message]:
+        """In the order of their seq, which is not that of their commits."""
+        return sorted((m for m in self.messages.values() if m.key == key and m.committed), key=lambda m: m.seq)
+
+    def _blocked(self, key: str) -> bool:
+        return any(letter.blocks and letter.key == key for letter in self.letters.values())
+
+    def _busy(self, key: str, owner: str) -> bool:
+        return any(
+            self.messages[seq].key == key
+            for lease in self.leases.values()
+            if lease.owner != owner
+            for seq in lease.attempts
+        )
