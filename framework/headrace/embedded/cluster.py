@@ -157,6 +157,8 @@ def _defaults(sockets: Path, port: int | None) -> dict[str, str]:
         # Small hot tables come and go; vacuum looks after them often.
         "autovacuum": "on",
         "autovacuum_naptime": "10s",
+        # The role is named as our schema is, so "$user" would put tables and functions of a user's into it.
+        "search_path": "public",
         "timezone": "UTC",
         "log_timezone": "UTC",
         "lc_messages": "C",
