@@ -1,0 +1,173 @@
+"""Worker processes that are killed, frozen and replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+Line = dict[str, Any]
+
+
+class Worker:
+    """One worker process, and what it said."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.process = process
+        self.log = log
+        self.killed = False
+        self.frozen = False
+        self.lines: list[Line] = []
+        self.news = asyncio.Condition()
+
+    def send(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def finish(self) -> None:
+        """Let it end once nothing is left to do."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    async def read(self) -> int:
+        """Read what it says until it ends. Returns its exit code."""
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            async with self.news:
+                self.lines.append(json.loads(line))
+                self.news.notify_all()
+        return await self.process.wait()
+
+    async def said(self, what: Callable[[list[Line]], bool]) -> None:
+        """Wait until `what` is true of all that it has said."""
+        async with self.news:
+            await self.news.wait_for(lambda: what(self.lines))
+
+
+class Fleet:
+    """`count` worker processes, as `tests.torture.worker` has them. Whoever is killed by us is replaced; whoever dies
+    otherwise fails the test.
+
+    Attributes:
+        kills, stops: how many there were so far.
+        workers: all that there ever were.
+    """
+
+    def __init__(self, work: str, count: int, logs: Path, seed: int, **options: Any) -> None:
+        self._work = work
+        self._count = count
+        self._logs = logs
+        self._seed = seed
+        self._options = options
+        self._keepers: list[asyncio.Task[None]] = []
+        self._crew: dict[int, Worker] = {}
+        self._thaws: set[asyncio.Task[None]] = set()
+        self._finishing = False
+        self.workers: list[Worker] = []
+        self.kills = 0
+        self.stops = 0
+
+    async def __aenter__(self) -> Fleet:
+        first = [await self._spawn(slot) for slot in range(self._count)]
+        self._keepers = [asyncio.create_task(self._keep(slot, worker)) for slot, worker in enumerate(first)]
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        for task in (*self._keepers, *self._thaws):
+            task.cancel()
+        await asyncio.gather(*self._keepers, *self._thaws, return_exceptions=True)
+        for worker in self.workers:
+            if worker.process.returncode is None:
+                worker.send(signal.SIGKILL)
+                await worker.process.wait()
+
+    async def _keep(self, slot: int, worker: Worker) -> None:
+        while True:
+            code = await worker.read()
+            if code == 0 and self._finishing:
+                return
+            if not worker.killed:
+                said = worker.log.read_text(errors="replace")[-6000:]
+                raise AssertionError(f"a worker ended by itself with {code}, and its last words were:\n{said}")
+            worker = await self._spawn(slot)
+            if self._finishing:
+                worker.finish()
+
+    async def _spawn(self, slot: int) -> Worker:
+        number = len(self.workers)
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in self._options.items()]
+        log = self._logs / f"worker-{number}.log"
+        with log.open("wb") as errors:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tests.torture.worker", self._work, f"--seed={self._seed + number}", *options,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors, cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": f"{ROOT / 'framework'}"}, limit=2**24,
+            )  # fmt: skip
+        worker = self._crew[slot] = Worker(process, log)
+        self.workers.append(worker)
+        return worker
+
+    async def ready(self) -> None:
+        """Wait until all of them run their consumer, or one of them has died."""
+        await self.or_death(
+            asyncio.gather(*(w.said(lambda lines: {"ready": True} in lines) for w in self._crew.values()))
+        )
+
+    async def or_death(self, waiting: asyncio.Future[Any]) -> None:
+        """Wait for it; raise `AssertionError` if a worker ends by itself before that."""
+        done, _ = await asyncio.wait([waiting, *self._keepers], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            await task
+
+    # --- chaos
+
+    def kill(self, chance: random.Random) -> None:
+        """Kill a random worker, as `kill -9` does. It is replaced."""
+        worker = self._pick(chance)
+        if worker is not None:
+            worker.killed = True
+            worker.send(signal.SIGKILL)
+            self.kills += 1
+
+    def freeze(self, chance: random.Random, seconds: float) -> None:
+        """Stop a random worker for so many seconds, as `kill -STOP` and `kill -CONT` do."""
+        worker = self._pick(chance)
+        if worker is not None:
+            worker.frozen = True
+            worker.send(signal.SIGSTOP)
+            self.stops += 1
+            task = asyncio.create_task(self._thaw(worker, seconds))
+            self._thaws.add(task)
+            task.add_done_callback(self._thaws.discard)
+
+    async def _thaw(self, worker: Worker, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        worker.frozen = False
+        worker.send(signal.SIGCONT)
+
+    def _pick(self, chance: random.Random) -> Worker | None:
+        able = [w for w in self._crew.values() if w.process.returncode is None and not (w.killed or w.frozen)]
+        return chance.choice(able) if able else None
+
+    async def finish(self) -> None:
+        """No more chaos: let everybody work until nothing is left, and end. Raises `AssertionError` if one ends badly."""
+        if self._thaws:
+            await asyncio.wait(self._thaws)
+        self._finishing = True
+        for worker in self._crew.values():
+            worker.finish()
+        await asyncio.gather(*self._keepers)
+
+    def lines(self) -> list[Line]:
+        """Everything that anybody said."""
+        return [line for worker in self.workers for line in worker.lines]
