@@ -1,0 +1,12 @@
+"""The command line. One file per command; each is imported only when its command is called, so that the start is quick.
+
+main       the tree of commands, and the boundary where errors become sentences and exit codes
+run        `run`: load an application (target), set up logging (logs), and run it here or in several processes (processes)
+publish    `publish`: lines of a file (lines), checked and numbered (records), go to a stream
+streams    `stream ls|info`
+consumers  `consumer ls|info`
+migrate    `migrate`
+pg         `pg start|stop|status|psql|url`: the embedded Postgres
+new        `new NAME`: a service to start from
+demo/      `demo`: the history of a git repository through a stream, and the tree that comes out of it
+"""

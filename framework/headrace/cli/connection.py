@@ -1,0 +1,38 @@
+"""A database for a command: the one that was named, or the embedded one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from headrace import store
+from headrace.embedded import EmbeddedPostgres
+
+
+@asynccontextmanager
+async def connected(url: str | None, *, migrate: bool = True) -> AsyncIterator[store.Database]:
+    """An open database. The embedded one is ours, so `migrate` brings its schema up to date; another is left as it is.
+
+    Raises:
+        StoreUnavailable, ConfigurationError: it can't be reached.
+        EmbeddedPostgresError: the embedded Postgres can't be started.
+    """
+    with _reachable(url) as reachable:
+        database = store.Database(reachable, max_connections=2, application_name="headrace cli")
+        await database.open()
+        try:
+            if migrate and not url:
+                await store.migrate(database)
+            yield database
+        finally:
+            await database.close()
+
+
+@contextmanager
+def _reachable(url: str | None) -> Iterator[str]:
+    # Starting it blocks, which harms nobody: the loop has nothing else to do yet.
+    if url:
+        yield url
+    else:
+        with EmbeddedPostgres().acquire() as tenancy:
+            yield tenancy.url

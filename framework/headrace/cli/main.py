@@ -1,0 +1,122 @@
+"""`headrace`: the tree of commands, and the boundary where errors become sentences and exit codes.
+
+Nothing here may import the database driver, the event loop or the printer of tables: a command imports them when it
+is called.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from cyclopts import App, CycloptsError, UnknownCommandError
+
+from headrace.model.errors import HeadraceError
+
+_HELP = "A durable message stream on nothing but Postgres, and a pool of actors at work on it."
+_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+_PIPE_CLOSED = 141  # 128 + SIGPIPE
+_USAGE = 64  # EX_USAGE
+
+_COMMANDS = {
+    "run": ("headrace.cli.run:run", "Run the consumers of an application."),
+    "publish": ("headrace.cli.publish:publish", "Publish the lines of a file or of standard input to a stream."),
+    "stream": ("headrace.cli.streams:stream", "List streams, and see how one is."),
+    "consumer": ("headrace.cli.consumers:consumer", "List consumers, and see how one is."),
+    "migrate": ("headrace.cli.migrate:migrate", "Bring the database's schema up to this version of Headrace."),
+    "pg": ("headrace.cli.pg:pg", "Start, stop and enter the embedded Postgres."),
+    "new": ("headrace.cli.new:new", "Make a new service to start from."),
+    "demo": (
+        "headrace.cli.demo.command:demo",
+        "Send a git repository's history through a stream, and check the result.",
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point: runs a command and exits with its code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(call(given))
+
+
+def call(arguments: list[str]) -> int:
+    """Run a command and return its exit code; what went wrong is a sentence on standard error."""
+    try:
+        code = _dispatch(arguments)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone, as `head` does. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE_CLOSED
+    except CycloptsError as error:
+        return _complain_about_usage(error)
+    except (HeadraceError, ExceptionGroup) as error:
+        ours = list(_ours(error))
+        if not ours:
+            raise
+        for each in dict.fromkeys(f"headrace: {one}" for one in ours):
+            print(each, file=sys.stderr)
+        return ours[0].exit_code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if arguments == ["--version"]:  # here, and not by cyclopts, which would import its printer for it
+        print(installed_version())
+        return 0
+    result = build()(arguments or ["--help"], exit_on_error=False, print_error=False, result_action="return_value")
+    return result if isinstance(result, int) else 0
+
+
+def build() -> App:
+    """The tree of commands, none of them imported yet."""
+    app = App(
+        name="headrace",
+        help=_HELP,
+        version=installed_version,
+        help_format="plaintext",
+        suppress_keyboard_interrupt=False,
+    )
+    for name, (place, sentence) in _COMMANDS.items():
+        app.command(place, name=name, help=sentence)
+    return app
+
+
+def installed_version() -> str:
+    """The version of the installed distribution."""
+    try:
+        return version("headrace")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+def _complain_about_usage(error: CycloptsError) -> int:
+    command = " ".join(("headrace", *(error.command_chain or ())))
+    print(f"headrace: {_sentence(error)} See `{command} --help`.", file=sys.stderr)
+    return _USAGE
+
+
+def _sentence(error: CycloptsError) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, UnknownCommandError):
+        text = text.partition(" Available commands:")[0]
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def _ours(error: BaseException) -> Iterator[HeadraceError]:
+    """The errors to tell, if there are only such as we raise on purpose; nothing if any other is among them."""
+    if isinstance(error, HeadraceError):
+        yield error
+    elif isinstance(error, BaseExceptionGroup):
+        others = error.subgroup(lambda one: not isinstance(one, HeadraceError))
+        if others is None:
+            for one in error.exceptions:
+                yield from _ours(one)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What a process among several knows: its number, its database, and whether its parent lives.
+
+The parent holds the writing end of a pipe and never writes. The kernel closes it when the parent dies, however it dies, and
+each child, which holds the reading end, reads the end of the file.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import msgspec
+
+_VARIABLE = "HEADRACE_MEMBER"
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One of several processes. `parent_fd`: the reading end of the parent's pipe. `database`: a URL that was passed down."""
+
+    number: int
+    parent_fd: int
+    database: str | None
+
+    def environment(self) -> dict[str, str]:
+        """The environment for its process. Not its arguments, which everybody on the machine can read."""
+        return {**os.environ, _VARIABLE: msgspec.json.encode(self).decode()}
+
+
+def from_environment() -> Member | None:
+    """The member that this process is, if it is one. Taken out of the environment: it is not for processes that it starts."""
+    text = os.environ.pop(_VARIABLE, None)
+    if text is None:
+        return None
+    me = msgspec.json.decode(text, type=Member)
+    os.set_inheritable(me.parent_fd, False)
+    return me
+
+
+def end_with_parent(me: Member) -> None:
+    """Drain, as at SIGTERM, when the parent has died."""
+    threading.Thread(target=_watch, args=(me.parent_fd,), name="parent-watch", daemon=True).start()
+
+
+def _watch(fd: int) -> None:
+    while os.read(fd, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,125 @@
+"""`headrace pg start|stop|status|psql|url`: the embedded Postgres."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from headrace.cli.options import JsonOption, print_json
+from headrace.embedded import EmbeddedPostgres, Status
+
+pg = App(name="pg", help_format="plaintext")
+
+NOT_RUNNING = 3  # as `pg_ctl status` has it
+
+DataOption = Annotated[
+    Path | None,
+    Parameter(
+        name="--data",
+        env_var="HEADRACE_DATA",
+        show_default=False,
+        help="The data directory. Without it: the project's .headrace/postgres, or the user's.",
+    ),
+]
+PortOption = Annotated[
+    int | None,
+    Parameter(
+        name="--port",
+        env_var="HEADRACE_PG_PORT",
+        show_default=False,
+        help="A TCP port on 127.0.0.1, besides the Unix socket. It counts when the server is started.",
+    ),
+]
+
+
+@pg.command
+def start(*, data: DataOption = None, port: PortOption = None) -> None:
+    """Start it, and let it run until `headrace pg stop`."""
+    server = EmbeddedPostgres(data, port)
+    server.start()
+    _print_status(server.status())
+
+
+@pg.command
+def stop(
+    *,
+    data: DataOption = None,
+    immediate: Annotated[bool, Parameter(negative="", help="At once; it recovers at the next start.")] = False,
+) -> None:
+    """Stop it, whoever uses it. What was committed stays."""
+    server = EmbeddedPostgres(data)
+    ran = server.status().running
+    server.stop("immediate" if immediate else "fast")
+    print(f"Postgres on {server.data_dir} {'is stopped' if ran else 'was not running'}.")
+
+
+@pg.command
+def status(*, data: DataOption = None, json: JsonOption = False) -> int:
+    """Say whether it runs, where, and for whom; the exit code is 3 when it doesn't."""
+    found = EmbeddedPostgres(data).status()
+    if json:
+        print_json(_facts(found))
+    else:
+        _print_status(found)
+    return 0 if found.running else NOT_RUNNING
+
+
+@pg.command
+def url(*, data: DataOption = None, port: PortOption = None) -> None:
+    """Print the URL to connect to, whether or not it runs now."""
+    server = EmbeddedPostgres(data, port)
+    print(server.url())
+    if not server.status().running:
+        print("It is not running now: `headrace pg start` starts it.", file=sys.stderr)
+
+
+@pg.command
+def psql(
+    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True, help="What to pass on to psql.")],
+    data: DataOption = None,
+) -> int:
+    """Open psql on it, which is started if need be. Arguments after `--` go to psql."""
+    server = EmbeddedPostgres(data)
+    with server.acquire() as tenancy:
+        # Ctrl-C is for psql, which ends a query with it. A handler, since psql would inherit that we ignore it.
+        before = signal.signal(signal.SIGINT, lambda *_: None)
+        try:
+            return subprocess.call([server.program("psql"), tenancy.url, *arguments])
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def _facts(found: Status) -> dict[str, object]:
+    return {
+        "running": found.running,
+        "pid": found.pid,
+        "version": found.version,
+        "url": found.url,
+        "port": found.port,
+        "data": str(found.data_dir),
+        "log": str(found.log),
+        "account": found.account,
+        "users": list(found.users),
+        "kept": found.kept,
+    }
+
+
+def _print_status(found: Status) -> None:
+    from headrace.cli.tables import print_pairs
+
+    version = f"PostgreSQL {found.version}" if found.version else "Postgres"
+    users = ", ".join(map(str, found.users)) or "none"
+    until = "until `headrace pg stop`" if found.kept else "until the last of its users leaves"
+    facts = [("status", f"{version} runs as process {found.pid}, {until}" if found.running else "not running")]
+    if found.running:
+        facts += [
+            ("url", found.url),
+            ("account", found.account),
+            ("users", f"processes {users}" if found.users else users),
+        ]
+    print_pairs([*facts, ("data", str(found.data_dir)), ("log", str(found.log))])

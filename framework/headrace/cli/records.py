@@ -1,0 +1,93 @@
+"""One line of NDJSON as one message: `{"key": …, "data": …, "headers"?: …}`, checked as far as it can be without the database."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.model import payloads
+from headrace.model.errors import InvalidData, InvalidInput
+from headrace.model.keys import check_key
+
+
+class Record(msgspec.Struct, forbid_unknown_fields=True):
+    """What a line holds. `data` and `headers` stay as they were written."""
+
+    key: str
+    data: msgspec.Raw
+    headers: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Chunk(msgspec.Struct):
+    """Messages to be published in one transaction, and the number of the line that each came from."""
+
+    lines: list[int] = []
+    keys: list[str] = []
+    data: list[str] = []
+    headers: list[str | None] = []
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def add(self, number: int, line: bytes) -> None:
+        """Add the message on a line. Raises `InvalidInput`, and then adds nothing."""
+        key, data, headers = parse(line)
+        self.lines.append(number)
+        self.keys.append(key)
+        self.data.append(data)
+        self.headers.append(headers)
+
+    def first(self, count: int) -> Chunk:
+        """The first `count` messages."""
+        return Chunk(self.lines[:count], self.keys[:count], self.data[:count], self.headers[:count])
+
+
+class BadLine(InvalidInput):
+    """A line that can't be published."""
+
+    def __init__(self, line: int, error: InvalidInput) -> None:
+        super().__init__(f"Line {line}: {error}")
+        self.line = line
+
+
+def read(lines: list[tuple[int, bytes]]) -> tuple[Chunk, BadLine | None]:
+    """The messages on numbered lines, up to the first that is wrong, if any. Empty lines are passed over."""
+    chunk = Chunk()
+    for number, line in lines:
+        try:
+            if line.strip():
+                chunk.add(number, line)
+        except InvalidInput as error:
+            return chunk, BadLine(number, error)
+    return chunk, None
+
+
+_decoder = msgspec.json.Decoder(Record)
+
+
+def parse(line: bytes) -> tuple[str, str, str | None]:
+    """Key, data and headers of a line. Raises `InvalidInput` with what would be right."""
+    try:
+        record = _decoder.decode(line)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(
+            f'{_sentence(error)} A line is a JSON object such as {{"key": "orders.us.42", "data": {{"total": 12}}}}.'
+        ) from error
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise InvalidData(f"{_sentence(error)} Each line must be one JSON object in UTF-8.") from error
+    except RecursionError as error:
+        raise InvalidData("It is nested too deeply.") from error
+    return check_key(record.key), payloads.encode(record.data), _headers(record.headers)
+
+
+def _headers(raw: msgspec.Raw) -> str | None:
+    text = payloads.encode(raw)
+    if text == "null":
+        return None
+    if not text.startswith("{"):
+        raise InvalidData('Headers must be a JSON object, such as {"trace": "abc"}.')
+    return text
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error).rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}."
