@@ -1,0 +1,1 @@
+"""my-service: what becomes of an order."""

@@ -1,0 +1,55 @@
+"""The service: its streams, and the functions that handle their messages.
+
+    headrace run my_service.service:app
+
+Each function gets one message at a time. Messages of one key come strictly in order; those of different keys side by side.
+When the function returns, the message is done; when it raises, the message comes again later.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+from headrace import App, Message, Reject, Retry
+
+from . import carrier
+from .settings import from_environment
+
+logger = logging.getLogger("my_service")
+settings = from_environment()
+
+app = App(streams=["orders", "parcels"], shutdown_timeout=settings.shutdown_timeout)
+
+
+class Order(msgspec.Struct):
+    """In the stream `orders`, with the key `orders.<region>.<id>`. What doesn't fit goes to the dead letters."""
+
+    id: int
+    items: list[str]
+
+
+class Parcel(msgspec.Struct):
+    """In the stream `parcels`, with the key `parcels.<region>.<order>`."""
+
+    order: int
+    tracking: str
+
+
+@app.consumer("orders", filter=f"orders.{settings.region}.>", concurrency=(1, settings.most_at_once))
+async def ship(order: Order, message: Message) -> None:
+    """Book a parcel for each order of our region, and tell those who read `parcels`."""
+    if not order.items:
+        raise Reject(f"order {order.id} has no items, and no further attempt will find any")
+    try:
+        tracking = await carrier.book(order.id, order.items)
+    except carrier.Busy as error:
+        logger.info("order %d waits for the carrier, attempt %d", order.id, message.attempt)
+        raise Retry("the carrier is busy", after=settings.retry_after) from error
+    await app.publish("parcels", f"parcels.{settings.region}.{order.id}", Parcel(order.id, tracking))
+
+
+@app.consumer("parcels", concurrency=8)
+async def tell_customer(parcel: Parcel) -> None:
+    """Say that the order is on its way."""
+    logger.info("order %d is on its way: %s", parcel.order, parcel.tracking)
