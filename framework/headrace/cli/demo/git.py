@@ -1,0 +1,105 @@
+"""Running git, and its answers. Nothing that the user has configured changes what we read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from headrace.cli.problems import NoInput
+
+# Settings that would change the output, and that no option of `log` overrides.
+_SETTINGS = ("log.showRoot=true", "log.diffMerges=separate", "log.showSignature=false", "core.quotePath=false")
+_LOG = (
+    "log", "--first-parent", "-m", "--reverse", "-z", "--raw", "--numstat", "--no-abbrev", "--no-renames", "--no-color",
+    "--no-ext-diff", "--no-textconv", "--no-relative", "--ignore-submodules=none", "--submodule=short",
+    "--format=commit %H %ct",
+)  # fmt: skip
+_BLOCK = 256 * 1024
+
+
+class Repository:
+    """A git repository.
+
+    Raises:
+        NoInput: there is none at `path`, it has no commit, or there is no git.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_dir():
+            raise NoInput(f"There is no directory {path}: name a git repository with --repo.")
+        self._path = path
+        self.name = self._name()
+        self.head = self._head()
+
+    def _name(self) -> str:
+        try:
+            directory = Path(self._ask("rev-parse", "--absolute-git-dir"))
+        except NoInput as error:
+            if "not a git repository" not in str(error):
+                raise
+            raise NoInput(f"{self._path.resolve()} is not a git repository: name one with --repo.") from error
+        if self._ask("rev-parse", "--is-bare-repository") == "true":
+            return directory.name.removesuffix(".git") or "repository"
+        return Path(self._ask("rev-parse", "--show-toplevel")).name or "repository"
+
+    def _head(self) -> str:
+        try:
+            return self._ask("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+        except NoInput as error:
+            raise NoInput(
+                f"The repository {self._path.resolve()} has no commit yet: name another with --repo."
+            ) from error
+
+    def log(self) -> Iterator[bytes]:
+        """The history of `head` along first parents, oldest first, as the NUL-terminated parts of git's output."""
+        return self._parts(*_LOG, self.head, "--")
+
+    def tree(self) -> dict[str, str]:
+        """The files of `head`: path to object id. A submodule's is the commit that it is at."""
+        found = {}
+        for part in self._parts("ls-tree", "-r", "-z", "--full-tree", self.head):
+            about, _, path = part.partition(b"\t")
+            found[path.decode("utf-8", "surrogateescape")] = about.split()[2].decode()
+        return found
+
+    def _ask(self, *arguments: str) -> str:
+        return b"".join(self._blocks(*arguments)).decode("utf-8", "surrogateescape").strip("\n")
+
+    def _parts(self, *arguments: str) -> Iterator[bytes]:
+        rest = b""
+        for block in self._blocks(*arguments):
+            *parts, rest = (rest + block).split(b"\0")
+            yield from parts
+
+    def _blocks(self, *arguments: str) -> Iterator[bytes]:
+        """What git prints. Raises `NoInput` with its complaint when it fails."""
+        settings = [part for setting in _SETTINGS for part in ("-c", setting)]
+        command = ["git", *settings, "-C", str(self._path), *arguments]
+        with tempfile.TemporaryFile() as complaints, _started(command, complaints) as process:
+            assert process.stdout is not None
+            while block := process.stdout.read(_BLOCK):
+                yield block
+            if process.wait() != 0:
+                complaints.seek(0)
+                said = " ".join(complaints.read().decode("utf-8", "replace").split())
+                raise NoInput(f"git failed: {said or f'exit code {process.returncode}'}.")
+
+
+def _started(command: list[str], complaints: IO[bytes]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints, env=_environment()
+        )
+    except FileNotFoundError as error:
+        raise NoInput("There is no git on this machine: install it, or give the demo a file with --history.") from error
+
+
+def _environment() -> dict[str, str]:
+    # Inside a hook these point to the repository of the hook. LC_ALL: we read the complaints.
+    local = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
+    kept = {name: value for name, value in os.environ.items() if name not in local}
+    return {**kept, "LC_ALL": "C", "GIT_PAGER": "cat"}

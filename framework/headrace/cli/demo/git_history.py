@@ -1,0 +1,74 @@
+"""The parser of `git log -z --raw --numstat`, whose output for each commit is
+
+    commit <id> <time> NUL
+    :<mode> <mode> <old> <new> <status> NUL <path> NUL         one for each file that changed
+    <added> TAB <deleted> TAB <path> NUL                       the same files again, with dashes for a binary one
+
+with a newline before the first file of a commit. Paths are bytes of any kind, so only the order tells what a part is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+
+from headrace.cli.demo.names import shown
+
+
+class Change(msgspec.Struct):
+    """What a commit did to a file. `old`, `new`: object ids, None for no file. `added`, `deleted`: lines, None if binary."""
+
+    repo: str
+    commit: str
+    time: int
+    path: str
+    change: Literal["insert", "update", "delete"]
+    old: str | None
+    new: str | None
+    added: int | None
+    deleted: int | None
+
+
+def changes(repo: str, parts: Iterable[bytes]) -> Iterator[tuple[str, Change]]:
+    """Every change with its path as git has it, in the order of the log."""
+    commit, time = "", 0
+    files: dict[bytes, Change] = {}
+    rest = iter(parts)
+    for part in rest:
+        if part.startswith(b"commit "):
+            yield from _done(files)
+            _, commit, seconds = part.decode().split(" ")
+            time, files = int(seconds), {}
+        elif part.startswith((b":", b"\n:")):
+            path = next(rest)
+            files[path] = _change(repo, commit, time, part, path)
+        else:
+            added, deleted, path = part.removeprefix(b"\n").split(b"\t", 2)
+            files[path].added, files[path].deleted = _count(added), _count(deleted)
+    yield from _done(files)
+
+
+def _change(repo: str, commit: str, time: int, about: bytes, path: bytes) -> Change:
+    _, _, before, after, _ = about.decode().split(" ")
+    old, new = _object(before), _object(after)
+    kind: Literal["insert", "update", "delete"] = "insert" if old is None else "delete" if new is None else "update"
+    return Change(repo, commit, time, shown(_text(path)), kind, old, new, None, None)
+
+
+def _done(files: dict[bytes, Change]) -> Iterator[tuple[str, Change]]:
+    for path, change in files.items():
+        yield _text(path), change
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")
+
+
+def _object(name: str) -> str | None:
+    return name if name.strip("0") else None
+
+
+def _count(lines: bytes) -> int | None:
+    return None if lines == b"-" else int(lines)

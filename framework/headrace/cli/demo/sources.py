@@ -1,0 +1,91 @@
+"""Where the demo's changes come from, and the tree that they must lead to."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from headrace.cli.demo.git import Repository
+from headrace.cli.demo.git_history import Change, changes
+from headrace.cli.demo.names import key_of
+from headrace.cli.problems import NoInput
+from headrace.model.errors import InvalidData
+
+
+class Source(Protocol):
+    """Changes with their keys, and the tree at their end: key to object id."""
+
+    name: str
+
+    def messages(self) -> Iterator[tuple[str, Change]]: ...
+    def tree(self) -> dict[str, str]: ...
+
+
+class FromRepository:
+    """The history of a repository's HEAD along first parents. Raises `NoInput`."""
+
+    def __init__(self, path: Path) -> None:
+        self._repository = Repository(path)
+        self.name = self._repository.name
+
+    def messages(self) -> Iterator[tuple[str, Change]]:
+        for path, change in changes(self.name, self._repository.log()):
+            yield key_of(self.name, path), change
+
+    def tree(self) -> dict[str, str]:
+        return {key_of(self.name, path): found for path, found in self._repository.tree().items()}
+
+
+class FromFiles:
+    """A history as NDJSON (`{"key", "data"}` lines) and its tree as JSON (path to object id), both perhaps in `.gz`.
+
+    Raises:
+        NoInput: a file that can't be read.
+        InvalidData: a file with something else in it.
+    """
+
+    def __init__(self, history: Path, tree: Path) -> None:
+        self._history = _Line.read(history)
+        self._tree = tree
+        if not self._history:
+            raise NoInput(f"The history {str(history)!r} is empty: it needs a line for each change.")
+        self.name = self._history[0].data.repo
+
+    def messages(self) -> Iterator[tuple[str, Change]]:
+        for line in self._history:
+            yield line.key, line.data
+
+    def tree(self) -> dict[str, str]:
+        try:
+            files = msgspec.json.decode(_content(self._tree), type=dict[str, str])
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise InvalidData(f"{str(self._tree)!r} is not a JSON object of paths and object ids: {error}.") from error
+        return {key_of(self.name, path): found for path, found in files.items()}
+
+
+class _Line(msgspec.Struct):
+    key: str
+    data: Change
+
+    @classmethod
+    def read(cls, path: Path) -> list[_Line]:
+        decoder = msgspec.json.Decoder(cls)
+        lines = []
+        for number, line in enumerate(_content(path).splitlines(), 1):
+            try:
+                lines.append(decoder.decode(line))
+            except (msgspec.MsgspecError, UnicodeError) as error:
+                raise InvalidData(f"Line {number} of {str(path)!r} is not a change of a file: {error}.") from error
+        return lines
+
+
+def _content(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix == ".gz" else content
+    except (OSError, EOFError) as error:
+        raise NoInput(f"The file {str(path)!r} can't be read: {error}.") from error
