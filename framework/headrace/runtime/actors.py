@@ -11,10 +11,10 @@ import anyio.lowlevel
 import msgspec
 
 from headrace.flow.lanes import Lane, Lanes
-from headrace.model.outcomes import Reject, Retry
-from headrace.model.specs import Backoff
+from headrace.model.outcomes import RELEASE, Failure, Reject, Retry
 from headrace.runtime.desk import Clock, Desk
-from headrace.runtime.handler import Handler, failure_of, invalid, timed_out
+from headrace.runtime.failures import failure_of, invalid, timed_out
+from headrace.runtime.handler import Handler
 from headrace.runtime.message import Message
 
 if TYPE_CHECKING:
@@ -47,10 +47,9 @@ class Actors:
     """
 
     def __init__(
-        self, handler: Handler, backoff: Backoff, timeout: float | None, lanes: Lanes[Message], desk: Desk, clock: Clock
+        self, handler: Handler, timeout: float | None, lanes: Lanes[Message], desk: Desk, clock: Clock
     ) -> None:
         self._handler = handler
-        self._backoff = backoff
         self._timeout = timeout
         self._lanes = lanes
         self._desk = desk
@@ -127,7 +126,7 @@ class Actors:
             self.count -= 1
 
     async def _work(self, lane: Lane[Message], bench: Bench | None = None) -> None:
-        """Run a lane until it is dry. This is what happens once per message."""
+        """Run a lane until it is dry, or until the bench is spent. This is what happens once per message."""
         next_message, clock = self._lanes.next, self._clock
         decode, call, ack = self._handler.decode, self._handler.call, self._desk.ack
         stretch = 0
@@ -137,8 +136,8 @@ class Actors:
                 continue
             try:
                 payload = message._payload = decode(message.raw)
-            except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-                self._desk.fail(message, invalid(error))
+            except Exception as error:
+                self._undecodable(message, error)
                 continue
             if bench is not None:
                 bench.until = clock() + (self._timeout or NEVER)
@@ -146,19 +145,22 @@ class Actors:
                 result = await call(payload, message)
             except Exception as error:
                 self._failed(message, error)
-            except BaseException:  # cancelled, by the end of the drain or by a timeout
-                if not message.settled:
+            except BaseException as error:
+                if not _from_within(error):
                     self._stopped(message, bench)
-                next_message(lane)
-                raise
+                    raise
+                self._failed(message, error)
             else:
                 if bench is not None and bench.overdue:
                     self._stopped(message, bench)
                 elif result is not None and isinstance(result, (Retry, Reject)):
                     self._failed(message, result)
                 elif not message.settled:
+                    message.settled = True
                     ack(message)
             if bench is not None:
+                if bench.overdue:
+                    return
                 bench.until = NEVER
             stretch += 1
             if stretch >= STRETCH:
@@ -166,28 +168,49 @@ class Actors:
                 await anyio.lowlevel.checkpoint()
 
     async def _work_timed(self, lane: Lane[Message]) -> None:
-        """Run a lane with a timeout. The scope belongs to the actor: one per message would cost more than all the rest."""
-        bench = Bench()
-        self._benches.add(bench)
-        try:
-            with bench.scope:
-                await self._work(lane, bench)
-        finally:
-            self._benches.discard(bench)
+        """Run a lane with a timeout. The scope belongs to the actor: one per message would cost more than all the rest.
+
+        A timeout spends it, and then the lane goes on at another bench.
+        """
+        dry = False
+        while not dry:
+            bench = Bench()
+            self._benches.add(bench)
+            try:
+                with bench.scope:
+                    await self._work(lane, bench)
+                dry = not bench.overdue
+            finally:
+                self._benches.discard(bench)
+
+    def _undecodable(self, message: Message, error: Exception) -> None:
+        if isinstance(error, (msgspec.MsgspecError, UnicodeError, RecursionError)):
+            self._settle(message, invalid(error))
+        else:  # from code of the user's that a type runs when it is made, such as __post_init__
+            self._failed(message, error)
 
     def _failed(self, message: Message, error: BaseException) -> None:
-        if not message.settled:
-            self._desk.fail(message, failure_of(error, message.attempt, self._backoff))
+        self._settle(message, failure_of(error, message.attempt, self._desk.backoff))
 
     def _stopped(self, message: Message, bench: Bench | None) -> None:
+        """The handler was cancelled: by a timeout, or by the end of the drain, and then that is not the message's fault."""
         if bench is not None and bench.overdue:
             assert self._timeout is not None
-            self._desk.fail(
-                message, timed_out(self._timeout, message.attempt, self._backoff, is_async=self._handler.is_async)
-            )
+            backoff, is_async = self._desk.backoff, self._handler.is_async
+            self._settle(message, timed_out(self._timeout, message.attempt, backoff, is_async=is_async))
         else:
-            self._desk.give_up(message)
+            self._settle(message, RELEASE)
+
+    def _settle(self, message: Message, failure: Failure) -> None:
+        if not message.settled:
+            message.settled = True
+            self._desk.fail(message, failure)
 
     def statistics(self) -> dict[str, int]:
         """Actors there are, should be, and that are busy."""
         return {"actors": self.count, "target": self.target, "busy": self.busy}
+
+
+def _from_within(error: BaseException) -> bool:
+    """Whether it is a cancellation that nobody asked of us: the handler waited for something else that was cancelled."""
+    return isinstance(error, anyio.get_cancelled_exc_class()) and anyio.current_effective_deadline() > -NEVER

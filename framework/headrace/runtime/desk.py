@@ -13,6 +13,7 @@ from headrace.flow.custody import Custody
 from headrace.flow.lanes import Lanes
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import RELEASE, Failure
+from headrace.model.specs import Backoff
 
 if TYPE_CHECKING:
     from headrace.runtime.keeper import Keeper
@@ -25,7 +26,8 @@ Clock = Callable[[], float]
 class Desk:
     """Hands outcomes to custody, keeps lanes and custody in step, and tells the settler when there is news."""
 
-    def __init__(self, lanes: Lanes[Message], custody: Custody[Message], clock: Clock) -> None:
+    def __init__(self, lanes: Lanes[Message], custody: Custody[Message], backoff: Backoff, clock: Clock) -> None:
+        self.backoff = backoff
         self._lanes = lanes
         self._custody = custody
         self._clock = clock

@@ -1,11 +1,9 @@
-"""The user's function, made callable with a message: what it takes, how its payload is decoded, and what its failures mean."""
+"""The user's function, made callable with a message: what it takes, and how its payload is decoded."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import random
-import traceback
 import types
 import typing
 from collections.abc import Awaitable, Callable
@@ -16,13 +14,7 @@ import anyio.to_thread
 import msgspec
 
 from headrace.model.errors import ConfigurationError
-from headrace.model.outcomes import Failure, Reject, Retry
-from headrace.model.specs import Backoff
 from headrace.runtime.message import Message
-
-MAX_ERROR = 2_000
-MAX_TRACEBACK = 16_000
-"""Characters kept of an error and of its traceback."""
 
 Decode = Callable[[str], Any]
 Call = Callable[[Any, Message], Awaitable[Any]]
@@ -71,7 +63,9 @@ class Handler:
 
         async def in_thread(payload: Any, message: Message) -> Any:
             # A thread can't be stopped, so it is waited for: a message must not run twice at a time.
-            return await anyio.to_thread.run_sync(functools.partial(ordered, payload, message), limiter=self.limiter)
+            result = await anyio.to_thread.run_sync(functools.partial(ordered, payload, message), limiter=self.limiter)
+            # A plain function around an async one, as a decorator may make it, is done when what it returned is.
+            return await result if inspect.isawaitable(result) else result
 
         return in_thread
 
@@ -143,41 +137,3 @@ def _custom_type(info: Any, seen: set[int]) -> type | None:
     return next(
         (found for field in info.__struct_fields__ if (found := _custom_type(getattr(info, field), seen))), None
     )
-
-
-def failure_of(error: BaseException, attempt: int, backoff: Backoff) -> Failure:
-    """What an exception of a handler, or a `Retry` or `Reject` that it returned, means for its message."""
-    text, trace = describe(error)
-    if isinstance(error, Reject):
-        return Failure("reject", None, text, trace)
-    after = error.after if isinstance(error, Retry) else None
-    return Failure("retry", backoff.delay(attempt, random.random()) if after is None else after, text, trace)
-
-
-def invalid(error: Exception) -> Failure:
-    """The failure of a payload that does not fit its annotation; msgspec names the path of what is wrong."""
-    return Failure("invalid", None, _storable(f"The payload does not fit: {error}", MAX_ERROR))
-
-
-def timed_out(seconds: float, attempt: int, backoff: Backoff, *, is_async: bool) -> Failure:
-    """The failure of a handler that took longer than its timeout."""
-    note = "" if is_async else " (a sync handler can't be interrupted; this was noticed when it returned)"
-    return Failure(
-        "retry",
-        backoff.delay(attempt, random.random()),
-        f"The handler took longer than its timeout of {seconds:g} s{note}.",
-    )
-
-
-def describe(error: BaseException) -> tuple[str, str | None]:
-    """The error as one text, and its traceback if it has one, bounded and storable."""
-    text = str(error) if isinstance(error, (Retry, Reject)) else f"{type(error).__name__}: {error}"
-    if error.__traceback__ is None:
-        return _storable(text, MAX_ERROR), None
-    trace = "".join(traceback.format_exception(error))
-    return _storable(text, MAX_ERROR), _storable(trace[-MAX_TRACEBACK:], MAX_TRACEBACK)
-
-
-def _storable(text: str, limit: int) -> str:
-    """Text that Postgres takes: no NUL, no halves of surrogate pairs."""
-    return text[:limit].replace("\0", "\\0").encode("utf-8", "replace").decode()

@@ -12,10 +12,14 @@ from headrace.flow.custody import Lease
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Failure
+from headrace.model.specs import Backoff
+from headrace.runtime.failures import nacked, rejected
 
 
 class Desk(Protocol):
     """Where outcomes are handed in; see `headrace.runtime.desk`."""
+
+    backoff: Backoff
 
     async def settle_now(self, message: Message, failure: Failure | None) -> None: ...
     async def extend_now(self, message: Message) -> None: ...
@@ -46,7 +50,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
     _desk: Desk
     _payload: Any = msgspec.UNSET
     settled: bool = False
-    """Whether the handler has settled it itself, by `ack`, `nack` or `reject`."""
+    """Whether it has its outcome: by `ack`, `nack` or `reject`, or because the handler has ended."""
 
     @property
     def data(self) -> Any:
@@ -70,13 +74,12 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     async def nack(self, delay: Duration | None = None) -> None:
         """Have it again after `delay`, or when None after the consumer's backoff. Raises `LeaseLost`."""
-        await self._settle(
-            Failure("retry", None if delay is None else seconds(delay, "delay"), "nacked by the handler")
-        )
+        after = None if delay is None else seconds(delay, "delay")
+        await self._settle(nacked(after, self.attempt, self._desk.backoff))
 
     async def reject(self, reason: str = "rejected by the handler") -> None:
         """Send it to the dead letters. Raises `LeaseLost`."""
-        await self._settle(Failure("reject", error=reason))
+        await self._settle(rejected(reason))
 
     async def extend(self) -> None:
         """Hold the lease for the consumer's `ack_wait` from now. Done for running handlers anyway, at half that time.

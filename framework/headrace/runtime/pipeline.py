@@ -57,8 +57,8 @@ class Pipeline:
         self.lanes: Lanes[Message] = Lanes()
         self.custody: Custody[Message] = Custody()
         self.governor = Governor(*concurrency)
-        self.desk = Desk(self.lanes, self.custody, clock)
-        self.actors = Actors(handler, spec.backoff, timeout, self.lanes, self.desk, clock)
+        self.desk = Desk(self.lanes, self.custody, spec.backoff, clock)
+        self.actors = Actors(handler, timeout, self.lanes, self.desk, clock)
         self.settler = Settler(database, consumer, spec, self.lanes, self.custody, clock)
         self.keeper = Keeper(database, consumer, spec, owner, self.custody, self.actors, clock)
         self.fetcher = Fetcher(

@@ -1,0 +1,74 @@
+"""What failures mean for their messages, in words and numbers that the store can take."""
+
+from __future__ import annotations
+
+import random
+import traceback
+
+from headrace.model.outcomes import Failure, Reject, Retry
+from headrace.model.specs import Backoff
+
+MAX_ERROR = 2_000
+MAX_TRACEBACK = 16_000
+"""Characters kept of an error and of its traceback."""
+
+MAX_DELAY = 10 * 366 * 86_400.0
+"""Seconds that a retry waits at most. A few hundred thousand years more, and Postgres has no timestamps left."""
+
+
+def failure_of(error: BaseException, attempt: int, backoff: Backoff) -> Failure:
+    """What an exception of a handler, or a `Retry` or `Reject` that it returned, means for its message."""
+    text, trace = describe(error)
+    if isinstance(error, Reject):
+        return Failure("reject", None, text, trace)
+    return _retry(error.after if isinstance(error, Retry) else None, attempt, backoff, text, trace)
+
+
+def nacked(delay: float | None, attempt: int, backoff: Backoff) -> Failure:
+    """The handler has nacked the message itself; without a delay the backoff decides."""
+    return _retry(delay, attempt, backoff, "nacked by the handler")
+
+
+def rejected(reason: object) -> Failure:
+    """The handler has rejected the message itself."""
+    return Failure("reject", None, _storable(_text(reason), MAX_ERROR))
+
+
+def invalid(error: Exception) -> Failure:
+    """The failure of a payload that does not fit its annotation; msgspec names the path of what is wrong."""
+    return Failure("invalid", None, _storable(f"The payload does not fit: {error}", MAX_ERROR))
+
+
+def timed_out(seconds: float, attempt: int, backoff: Backoff, *, is_async: bool) -> Failure:
+    """The failure of a handler that took longer than its timeout."""
+    note = "" if is_async else " (a sync handler can't be interrupted; this was noticed when it returned)"
+    return _retry(None, attempt, backoff, f"The handler took longer than its timeout of {seconds:g} s{note}.")
+
+
+def describe(error: BaseException) -> tuple[str, str | None]:
+    """The error as one text, and its traceback if it has one, bounded and storable."""
+    text = _text(error)
+    if not isinstance(error, (Retry, Reject)):
+        text = f"{type(error).__name__}: {text}"
+    if error.__traceback__ is None:
+        return _storable(text, MAX_ERROR), None
+    trace = "".join(traceback.format_exception(error))
+    return _storable(text, MAX_ERROR), _storable(trace[-MAX_TRACEBACK:], MAX_TRACEBACK)
+
+
+def _retry(delay: float | None, attempt: int, backoff: Backoff, text: str, trace: str | None = None) -> Failure:
+    wait = backoff.delay(attempt, random.random()) if delay is None else delay
+    return Failure("retry", min(wait, MAX_DELAY), text, trace)
+
+
+def _text(thing: object) -> str:
+    """`str(thing)`, even of an exception whose `__str__` fails: it must not take everybody else down."""
+    try:
+        return str(thing)
+    except Exception:
+        return f"<a {type(thing).__name__} that can't be shown>"
+
+
+def _storable(text: str, limit: int) -> str:
+    """Text that Postgres takes: no NUL, no halves of surrogate pairs."""
+    return text[:limit].replace("\0", "\\0").encode("utf-8", "replace").decode()
