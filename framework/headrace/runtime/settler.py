@@ -79,18 +79,21 @@ class Settler:
                 )
                 break
             except StoreUnavailable as error:
-                # It may have been settled, and only the answer lost: then the next try finds the leases gone.
                 doubtful = True
                 await weather.wait_out(error)
         weather.cleared()
-        self._report(lost, self._custody.settled(parcel, lost), doubtful)
+        if doubtful:
+            # It may have been settled at once, and only the answer lost: then what it was for is now told as lost, though
+            # the lease may hold other messages still. One that is lost indeed is noticed by the next extension.
+            lost = []
+        self._report(lost, self._custody.settled(parcel, lost))
         self._lanes.confirm(parcel.keys)
         self.fetcher.room()
 
-    def _report(self, lost: list[Lost], leases: list[Lease], doubtful: bool) -> None:
+    def _report(self, lost: list[Lost], leases: list[Lease]) -> None:
         for lease in leases:
             lease.deadline = float("-inf")  # what waits of it must not start
-        if lost and not doubtful:
+        if lost:
             logger.warning(
                 "%s: the lease of %d outcomes was lost before they were settled (a pause longer than ack_wait=%gs, or a"
                 " seek); their messages come again",
