@@ -75,6 +75,7 @@ class Fetcher:
         self._stopping = True
         self._room.set()
         self._news.set()
+        self._ended.set()
 
     async def run(self, weather: Weather) -> None:
         """Fetch until stopped. Raises `StoreUnavailable`."""
@@ -152,8 +153,8 @@ class Fetcher:
         self._ended = anyio.Event()
 
     async def dry(self) -> None:
-        """Wait until there is nothing left: nothing to lease, nothing in work, nothing unsettled, nothing to retry."""
+        """Wait until there is nothing left: to lease, in work, to settle, or to retry; or until it is stopped."""
         asked = self._begun
         self.wake()
-        while not (self._dry_since > asked and not self._custody.held):
+        while not (self._dry_since > asked and not self._custody.held) and not self._stopping:
             await self._ended.wait()
