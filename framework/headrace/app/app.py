@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_key
 from headrace.model.specs import Backoff, OnExhausted
+from headrace.store.translate import translated
 
 logger = logging.getLogger("headrace")
 
@@ -64,6 +65,7 @@ class App:
         self._database: store.Database | None = None
         self._tenancy: Tenancy | None = None
         self._users = 0
+        self._entrance = anyio.Lock()
         self._service: Service | None = None
 
     # --- what is declared
@@ -160,7 +162,8 @@ class App:
         """
         text, header_text = payloads.encode(data), payloads.encode_headers(headers)
         check_key(key)
-        seq = await store.publish(connection or self.database, stream, key, text, header_text)
+        with self._translated(connection):
+            seq = await store.publish(connection or self.database, stream, key, text, header_text)
         self._published(stream)
         return seq
 
@@ -175,7 +178,8 @@ class App:
         keys, data, headers = payloads.parallel(messages)
         try:
             if connection is not None:
-                count = await store.publish_many(connection, stream, keys, data, headers)
+                with self._translated(connection):
+                    count = await store.publish_many(connection, stream, keys, data, headers)
             else:
                 count = await store.publish_all(self.database, stream, keys, data, headers)
         except InvalidInput:
@@ -184,6 +188,10 @@ class App:
             raise
         self._published(stream)
         return count
+
+    def _translated(self, connection: store.Executor | None) -> AbstractContextManager[None]:
+        """Errors of a user's own connection are as our own's. It need not be to this app's database, nor the app connected."""
+        return nullcontext() if connection is None else translated("the given connection")
 
     def _published(self, stream: str) -> None:
         if self._service is not None:
@@ -200,14 +208,14 @@ class App:
 
     async def __aenter__(self) -> App:
         """Connect: start the embedded Postgres if need be, bring the schema up to date, create declared streams."""
-        self._users += 1
-        if self._users == 1:
-            try:
-                await self._connect()
-            except BaseException:
-                self._users -= 1
-                await self._disconnect()
-                raise
+        async with self._entrance:  # who comes while another connects waits for that
+            if self._users == 0:
+                try:
+                    await self._connect()
+                except BaseException:
+                    await self._disconnect()
+                    raise
+            self._users += 1
         return self
 
     async def __aexit__(self, *_: object) -> None:
