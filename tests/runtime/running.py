@@ -1,0 +1,124 @@
+"""An app at work in a test: run it within a time, note what its handlers see, and look into the database beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from headrace import App, Message, store
+from headrace.model.records import ConsumerInfo, DeadLetter
+
+WITHIN = 30.0
+"""Seconds that anything here may take before it counts as hung. Nothing comes near, unless it hangs."""
+
+
+@asynccontextmanager
+async def running(app: App, *, within: float = WITHIN) -> AsyncIterator[App]:
+    """The app at work, drained at the end; or a `TimeoutError`."""
+    with anyio.fail_after(within):
+        async with app.running():
+            yield app
+
+
+async def work_off(app: App, *messages: tuple[str, Any], stream: str = "orders") -> None:
+    """Publish (key, data) messages, and run the app until nothing is left."""
+    async with running(app):
+        await app.publish_many(stream, messages)
+        await app.idle()
+
+
+class Seen:
+    """What handlers note, in order, and waiting for it."""
+
+    def __init__(self) -> None:
+        self.notes: list[Any] = []
+        self._news = anyio.Event()
+
+    def note(self, what: Any) -> None:
+        self.notes.append(what)
+        self._news.set()
+        self._news = anyio.Event()
+
+    async def until(self, count: int) -> list[Any]:
+        """Wait until there are so many notes. Returns them."""
+        with anyio.fail_after(WITHIN):
+            while len(self.notes) < count:
+                await self._news.wait()
+        return self.notes
+
+
+class Gate:
+    """A handler's place to wait: it says that it has come, and goes on when it is let through."""
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.most = 0
+        self._news = anyio.Event()
+        self._open = anyio.Event()
+
+    async def wait(self) -> None:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        self._news.set()
+        self._news = anyio.Event()
+        try:
+            await self._open.wait()
+        finally:
+            self.inside -= 1
+            self._news.set()
+            self._news = anyio.Event()
+
+    async def until(self, count: int) -> None:
+        """Wait until so many handlers wait here."""
+        with anyio.fail_after(WITHIN):
+            while self.inside != count:
+                await self._news.wait()
+
+    def open(self) -> None:
+        self._open.set()
+
+
+async def eventually(question: Callable[[], Awaitable[Any]]) -> Any:
+    """Ask the database again and again, until the answer is true. Returns it."""
+    with anyio.fail_after(WITHIN):
+        while not (answer := await question()):
+            await anyio.lowlevel.checkpoint()
+    return answer
+
+
+async def consumer(app: App, name: str, stream: str = "orders") -> ConsumerInfo:
+    return await store.consumer(app.database, stream, name)
+
+
+async def dead_letters(app: App, name: str, stream: str = "orders") -> list[DeadLetter]:
+    return await store.dead_letters(app.database, await store.consumer_id(app.database, stream, name))
+
+
+async def seek(app: App, name: str, position: int | None = 0, stream: str = "orders") -> None:
+    await store.seek(app.database, await store.consumer_id(app.database, stream, name), position)
+
+
+async def parked(app: App) -> list[Any]:
+    """The parked messages: seq, attempts, and seconds until they are due, None for at once."""
+    return await app.database.fetch(
+        """select seq, attempts, case when isfinite(due_at) then extract(epoch from due_at - clock_timestamp())::float8 end as due_in
+           from headrace.parked order by seq"""
+    )
+
+
+async def make_due(app: App) -> None:
+    """Let every parked message be due now."""
+    await app.database.fetchval("update headrace.parked set due_at = '-infinity'")
+
+
+def numbered(keys: Iterable[str]) -> list[tuple[str, Any]]:
+    """A message for each key; its data is its number, from 1."""
+    return [(key, number) for number, key in enumerate(keys, 1)]
+
+
+def raw(message: Message) -> Any:
+    return json.loads(message.raw)
