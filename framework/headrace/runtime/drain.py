@@ -58,6 +58,8 @@ class Drain:
             actors.cancel()
             with anyio.move_on_after(LAST_SETTLE):
                 await acted.wait()
+                await fetched.wait()  # a lease call may have been under way, and brings what nobody works on any more
+            desk.release(lanes.clear())
         with anyio.move_on_after(LAST_SETTLE):
             await settler.flush()
         if custody.held:
