@@ -54,6 +54,18 @@ class Worker:
             await self.news.wait_for(lambda: what(self.lines))
 
 
+async def spawn(work: str, log: Path, **options: Any) -> Worker:
+    """A worker process; the options are those of `tests.torture.worker`. What it logs goes to the file `log`."""
+    settings = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    with log.open("wb") as errors:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.torture.worker", work, *settings,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors, cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'framework'}"}, limit=2**24,
+        )  # fmt: skip
+    return Worker(process, log)
+
+
 class Fleet:
     """`count` worker processes, as `tests.torture.worker` has them. Whoever is killed by us is replaced; whoever dies
     otherwise fails the test.
@@ -70,7 +82,7 @@ class Fleet:
         self._seed = seed
         self._options = options
         self._keepers: list[asyncio.Task[None]] = []
-        self._crew: dict[int, Worker] = {}
+        self._crew: dict[int, Worker] = {}  # who is at work now, by place
         self._thaws: set[asyncio.Task[None]] = set()
         self._finishing = False
         self.workers: list[Worker] = []
@@ -105,15 +117,8 @@ class Fleet:
 
     async def _spawn(self, slot: int) -> Worker:
         number = len(self.workers)
-        options = [f"--{name.replace('_', '-')}={value}" for name, value in self._options.items()]
         log = self._logs / f"worker-{number}.log"
-        with log.open("wb") as errors:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.torture.worker", self._work, f"--seed={self._seed + number}", *options,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors, cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": f"{ROOT / 'framework'}"}, limit=2**24,
-            )  # fmt: skip
-        worker = self._crew[slot] = Worker(process, log)
+        worker = self._crew[slot] = await spawn(self._work, log, seed=self._seed + number, **self._options)
         self.workers.append(worker)
         return worker
 

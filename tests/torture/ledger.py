@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncpg
 
+from headrace import store
 from tests.torture.fleet import Line
 
 _LEDGER = """
@@ -91,3 +92,10 @@ async def check_settles(connection: asyncpg.Connection, lines: list[Line]) -> tu
             )
             assert seq is not None or lease not in expired, f"a whole lease, {lease}, was accepted after it expired"
     return accepted, refused
+
+
+async def nothing_is_left(database: store.Database, stream: str) -> None:
+    """The consumer `work` of the stream has nothing to do, and nobody has anything of it."""
+    info = await store.consumer(database, stream, "work")
+    assert (info.lag, info.in_flight, info.owners) == (0, 0, 0)
+    assert (info.parked, info.blocked, info.dead_letters) == (0, 0, 0)

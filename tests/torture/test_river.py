@@ -18,7 +18,7 @@ from headrace import store
 from headrace.model.specs import ConsumerSpec
 from tests.support.readers import Clock, Reader
 from tests.torture.fleet import Fleet
-from tests.torture.ledger import check_settles, counts, open_ledger
+from tests.torture.ledger import check_settles, counts, nothing_is_left, open_ledger
 
 HISTORY = Path(__file__).parents[1] / "data" / "git-history"
 ACK_WAIT = 1.0
@@ -82,7 +82,7 @@ async def run_history(
         assert found["expired"] > 1, "but for the one of the fence no lease has expired: that was no torture"
         rows = await connection.fetch("select name, blob from lanes where blob is not null")
         assert {row["name"]: row["blob"] for row in rows} == tree_after(events)
-        await nothing_is_left(database)
+        await nothing_is_left(database, "river")
     finally:
         await connection.close()
 
@@ -129,8 +129,3 @@ async def stale_acks_change_nothing(database: store.Database) -> None:
     assert sorted(lost.seq for lost in await reader.nack(stale)) == stale.seqs
     assert await reader.info() == before
     assert await reader.ack_all(fresh) == []
-
-
-async def nothing_is_left(database: store.Database) -> None:
-    info = await store.consumer(database, "river", "work")
-    assert (info.lag, info.in_flight, info.parked, info.blocked, info.dead_letters, info.owners) == (0, 0, 0, 0, 0, 0)

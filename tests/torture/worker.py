@@ -77,6 +77,13 @@ async def slow(_bench: Bench, message: Message) -> None:
 WORKS: dict[str, Work] = {"river": river, "receipts": receipts, "slow": slow}
 
 
+class Telltale(logging.Handler):
+    """Tells the parent what Headrace logs, so that it can wait for it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tell(logged=record.getMessage())
+
+
 def watch_settles() -> None:
     """Tell the parent what the store answered to every settle."""
     settle = store.settle
@@ -134,12 +141,13 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--connections", type=int, default=4)
     parser.add_argument("--failures", type=float, default=0.0, help="the share of handler runs that fail")
     parser.add_argument("--pace", type=float, default=0.0, help="seconds that a handler takes in the mean")
-    parser.add_argument("--until-signal", action="store_true")
+    parser.add_argument("--until-signal", type=bool, default=False)
     return parser.parse_args()
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+    logging.getLogger("headrace").addHandler(Telltale(logging.INFO))
     watch_settles()
     anyio.run(main, parsed(), backend_options={"use_uvloop": True})
