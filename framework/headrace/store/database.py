@@ -117,7 +117,7 @@ class Database:
 
     async def _run(self, method: Callable[..., Any], query: str, args: tuple[Any, ...]) -> Any:
         with translated(self.dsn):
-            async with self._opened().acquire(timeout=CONNECT_TIMEOUT) as connection:
+            async with self._connection() as connection:
                 if not self.pooled:
                     return await method(connection, query, *args)
                 async with connection.transaction():
@@ -127,11 +127,18 @@ class Database:
     async def transaction(self) -> AsyncIterator[Any]:
         """A connection inside a transaction, committed at the end unless an exception passes."""
         with translated(self.dsn):
-            async with (
-                self._opened().acquire(timeout=CONNECT_TIMEOUT) as connection,
-                connection.transaction(),
-            ):
+            async with self._connection() as connection, connection.transaction():
                 yield connection
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        """One from the pool. When the driver can't make sense of it any more, it does not go back there."""
+        async with self._opened().acquire(timeout=CONNECT_TIMEOUT) as connection:
+            try:
+                yield connection
+            except asyncpg.InternalClientError:
+                connection.terminate()
+                raise
 
     def _opened(self) -> asyncpg.Pool[asyncpg.Record]:
         if self._pool is None:

@@ -37,7 +37,9 @@ def translated(dsn: str) -> Iterator[None]:
     """Raise ours for the driver's. `dsn` is named in the message, without its password."""
     try:
         yield
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
+    except (
+        asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError, ValueError,
+    ) as error:  # fmt: skip
         ours = translate(error, dsn)
         if ours is None:
             raise
@@ -59,6 +61,9 @@ def translate(error: Exception, dsn: str) -> HeadraceError | None:
     if isinstance(error, (OSError, TimeoutError, asyncpg.InterfaceError)):
         detail = str(error) or type(error).__name__
         return StoreUnavailable(f"The database at {safe(dsn)} can't be reached: {detail}.")
+    if isinstance(error, asyncpg.InternalClientError):
+        # It is in the middle of reading the server's last words when we ask for something new.
+        return StoreUnavailable(f"The connection to the database at {safe(dsn)} broke: {error}.")
     if isinstance(error, ValueError) and "int()" in str(error):
         return ConfigurationError(f"The database URL {safe(dsn)!r} can't be read, its port is not a number ({error}).")
     return None
