@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from headrace import store
+from headrace.model.errors import StoreUnavailable
 from tests.torture.fleet import Fleet
 from tests.torture.ledger import check_settles, counts, nothing_is_left, open_ledger
 from tests.torture.publishers import Publishers
@@ -65,3 +66,20 @@ async def run_through_kills(database: store.Database, logs: Path, *, seconds: in
     assert killed >= seconds * 2
     await connection.close()
     await nothing_is_left(database, "orders")
+
+
+@pytest.mark.asyncio
+async def test_a_connection_that_dies_at_any_moment_is_weather(database: store.Database) -> None:
+    """The driver has errors of several kinds for it, depending on how far it is with reading the server's last words."""
+    admin = await asyncpg.connect(database.dsn)
+    for _ in range(100):
+        pid = await database.fetchval("select pg_backend_pid()")
+        death = asyncio.create_task(admin.execute("select pg_terminate_backend($1)", pid))
+        dead = False
+        while not dead:
+            try:
+                dead = pid != await database.fetchval("select pg_backend_pid()")
+            except StoreUnavailable:
+                dead = True
+        await death
+    await admin.close()
