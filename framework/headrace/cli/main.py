@@ -112,7 +112,7 @@ def _ours(error: BaseException) -> Iterator[HeadraceError]:
     if isinstance(error, HeadraceError):
         yield error
     elif isinstance(error, BaseExceptionGroup):
-        others = error.subgroup(lambda one: not isinstance(one, HeadraceError))
+        others = error.subgroup(lambda one: not isinstance(one, (HeadraceError, BaseExceptionGroup)))
         if others is None:
             for one in error.exceptions:
                 yield from _ours(one)

@@ -1,0 +1,44 @@
+"""`headrace pg`: the embedded Postgres of a data directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.embedded import EmbeddedPostgres
+from tests.cli.conftest import Headrace
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    data = tmp_path / "postgres"
+    monkeypatch.setenv("HEADRACE_DATA", str(data))
+    yield data
+    EmbeddedPostgres(data).stop("immediate")
+
+
+def test_its_life(headrace: Headrace, data: Path) -> None:
+    assert headrace("pg", "status").code == 3
+    assert headrace("pg", "start").code == 0
+    status = headrace("pg", "status", "--json")
+    assert status.code == 0
+    assert (json.loads(status.out)["running"], json.loads(status.out)["kept"]) == (True, True)
+
+    url = headrace("pg", "url")
+    assert (url.code, url.err) == (0, "")
+    assert headrace("migrate", "--database", url.out.strip()).code == 0
+
+    asked = headrace("pg", "psql", "--", "-At", "-c", "select count(*) from headrace.streams")
+    assert (asked.code, asked.out) == (0, "0\n"), asked
+
+    assert "is stopped" in headrace("pg", "stop").out
+    assert "was not running" in headrace("pg", "stop").out
+    assert headrace("pg", "status").code == 3
+    assert "not running" in headrace("pg", "url").err
+
+    # Commands start it as they need it, and its schema is theirs to look after.
+    assert "no stream yet" in headrace("stream", "ls").out
+    assert headrace("pg", "status").code == 3

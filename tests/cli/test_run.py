@@ -1,0 +1,182 @@
+"""`headrace run`: signals drain, and several processes are one service."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import store
+from headrace.cli.processes import FIRST_DELAY, LONGEST_DELAY, delay_after, described, exit_code
+from tests.cli.processes import Commands, Running
+from tests.support import servers
+
+SERVICE = """
+import os
+import anyio
+from headrace import App
+
+app = App(shutdown_timeout="20s")
+
+@app.consumer("orders", ack_wait="2s", max_ack_pending=100)
+async def ship(order: dict) -> None:
+    print("begun", order["id"], os.getpid(), flush=True)
+    while not os.path.exists(order["until"]):
+        await anyio.sleep(0.01)
+    print("done", order["id"], os.getpid(), flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _service(tmp_path: Path) -> None:
+    (tmp_path / "service.py").write_text(SERVICE)
+
+
+Orders = Callable[..., None]
+
+
+@pytest.fixture
+def orders(dsn: str, tmp_path: Path) -> Orders:
+    """Publishes orders of these ids, each with a key of its own; `until` names the file that their handlers wait for."""
+
+    async def publish(*ids: int, until: str | Path) -> None:
+        database = store.Database(dsn)
+        await database.open()
+        await store.create_stream(database, "orders")
+        texts = [json.dumps({"id": order, "until": str(until)}) for order in ids]
+        await store.publish_many(database, "orders", [f"orders.{order}" for order in ids], texts)
+        await database.drain()
+
+    return lambda *ids, until: servers.run(publish(*ids, until=until))
+
+
+def _ask(dsn: str, question: Callable[[store.Database], Awaitable[Any]]) -> Any:
+    async def ask() -> Any:
+        database = store.Database(dsn)
+        await database.open()
+        try:
+            return await question(database)
+        finally:
+            await database.close()
+
+    return servers.run(ask())
+
+
+def _settled(dsn: str) -> tuple[int, int]:
+    """Messages in flight, and messages that wait."""
+    info = _ask(dsn, lambda database: store.consumer(database, "orders", "ship"))
+    return info.in_flight, info.lag + info.parked
+
+
+def test_a_signal_lets_handlers_finish(commands: Commands, dsn: str, orders: Orders, tmp_path: Path) -> None:
+    running = commands("run", "service:app", "--database", dsn)
+    orders(1, until=tmp_path / "go")
+    running.line("begun 1")
+    running.send(signal.SIGTERM)
+    running.line("draining")
+    (tmp_path / "go").touch()
+    assert running.end() == 0
+    assert any(line.startswith("done 1") for line in running.lines)
+    assert _settled(dsn) == (0, 0)
+
+
+def test_a_second_signal_gives_back_what_is_not_finished(
+    commands: Commands, dsn: str, orders: Orders, tmp_path: Path
+) -> None:
+    running = commands("run", "service.py:app", "--database", dsn)
+    orders(1, until=tmp_path / "never")
+    running.line("begun 1")
+    running.send(signal.SIGINT)
+    running.line("draining")
+    running.send(signal.SIGINT)
+    assert running.end() == 0
+    assert _settled(dsn) == (0, 1)
+
+
+def test_an_app_that_cannot_start_says_why(commands: Commands) -> None:
+    running = commands("run", "service:app", "--database", "postgresql://127.0.0.1:1/x", "--processes", "2")
+    assert running.end() == 69
+    assert "127.0.0.1:1" in running.lines[-1]
+
+
+def _processes(running: Running) -> dict[int, int]:
+    """The ids of the first two processes by their number."""
+    told = [running.line("runs with id").split() for _ in range(2)]
+    return {int(words[words.index("process") + 1]): int(words[-1]) for words in told}
+
+
+def test_several_processes_share_the_work_and_drain_together(
+    commands: Commands, dsn: str, orders: Orders, tmp_path: Path
+) -> None:
+    running = commands("run", "service:app", "--processes", "2", "--database", dsn)
+    pids = set(_processes(running).values())
+    # More than one process may hold, so both must take part.
+    orders(*range(150), until=tmp_path / "go")
+    while pids:
+        pids.discard(int(running.line("begun").split()[-1]))
+    running.send(signal.SIGINT)
+    running.line("draining")
+    (tmp_path / "go").touch()
+    assert running.end() == 0
+    running.ended_with_all()
+    in_flight, _ = _settled(dsn)
+    assert in_flight == 0
+
+
+def test_a_process_that_dies_is_replaced_and_its_messages_come_again(
+    commands: Commands, dsn: str, orders: Orders, tmp_path: Path
+) -> None:
+    running = commands("run", "service:app", "--processes", "2", "--database", dsn)
+    _processes(running)
+    orders(1, until=tmp_path / "go")
+    first = int(running.line("begun 1").split()[-1])
+    os.kill(first, signal.SIGKILL)
+    running.line("was ended by SIGKILL; another takes its place")
+    assert int(running.line("begun 1").split()[-1]) != first
+    (tmp_path / "go").touch()
+    running.line("done 1")
+    running.send(signal.SIGTERM)
+    assert running.end() == 0
+
+
+def test_an_error_that_would_come_again_stops_all(commands: Commands, dsn: str, tmp_path: Path) -> None:
+    # The parent imports it first, and leaves a file behind that the others stumble over.
+    stumble = "if os.path.exists('seen'): raise SystemExit(78)\nopen('seen', 'w').close()\n"
+    (tmp_path / "half.py").write_text(SERVICE.replace("app = App", stumble + "app = App"))
+    running = commands("run", "half:app", "--processes", "2", "--database", dsn)
+    assert running.end() == 78
+    running.ended_with_all()
+    assert any("would fare no better" in line for line in running.lines)
+
+
+def test_processes_end_when_their_parent_is_killed(
+    commands: Commands, dsn: str, orders: Orders, tmp_path: Path
+) -> None:
+    running = commands("run", "service:app", "--processes", "2", "--database", dsn)
+    _processes(running)
+    orders(1, until=tmp_path / "go")
+    running.line("begun 1")
+    running.send(signal.SIGKILL)
+    running.line("draining")
+    (tmp_path / "go").touch()
+    running.ended_with_all()
+    assert running.end() == -signal.SIGKILL
+    assert _settled(dsn) == (0, 0)
+
+
+def test_the_wait_before_a_replacement_grows_and_is_bounded() -> None:
+    delays = [delay_after(deaths) for deaths in range(1, 50)]
+    assert delays[0] == FIRST_DELAY
+    assert delays == sorted(delays)
+    assert delays[-1] == LONGEST_DELAY
+
+
+def test_ends_in_words_and_as_exit_codes() -> None:
+    assert described(3) == "ended with exit code 3"
+    assert described(-9) == "was ended by SIGKILL"
+    assert (exit_code(3), exit_code(-9)) == (3, 137)

@@ -1,0 +1,45 @@
+"""The start is quick because what a command doesn't need isn't imported. How quick, the benchmarks say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+
+_SLOW = ("asyncpg", "uvloop", "anyio", "textual")
+_SCRIPT = """
+import sys
+sys.path.insert(0, {path!r})
+from headrace.cli.main import call
+code = call({arguments!r})
+print("imported:", *(name for name in {names!r} if name in sys.modules))
+sys.exit(code)
+"""
+
+
+def _imported_by(*arguments: str, of: tuple[str, ...]) -> set[str]:
+    path = str(Path(headrace.__file__).parents[1])
+    script = _SCRIPT.format(path=path, arguments=list(arguments), names=of)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return set(ended.stdout.splitlines()[-1].split()[1:])
+
+
+def test_the_version_is_told_without_driver_loop_or_tables() -> None:
+    assert _imported_by("--version", of=(*_SLOW, "rich")) == set()
+
+
+def test_help_imports_no_command() -> None:
+    assert _imported_by("--help", of=(*_SLOW, "headrace.cli.run", "headrace.cli.publish")) == set()
+
+
+@pytest.mark.parametrize("command", ["run", "publish", "stream", "consumer", "migrate", "pg", "new", "demo"])
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from headrace.cli.main import call
+
+    assert call([command, "--help"]) == 0
+    assert f"headrace {command}" in capsys.readouterr().out

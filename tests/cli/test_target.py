@@ -1,0 +1,89 @@
+"""`module:attribute` names an app; every way in which it may not is told apart."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.problems import NoInput, UsageProblem
+from headrace.cli.target import load
+from headrace.model.errors import ConfigurationError
+
+APP = """
+from headrace import App
+app = App()
+idle = App()
+@app.consumer("orders")
+async def ship(order: dict) -> None: ...
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # what a load adds is gone after the test
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("target_"):
+            del sys.modules[name]
+
+
+def _write(name: str, text: str) -> None:
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text(text)
+
+
+def test_a_module_a_package_and_a_file() -> None:
+    _write("target_module.py", APP)
+    _write("target_package/__init__.py", "")
+    _write("target_package/service.py", APP)
+    _write("elsewhere/target_file.py", APP)
+    for target in ("target_module:app", "target_package.service:app", "elsewhere/target_file.py:app"):
+        assert load(target).consumers[0].spec.name == "ship"
+
+
+@pytest.mark.parametrize(
+    ("target", "problem", "told"),
+    [
+        ("target_a", UsageProblem, "service:app"),
+        (":app", UsageProblem, "service:app"),
+        ("target_nowhere:app", NoInput, "target_nowhere"),
+        ("target_nowhere.service:app", NoInput, "target_nowhere"),
+        ("nowhere.py:app", NoInput, "nowhere.py"),
+        ("target_a:other", NoInput, "it has 'app', 'idle'"),
+        ("target_a:ship", ConfigurationError, "a function"),
+        ("target_a:idle", ConfigurationError, "no consumers"),
+    ],
+)
+def test_what_is_not_there_is_told(target: str, problem: type[Exception], told: str) -> None:
+    _write("target_a.py", APP)
+    with pytest.raises(problem, match=told):
+        load(target)
+
+
+@pytest.mark.parametrize(("number", "text"), list(enumerate(["import not_installed_anywhere", "1 / 0", "def ("])))
+def test_an_error_inside_the_module_comes_with_its_traceback(
+    number: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _write(f"target_broken_{number}.py", text)
+    with pytest.raises(ConfigurationError, match=f"target_broken_{number}"):
+        load(f"target_broken_{number}:app")
+    told = capsys.readouterr().err
+    assert f"target_broken_{number}.py" in told
+    assert "importlib" not in told
+
+
+def test_two_handlers_of_one_name() -> None:
+    _write("target_twice.py", APP + "app.consumer('orders', name='ship')(lambda message: None)\n")
+    with pytest.raises(ConfigurationError, match="'ship'"):
+        load("target_twice:app")
+
+
+def test_a_file_that_another_module_hides() -> None:
+    _write("elsewhere/json.py", APP)
+    with pytest.raises(NoInput, match="rename the file"):
+        load("elsewhere/json.py:app")

@@ -1,0 +1,100 @@
+"""`headrace demo`: git's own tree judges what the stream delivered."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.main import call
+from tests.demo.repositories import Made, with_everything
+
+RIVER = Path(__file__).parents[1] / "data" / "git-history"
+
+Demo = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def demo(dsn: str, capfd: pytest.CaptureFixture[str]) -> Demo:
+    """The demo's exit code, and what it printed. Whatever happens, it leaves no stream behind."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = call(["demo", "--database", dsn, *map(str, arguments)])
+        told = capfd.readouterr()
+        assert call(["stream", "ls", "--json", "--database", dsn]) == 0
+        assert capfd.readouterr().out.split() == ["[]"]
+        return code, told.out, told.err
+
+    return run
+
+
+def test_a_repository_with_everything(demo: Demo, tmp_path: Path) -> None:
+    made = with_everything(tmp_path / "every.thing")
+    code, out, _ = demo("--repo", made.path)
+    assert code == 0, out
+    told = {line[:20].strip(): line[20:].split() for line in out.splitlines()}
+    assert told["tree exactly right"] == ["yes"]
+    assert told["order per key"] == ["kept"]
+    assert told["messages"][0] == told["messages"][2]
+    assert told.keys() >= {"keys", "actors", "messages/s"}
+
+
+def test_a_shallow_clone_and_a_repository_with_one_commit(demo: Demo, tmp_path: Path) -> None:
+    made = Made(tmp_path / "made")
+    for number in range(3):
+        made.write("a", str(number))
+        made.commit()
+    made.git("clone", "-q", "--depth", "1", f"file://{made.path}", str(tmp_path / "shallow"))
+    code, out, _ = demo("--repo", tmp_path / "shallow")
+    assert code == 0, out
+    assert "1 of 1 handled" in out
+
+
+def test_a_published_history(demo: Demo) -> None:
+    code, out, _ = demo("--history", RIVER / "river.ndjson.gz", "--tree", RIVER / "river-tree.json.gz", "--actors", 64)
+    assert code == 0, out
+    assert "5,810 of 5,810 handled" in out
+
+
+def test_a_history_that_is_out_of_order_or_leads_elsewhere_is_caught(demo: Demo, tmp_path: Path) -> None:
+    lines = gzip.decompress((RIVER / "river.ndjson.gz").read_bytes()).splitlines(keepends=True)
+    keys = [json.loads(line)["key"] for line in lines]
+    del lines[keys.index(Counter(keys).most_common(1)[0][0])]
+    history = tmp_path / "history.ndjson"
+    history.write_bytes(b"".join(lines))
+    code, out, _ = demo("--history", history, "--tree", RIVER / "river-tree.json.gz")
+    assert code == 1
+    assert "1 broken" in out
+
+    code, out, _ = demo("--history", RIVER / "river.ndjson.gz", "--tree", _file(tmp_path / "tree", '{"Makefile": "0"}'))
+    assert code == 1
+    assert "NO, 412 files differ" in out
+
+
+def _file(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("history", "tree", "code", "told"),
+    [
+        ("", "{}", 66, "empty"),
+        ('{"key": "a"}', "{}", 65, "Line 1"),
+        (None, "{}", 66, "can't be read"),
+    ],
+)
+def test_files_that_are_something_else_are_told(
+    demo: Demo, tmp_path: Path, history: str | None, tree: str, code: int, told: str
+) -> None:
+    if history is not None:
+        (tmp_path / "history").write_text(history)
+    (tmp_path / "tree").write_text(tree)
+    ended, _, err = demo("--history", tmp_path / "history", "--tree", tmp_path / "tree")
+    assert ended == code
+    assert told in err
+    assert "Traceback" not in err

@@ -1,0 +1,5 @@
+"""The same `commands` that the tests of the command line use."""
+
+from tests.cli.conftest import commands
+
+__all__ = ["commands"]

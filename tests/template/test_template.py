@@ -1,0 +1,104 @@
+"""The service that a team starts from: made by `headrace new`, its tests pass, and it runs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.main import call
+from headrace.cli.new import package_name, template
+from headrace.cli.problems import UsageProblem
+from tests.cli.processes import Commands
+
+FORGOTTEN = ("my-service", "my_service", "MY_SERVICE")
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("HEADRACE_DATABASE", "HEADRACE_LOG_LEVEL"):
+        monkeypatch.delenv(name, raising=False)
+    assert call(["new", "web-shop"]) == 0
+    return tmp_path / "web-shop"
+
+
+def _texts(directory: Path) -> dict[str, str]:
+    return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_it_has_everything_under_its_own_name(shop: Path) -> None:
+    texts = _texts(shop)
+    assert {"README.md", "pyproject.toml", ".gitignore", "web_shop/service.py", "tests/test_service.py"} <= texts.keys()
+    assert not [name for name, text in texts.items() for word in FORGOTTEN if word in text or word in name]
+    assert not [name for name in texts if "__pycache__" in name]
+    assert list(shop.parent.iterdir()) == [shop]
+
+
+def test_its_tests_pass(commands: Commands, shop: Path) -> None:
+    environment = commands.environment()
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio"]
+    ended = subprocess.run(tests, cwd=shop, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert " passed" in ended.stdout
+
+
+def test_it_runs(commands: Commands, shop: Path, dsn: str) -> None:
+    order = {"key": "orders.eu.7", "data": {"id": 7, "items": ["a hat"]}}
+    running = commands("run", "web_shop.service:app", HEADRACE_DATABASE=dsn, WEB_SHOP_REGION="eu", directory=shop)
+    running.line("ship on orders (orders.eu.>)")
+    publishing = commands("publish", "orders", "--create", "--database", dsn)
+    publishing.write(json.dumps(order) + "\n")
+    running.line("order 7 is on its way: T00000007-1")
+    publishing.send(signal.SIGINT)
+    running.send(signal.SIGTERM)
+    assert running.end() == 0
+
+
+def test_a_wrong_setting_is_told(commands: Commands, shop: Path) -> None:
+    running = commands("run", "web_shop.service:app", WEB_SHOP_REGOIN="eu", directory=shop)
+    assert running.end() == 78
+    assert "WEB_SHOP_REGION" in running.lines[-1]
+
+
+def test_what_is_there_is_not_overwritten(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = _texts(shop)
+    assert call(["new", "web-shop"]) == 73
+    assert "not an empty directory" in capsys.readouterr().err
+    assert _texts(shop) == before
+
+
+def test_an_empty_directory_may_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("shop").mkdir()
+    assert call(["new", "shop"]) == 0
+    assert Path("shop/shop/service.py").is_file()
+
+
+def test_a_directory_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.copytree", full)
+    assert call(["new", "shop"]) == 73
+    assert "No space left" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["", "Shop", "9shop", "a b", "../x", "a--b", "json", "class", "headrace", "tests", "ä"]
+)
+def test_names_that_cannot_be(name: str) -> None:
+    with pytest.raises(UsageProblem):
+        package_name(name)
+
+
+def test_the_checkout_and_an_installed_package_both_have_it() -> None:
+    assert (template() / "my_service" / "service.py").is_file()
