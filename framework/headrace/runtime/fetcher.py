@@ -59,6 +59,7 @@ class Fetcher:
         self._begun = 0
         self._ended = anyio.Event()  # the next lease call to end sets it
         self._dry_since = 0  # the number of the last call, if it found nothing and nothing will fall due
+        self._watched = 0  # how many wait for it to be dry
         self.deaf = True
         self.leased = 0
 
@@ -69,6 +70,8 @@ class Fetcher:
     def room(self) -> None:
         """Fewer messages wait, or are unsettled: there may be room for more."""
         self._room.set()
+        if self._watched and not self._custody.held:
+            self.wake()  # who waits for the end needn't wait for the poll as well
 
     def stop(self) -> None:
         """Lease nothing more. A call under way ends first: what it brings would otherwise wait for its expiry."""
@@ -156,5 +159,9 @@ class Fetcher:
         """Wait until there is nothing left: to lease, in work, to settle, or to retry; or until it is stopped."""
         asked = self._begun
         self.wake()
-        while not (self._dry_since > asked and not self._custody.held) and not self._stopping:
-            await self._ended.wait()
+        self._watched += 1
+        try:
+            while not (self._dry_since > asked and not self._custody.held) and not self._stopping:
+                await self._ended.wait()
+        finally:
+            self._watched -= 1

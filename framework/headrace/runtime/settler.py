@@ -89,6 +89,8 @@ class Settler:
         self._report(lost, self._custody.settled(parcel, lost))
         self._lanes.confirm(parcel.keys)
         self.fetcher.room()
+        if parcel.keys:
+            self.fetcher.wake()  # what went back may be due before the poll comes round
 
     def _report(self, lost: list[Lost], leases: list[Lease]) -> None:
         for lease in leases:
