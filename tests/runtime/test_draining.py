@@ -1,0 +1,233 @@
+"""What becomes of messages when the app is stopped."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from headrace import App, Message, StoreUnavailable, store
+from tests.runtime.running import WITHIN, Gate, consumer, eventually, numbered, parked, running
+
+
+async def left(app: App) -> tuple[int, int, dict[int, int]]:
+    """Messages in flight and dead, and the attempts of those that wait, by their seq."""
+    info = await consumer(app, "ship")
+    return info.in_flight, info.dead_letters, {row["seq"]: row["attempts"] for row in await parked(app)}
+
+
+@asynccontextmanager
+async def at_work(app: App, keys: str, ready: Any) -> AsyncIterator[None]:
+    """The app connected, with messages published; inside the block it works on them, and the block ends when it has ended."""
+    async with app:
+        await store.create_stream(app.database, "orders")
+        await app.publish_many("orders", numbered(keys))
+        with anyio.fail_after(WITHIN):
+            async with anyio.create_task_group() as group:
+                group.start_soon(app.run)
+                await ready()
+                yield
+
+
+@pytest.mark.asyncio
+async def test_running_handlers_finish_and_what_never_started_is_given_back_uncounted(dsn: str) -> None:
+    app, gate = App(dsn), Gate()
+
+    @app.consumer("orders", concurrency=2)
+    async def ship() -> None:
+        await gate.wait()
+
+    async with app:
+        async with at_work(app, "aabbcd", lambda: gate.until(2)):
+            await eventually(lambda: leased(app, 6))
+            app.stop()
+            await eventually(lambda: all_given_back(app, 4))
+            assert gate.inside == 2
+            gate.open()
+        assert await left(app) == (0, 0, {2: 0, 4: 0, 5: 0, 6: 0})
+
+
+async def leased(app: App, count: int) -> bool:
+    await app.database.fetchval("select 1")
+    return bool(app.statistics()["consumers"]["orders:ship"]["leased"] == count)
+
+
+async def all_given_back(app: App, count: int) -> bool:
+    return len(await parked(app)) == count
+
+
+@pytest.mark.asyncio
+async def test_what_was_given_back_is_handled_by_the_next_process_in_order(dsn: str) -> None:
+    seen: list[tuple[int, int]] = []
+    gate = Gate()
+
+    def make() -> App:
+        app = App(dsn)
+
+        @app.consumer("orders", concurrency=1)
+        async def ship(number: int, message: Message) -> None:
+            seen.append((number, message.attempt))
+            await gate.wait()
+
+        return app
+
+    async with at_work(first := make(), "aaaa", lambda: gate.until(1)):
+        await eventually(lambda: leased(first, 3))
+        first.stop()
+        await eventually(lambda: all_given_back(first, 2))
+        gate.open()
+    async with running(second := make()):
+        await second.idle()
+    assert seen == [(1, 1), (2, 1), (3, 1), (4, 1)]
+
+
+@pytest.mark.asyncio
+async def test_a_second_stop_stops_the_handlers_and_gives_back_their_messages(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, gate = App(dsn), Gate()
+
+    @app.consumer("orders", concurrency=2)
+    async def ship() -> None:
+        await gate.wait()
+
+    async with app:
+        async with at_work(app, "aabc", lambda: gate.until(2)):
+            app.stop()
+            app.stop()
+        assert gate.inside == 0
+        assert await left(app) == (0, 0, {1: 0, 2: 0, 3: 0, 4: 0})
+    assert "ship: 2 handlers were stopped at once; their messages are given back" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_handlers_have_the_shutdown_timeout_to_finish(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    app, gate = App(dsn, shutdown_timeout="50ms"), Gate()
+
+    @app.consumer("orders", concurrency=1)
+    async def ship(number: int, message: Message) -> None:
+        await gate.wait()
+
+    async with app:
+        async with at_work(app, "ab", lambda: gate.until(1)):
+            app.stop()
+        assert await left(app) == (0, 0, {1: 0, 2: 0})
+    assert "ship: 1 handlers were stopped after shutdown_timeout=0.05s" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_a_message_that_its_handler_has_acked_itself_is_not_given_back(dsn: str) -> None:
+    app, gate = App(dsn), Gate()
+
+    @app.consumer("orders", concurrency=1)
+    async def ship(message: Message) -> None:
+        await message.ack()
+        await gate.wait()
+
+    async with app:
+        async with at_work(app, "aa", lambda: gate.until(1)):
+            app.stop()
+            app.stop()
+        assert await left(app) == (0, 0, {2: 0})
+
+
+@pytest.mark.asyncio
+async def test_a_plain_function_is_waited_for_and_its_outcome_counts(dsn: str) -> None:
+    app = App(dsn)
+    inside, go = anyio.Event(), threading.Event()
+
+    @app.consumer("orders", concurrency=1)
+    def ship() -> None:
+        anyio.from_thread.run_sync(inside.set)
+        assert go.wait(WITHIN)
+
+    async with app:
+        async with at_work(app, "aa", inside.wait):
+            app.stop()
+            app.stop()
+            await eventually(lambda: all_given_back(app, 1))
+            go.set()
+        assert await left(app) == (0, 0, {2: 0})
+
+
+@pytest.mark.asyncio
+async def test_a_handler_that_fails_during_the_drain_has_failed(dsn: str) -> None:
+    app, gate = App(dsn), Gate()
+
+    @app.consumer("orders", concurrency=1, backoff="1h")
+    async def ship() -> None:
+        await gate.wait()
+        raise ValueError
+
+    async with app:
+        async with at_work(app, "ab", lambda: gate.until(1)):
+            app.stop()
+            await eventually(lambda: all_given_back(app, 1))
+            gate.open()
+        assert await left(app) == (0, 0, {1: 1, 2: 0})
+
+
+@pytest.mark.asyncio
+async def test_an_app_that_is_stopped_before_it_has_begun_ends(dsn: str) -> None:
+    app = App(dsn)
+
+    @app.consumer("orders")
+    async def ship() -> None: ...
+
+    async with running(app):
+        pass
+    async with running(app):
+        app.stop()
+        app.stop()
+    async with running(app):
+        app.stop()
+        await app.idle()  # nothing more will be done, so there is nothing to wait for
+    assert app.statistics() == {}
+
+
+@pytest.mark.asyncio
+async def test_the_end_of_the_block_drains(dsn: str) -> None:
+    app, gate = App(dsn), Gate()
+
+    @app.consumer("orders", concurrency=1)
+    async def ship() -> None:
+        await gate.wait()
+
+    async with app:
+        async with anyio.create_task_group() as group, running(app):
+            await app.publish_many("orders", numbered("ab"))
+            await gate.until(1)
+
+            async def open_when_given_back() -> None:
+                await eventually(lambda: all_given_back(app, 1))
+                gate.open()
+
+            group.start_soon(open_when_given_back)
+        assert await left(app) == (0, 0, {2: 0})
+
+
+@pytest.mark.asyncio
+async def test_a_drain_waits_only_so_long_for_a_database_that_is_away(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("headrace.runtime.drain.LAST_SETTLE", 0.1)
+    app, gate = App(dsn), Gate()
+
+    async def away(*_: Any) -> None:
+        raise StoreUnavailable("away")
+
+    @app.consumer("orders", concurrency=1)
+    async def ship() -> None:
+        await gate.wait()
+
+    async with app:
+        async with at_work(app, "a", lambda: gate.until(1)):
+            monkeypatch.setattr(store, "settle", away)
+            app.stop()
+            gate.open()
+        assert (await left(app))[0] == 1
+    assert "ship: 1 messages could not be settled; they come again after their lease" in caplog.text

@@ -1,0 +1,369 @@
+"""Leases in a worker's hands: extended, lost, and leased without anybody knowing."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import anyio
+import pytest
+
+from headrace import App, Message, StoreUnavailable, store
+from headrace.model.outcomes import Settlement
+from headrace.model.records import Batch, Lost
+from tests.runtime.running import Gate, Seen, consumer, eventually, numbered, running, seek
+
+
+@pytest.fixture
+def app(dsn: str) -> App:
+    return App(dsn)
+
+
+def statistics(app: App) -> dict[str, Any]:
+    found: dict[str, Any] = app.statistics()["consumers"]["orders:ship"]
+    return found
+
+
+async def settled_everything(app: App) -> None:
+    """Nothing is left behind: no lease, nothing parked or dead, nothing held."""
+    info = await consumer(app, "ship")
+    assert (info.lag, info.in_flight, info.parked, info.dead_letters) == (0, 0, 0, 0)
+    held = statistics(app)
+    assert (held["held"], held["leases"], held["waiting"], held["closed"]) == (0, 0, 0, 0)
+
+
+@pytest.mark.asyncio
+async def test_leases_are_extended_while_a_handler_takes_longer_than_ack_wait(app: App) -> None:
+    attempts: list[int] = []
+
+    async def expiry() -> float:
+        found: float = await app.database.fetchval(
+            "select extract(epoch from min(expires_at))::float8 from headrace.leases"
+        )
+        return found
+
+    @app.consumer("orders", ack_wait="200ms")
+    async def ship(message: Message) -> None:
+        attempts.append(message.attempt)
+        first = await expiry()
+        while await expiry() < first + 0.5:
+            await anyio.lowlevel.checkpoint()
+
+    async with running(app):
+        await app.publish("orders", "a", 1)
+        await app.idle()
+        await settled_everything(app)
+    assert attempts == [1]
+
+
+@pytest.mark.asyncio
+async def test_what_waits_behind_a_long_handler_is_still_ours_when_its_turn_comes(app: App) -> None:
+    attempts: list[tuple[int, int]] = []
+
+    async def extended_past(moment: float) -> Any:
+        return await app.database.fetchval(
+            "select bool_and(expires_at > to_timestamp($1)) from headrace.leases", moment
+        )
+
+    @app.consumer("orders", ack_wait="200ms")
+    async def ship(number: int, message: Message) -> None:
+        attempts.append((number, message.attempt))
+        if number == 1:
+            began = message.lease.deadline
+            while message.lease.deadline < began + 0.4:
+                await app.database.fetchval("select 1")
+
+    async with running(app):
+        await app.publish_many("orders", numbered("aaa"))
+        await app.idle()
+    assert attempts == [(1, 1), (2, 1), (3, 1)]
+
+
+@pytest.mark.asyncio
+async def test_after_a_seek_in_mid_flight_stale_acks_count_for_nothing_and_what_waited_is_not_started(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate()
+    seen: list[tuple[int, int]] = []
+
+    @app.consumer("orders", ack_wait="200ms", concurrency=1)
+    async def ship(number: int, message: Message) -> None:
+        seen.append((number, message.attempt))
+        await gate.wait()
+
+    async with running(app):
+        await app.publish_many("orders", numbered("aaa"))
+        await gate.until(1)
+        await seek(app, "ship")
+        await eventually(lambda: lost_something(app))
+        gate.open()
+        await app.idle()
+        await settled_everything(app)
+    assert seen == [(1, 1), (1, 1), (2, 1), (3, 1)]
+    assert "leases were lost (a pause longer than ack_wait=0.2s, or a seek); their messages come again" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_an_ack_for_a_lease_that_a_seek_ended_changes_nothing_and_is_said_in_the_log(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[int] = []
+
+    @app.consumer("orders")
+    async def ship(number: int) -> None:
+        seen.append(number)
+        if len(seen) == 1:
+            await seek(app, "ship")
+
+    async with running(app):
+        await app.publish_many("orders", numbered("ab"))
+        await app.idle()
+        await settled_everything(app)
+    assert sorted(seen) in ([1, 1, 2], [1, 1, 2, 2])
+    assert "outcomes was lost before they were settled" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_a_message_that_another_worker_got_meanwhile_is_not_settled_by_the_first(dsn: str) -> None:
+    """A worker that froze: its lease expires, another one gets the message, and the late ack must not end that."""
+    frozen, other = App(dsn), App(dsn)
+    frozen_gate, other_gate = Gate(), Gate()
+    attempts: list[int] = []
+
+    def ship_with(gate: Gate) -> Any:
+        async def ship(message: Message) -> None:
+            attempts.append(message.attempt)
+            await gate.wait()
+
+        return ship
+
+    for app, gate in ((frozen, frozen_gate), (other, other_gate)):
+        app.consumer("orders", concurrency=1, max_ack_pending=1)(ship_with(gate))
+
+    async with running(frozen):
+        await frozen.publish("orders", "a", 1)
+        await frozen_gate.until(1)
+        await frozen.database.fetchval("update headrace.leases set expires_at = clock_timestamp() - interval '1 s'")
+        async with running(other):
+            await other_gate.until(1)
+            frozen_gate.open()
+            await eventually(lambda: lost_something(frozen))
+            assert (await consumer(other, "ship")).in_flight == 1, "it is the other's"
+            other_gate.open()
+            await other.idle()
+            await settled_everything(other)
+    assert attempts == [1, 2]
+
+
+async def lost_something(app: App) -> bool:
+    await app.database.fetchval("select 1")
+    return bool(statistics(app)["lost"])
+
+
+# --- answers that are lost
+
+
+class LostAnswers:
+    """Calls of a verb that are done, but whose answer is lost; or that are never done."""
+
+    def __init__(self, verb: Any, times: int, *, done: bool = True) -> None:
+        self.verb = verb
+        self.left = times
+        self.done = done
+        self.lost = Seen()
+
+    async def __call__(self, *args: Any, **more: Any) -> Any:
+        if not self.left:
+            return await self.verb(*args, **more)
+        if not self.done:
+            self.left -= 1
+            raise StoreUnavailable("the call was lost")
+        answer = await self.verb(*args, **more)
+        if isinstance(answer, Batch) and answer.lease_id is None:
+            return answer
+        self.left -= 1
+        self.lost.note(answer)
+        raise StoreUnavailable("the answer was lost")
+
+
+@pytest.mark.asyncio
+async def test_what_was_leased_by_a_call_whose_answer_is_lost_is_reclaimed_and_handled_at_once(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lossy = LostAnswers(store.lease, 3)
+    monkeypatch.setattr(store, "lease", lossy)
+    seen: list[tuple[int, int]] = []
+
+    @app.consumer("orders", ack_wait="1h")
+    async def ship(number: int, message: Message) -> None:
+        seen.append((number, message.attempt))
+
+    async with running(app):
+        await app.publish_many("orders", numbered("aaa"))
+        await app.idle()
+        await settled_everything(app)
+    assert lossy.left == 0
+    assert seen == [(1, 1), (2, 1), (3, 1)]
+
+
+@pytest.mark.asyncio
+async def test_what_is_at_work_is_not_reclaimed_with_a_lost_lease_call(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+    seen: list[int] = []
+
+    @app.consumer("orders", ack_wait="1h")
+    async def ship(number: int) -> None:
+        seen.append(number)
+        await gate.wait()
+
+    async with running(app):
+        await app.publish("orders", "a", 1)
+        await gate.until(1)
+        lossy = LostAnswers(store.lease, 1)
+        monkeypatch.setattr(store, "lease", lossy)
+        await app.publish_many("orders", [("a", 2), ("b", 3)])
+        await gate.until(2)
+        assert seen == [1, 3]
+        gate.open()
+        await app.idle()
+        await settled_everything(app)
+    assert lossy.left == 0
+    assert seen == [1, 3, 2]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("done", [True, False], ids=["the answer is lost", "the call is lost"])
+async def test_a_settle_that_is_lost_is_tried_again_and_nothing_is_handled_twice(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, done: bool
+) -> None:
+    caplog.set_level(logging.INFO, "headrace")
+    lossy = LostAnswers(store.settle, 2, done=done)
+    monkeypatch.setattr(store, "settle", lossy)
+    seen: list[tuple[int, int]] = []
+
+    @app.consumer("orders", backoff=0)
+    async def ship(number: int, message: Message) -> None:
+        seen.append((number, message.attempt))
+        if (number, message.attempt) == (2, 1):
+            raise ValueError
+
+    async with running(app):
+        await app.publish_many("orders", numbered("aaab"))
+        await app.idle()
+        await settled_everything(app)
+    assert lossy.left == 0
+    assert sorted(seen) == [(1, 1), (2, 1), (2, 2), (3, 1), (4, 1)]
+    assert "ship: settling waits: the " in caplog.text
+    assert "ship: settling goes on" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_a_lease_that_was_partly_settled_when_the_answer_was_lost_goes_on(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lossy = LostAnswers(store.settle, 1)
+    monkeypatch.setattr(store, "settle", lossy)
+    go = anyio.Event()
+    seen: list[tuple[int, int]] = []
+
+    @app.consumer("orders", concurrency=1, ack_wait="1h")
+    async def ship(number: int, message: Message) -> None:
+        seen.append((number, message.attempt))
+        if number == 2:
+            await go.wait()
+
+    async with app:
+        await store.create_stream(app.database, "orders")
+        await app.publish_many("orders", numbered("aaa"))
+        async with running(app):
+            await lossy.lost.until(1)  # the ack of the first, which did not wait for the others
+            go.set()
+            await app.idle()
+            await settled_everything(app)
+    assert seen == [(1, 1), (2, 1), (3, 1)]
+
+
+@pytest.mark.asyncio
+async def test_acks_of_one_lease_are_told_by_its_id_alone(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Settlement] = []
+    real = store.settle
+
+    async def settle(executor: store.Executor, consumer: int, settlement: Settlement) -> list[Lost]:
+        told.append(settlement)
+        return await real(executor, consumer, settlement)
+
+    monkeypatch.setattr(store, "settle", settle)
+
+    @app.consumer("orders", concurrency=50)
+    async def ship() -> None: ...
+
+    async with app:
+        await store.create_stream(app.database, "orders")
+        await app.publish_many("orders", numbered(f"k{n}" for n in range(100)))
+        async with running(app):
+            await app.idle()
+    assert [len(settlement.leases) for settlement in told] == [0] * len(told)
+
+
+# --- weather
+
+
+@pytest.mark.asyncio
+async def test_work_goes_on_when_every_connection_is_killed_and_nothing_is_lost(dsn: str) -> None:
+    app = App(dsn)
+    killer = store.Database(dsn, application_name="killer")
+    firsts: dict[str, list[int]] = {}
+
+    @app.consumer("orders", concurrency=8, ack_wait="2s", backoff=0)
+    async def ship(number: int, message: Message) -> None:
+        seen = firsts.setdefault(message.key, [])
+        if number not in seen:
+            seen.append(number)
+        if number % 60 == 0:
+            await killer.fetch(
+                """select pg_terminate_backend(pid) from pg_stat_activity
+                   where datname = current_database() and application_name = 'headrace'"""
+            )
+
+    await killer.open()
+    try:
+        async with running(app):
+            await app.publish_many("orders", [(f"k{number % 7}", number) for number in range(1, 301)])
+            await app.idle()
+            await settled_everything(app)
+    finally:
+        await killer.close()
+    assert firsts == {f"k{place}": list(range(place or 7, 301, 7)) for place in range(7)}
+
+
+@pytest.mark.asyncio
+async def test_a_handler_goes_on_while_the_store_is_away_and_its_ack_arrives_afterwards(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = True
+    refused = Seen()
+    real = store.settle
+
+    async def settle(*args: Any) -> list[Lost]:
+        if away:
+            refused.note(args)
+            raise StoreUnavailable("away")
+        return await real(*args)
+
+    monkeypatch.setattr(store, "settle", settle)
+    seen: list[int] = []
+
+    @app.consumer("orders", max_ack_pending=3)
+    async def ship(number: int) -> None:
+        seen.append(number)
+
+    async with running(app):
+        await app.publish_many("orders", numbered("abcdef"))
+        await refused.until(2)
+        assert len(seen) == 3, "while nothing can be settled, no more is leased than may be unsettled"
+        away = False
+        await app.idle()
+        await settled_everything(app)
+    assert sorted(seen) == [1, 2, 3, 4, 5, 6]

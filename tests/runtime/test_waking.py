@@ -1,0 +1,129 @@
+"""How a consumer at rest learns that there is something to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from headrace import App, Message, Retry, store
+from headrace.flow import demand
+from tests.runtime.running import Seen, eventually, running
+
+FOREVER = 1000.0
+
+
+@pytest.fixture
+def app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> App:
+    """An app whose consumers look again only when they are woken, or when something falls due."""
+    for bound in ("SHORTEST", "LONGEST", "DEAF"):
+        monkeypatch.setattr(demand, bound, FOREVER)
+    return App(dsn)
+
+
+async def at_rest(app: App) -> None:
+    """Wait until the consumer has said that it waits, and has looked once more since."""
+    await eventually(lambda: app.database.fetchval("select count(*) from headrace.waiting"))
+    await app.idle()
+
+
+def consuming(app: App, seen: Seen) -> None:
+    @app.consumer("orders")
+    async def ship(number: int) -> None:
+        seen.note(number)
+
+
+@pytest.mark.asyncio
+async def test_a_consumer_at_rest_is_woken_by_what_another_process_publishes(
+    app: App, database: store.Database
+) -> None:
+    seen = Seen()
+    consuming(app, seen)
+    async with running(app):
+        await at_rest(app)
+        for number in range(1, 6):
+            await store.publish(database, "orders", "a", str(number))
+            await seen.until(number)
+
+
+@pytest.mark.asyncio
+async def test_a_consumer_at_rest_is_woken_when_a_transaction_that_published_commits(
+    app: App, database: store.Database
+) -> None:
+    seen = Seen()
+    consuming(app, seen)
+    async with running(app):
+        await at_rest(app)
+        async with database.transaction() as connection:
+            await app.publish("orders", "a", 1, connection=connection)
+            await app.idle()
+            assert seen.notes == []
+        await seen.until(1)
+
+
+@pytest.mark.asyncio
+async def test_a_process_wakes_its_own_consumers_though_it_hears_no_notification(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def deaf(_database: store.Database, _notify: Callable[[int], None], _ready: Callable[[], None]) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(store, "listen", deaf)
+    seen = Seen()
+    consuming(app, seen)
+    async with running(app):
+        await app.idle()
+        await app.publish("orders", "a", 1)
+        await seen.until(1)
+        await app.publish_many("orders", [("b", 2)])
+        await seen.until(2)
+
+
+@pytest.mark.asyncio
+async def test_who_hears_nothing_asks_nobody_to_notify(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def deaf(*_: Any) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(store, "listen", deaf)
+    consuming(app, Seen())
+    async with running(app):
+        await app.idle()
+        await app.idle()
+        assert await app.database.fetchval("select count(*) from headrace.waiting") == 0
+
+
+@pytest.mark.asyncio
+async def test_a_retry_comes_when_it_is_due_though_nobody_says_so(app: App) -> None:
+    seen: list[int] = []
+
+    @app.consumer("orders")
+    async def ship(message: Message) -> Retry | None:
+        seen.append(message.attempt)
+        return Retry(after="50ms") if message.attempt < 3 else None
+
+    async with running(app):
+        await app.publish("orders", "a", 1)
+        await app.idle()
+    assert seen == [1, 2, 3]
+
+
+@pytest.mark.asyncio
+async def test_a_consumer_hears_again_after_its_listening_connection_was_cut(
+    app: App, database: store.Database
+) -> None:
+    seen = Seen()
+    consuming(app, seen)
+    async with running(app):
+        await at_rest(app)
+        listener = "select pid from pg_stat_activity where datname = current_database() and query like 'LISTEN %'"
+        (cut,) = await database.fetch(listener)
+        await database.fetchval("select pg_terminate_backend($1)", cut["pid"])
+
+        async def hears_again() -> bool:
+            return {row["pid"] for row in await database.fetch(listener)} - {cut["pid"]} != set()
+
+        await eventually(hears_again)
+        await store.publish(database, "orders", "a", "1")
+        await seen.until(1)
