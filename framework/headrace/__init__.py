@@ -10,7 +10,8 @@ from headrace import App, Message
 Run it with `headrace run service:app`.
 """
 
-from headrace.app.app import App
+from typing import TYPE_CHECKING, Any
+
 from headrace.model.errors import (
     ConfigurationError,
     EmbeddedPostgresError,
@@ -28,7 +29,10 @@ from headrace.model.errors import (
 )
 from headrace.model.outcomes import Reject, Retry
 from headrace.model.specs import Backoff
-from headrace.runtime.message import Message
+
+if TYPE_CHECKING:
+    from headrace.app.app import App
+    from headrace.runtime.message import Message
 
 __all__ = [
     "App",
@@ -50,3 +54,15 @@ __all__ = [
     "UnknownConsumer",
     "UnknownStream",
 ]
+
+# These bring the database driver and the event loop along, which the command line doesn't need to show its help.
+_LAZY = {"App": "headrace.app.app", "Message": "headrace.runtime.message"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(_LAZY[name]), name)
+    return value
