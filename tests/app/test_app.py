@@ -1,0 +1,378 @@
+"""The app: what is declared, connecting, running and stopping."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from typing import Any
+
+import anyio
+import pytest
+
+from headrace import App, Backoff, ConfigurationError, InvalidFilter, InvalidInput, StoreUnavailable, store
+from tests.runtime.running import WITHIN, Gate, Seen, consumer, eventually, numbered, parked, running
+
+
+@pytest.fixture
+def app(dsn: str) -> App:
+    return App(dsn)
+
+
+async def nothing() -> None: ...
+
+
+# --- what is declared
+
+
+def test_two_handlers_of_a_stream_may_not_share_a_name() -> None:
+    app = App("postgresql://nowhere")
+
+    @app.consumer("orders")
+    async def ship() -> None: ...
+
+    with pytest.raises(
+        ConfigurationError, match=r"Two handlers of 'orders' are both called 'ship'.*pass name=… to one"
+    ):
+
+        @app.consumer("orders", name="ship")
+        async def other() -> None: ...
+
+    app.consumer("returns", name="ship")(nothing)
+    app.consumer("orders", name="ship-2")(nothing)
+    assert [(made.spec.stream, made.spec.name) for made in app.consumers] == [
+        ("orders", "ship"),
+        ("returns", "ship"),
+        ("orders", "ship-2"),
+    ]
+
+
+def test_the_decorator_gives_the_function_back() -> None:
+    assert App("postgresql://nowhere").consumer("orders")(nothing) is nothing
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"name": "a b"}, "The consumer name 'a b' can't be used"),
+        ({"concurrency": 0}, "concurrency=0 of consumer 'nothing' must be a number from 1 to 10,000"),
+        ({"concurrency": (4, 2)}, r"concurrency=\(4, 2\)"),
+        ({"concurrency": "many"}, "concurrency='many' of consumer 'nothing' must be a number such as 16"),
+        ({"concurrency": 1.5}, "concurrency=1.5"),
+        ({"max_deliver": 0}, "max_deliver=0 of consumer 'nothing'"),
+        ({"ack_wait": "10ms"}, r"ack_wait=0.01 of consumer 'nothing' must be from 0.1 s to a day"),
+        ({"ack_wait": "soon"}, "ack_wait='soon' is not a duration"),
+        ({"max_ack_pending": 0}, "max_ack_pending=0"),
+        ({"backoff": []}, r"backoff=\[\] is empty"),
+        ({"backoff": "-1s"}, "backoff='-1s'"),
+        ({"on_exhausted": "forget"}, "on_exhausted='forget'"),
+        ({"timeout": 0}, "timeout=0 of consumer 'nothing' leaves no time at all"),
+    ],
+)
+def test_a_setting_that_can_not_be_is_refused_by_its_name(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        App("postgresql://nowhere").consumer("orders", **settings)(nothing)
+
+
+def test_filters_are_checked_where_they_are_written() -> None:
+    with pytest.raises(InvalidFilter, match="'>' in the middle"):
+        App("postgresql://nowhere").consumer("orders", filter="a.>.b")(nothing)
+    with pytest.raises(InvalidFilter, match="A consumer needs a filter"):
+        App("postgresql://nowhere").consumer("orders", filter=[])(nothing)
+
+
+def test_a_decorator_without_its_stream_and_other_slips_are_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"Write @app\.consumer\('orders'\)"):
+        App("postgresql://nowhere").consumer(nothing)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"streams='orders' must be a list, such as \['orders'\]"):
+        App(streams="orders")
+    with pytest.raises(ConfigurationError, match="max_connections=1 must be from 2 to 1000"):
+        App(max_connections=1)
+    with pytest.raises(ConfigurationError, match="shutdown_timeout"):
+        App(shutdown_timeout="later")
+
+
+# --- connecting
+
+
+@pytest.mark.asyncio
+async def test_declared_streams_are_created_at_start(dsn: str) -> None:
+    app = App(dsn, streams=["orders"])
+    assert app.stream("returns") == "returns"
+    for _ in range(2):
+        async with app:
+            assert [stream.name for stream in await store.streams(app.database)] == ["orders", "returns"]
+
+
+@pytest.mark.asyncio
+async def test_the_schema_is_brought_up_to_date_at_start(empty_dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "headrace")
+    async with App(empty_dsn, streams=["orders"]) as app:
+        await app.publish("orders", "a", 1)
+    assert "schema: applied migration 1 (tables)" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_a_stream_name_that_can_not_be_is_refused_at_start(dsn: str) -> None:
+    with pytest.raises(InvalidInput, match="The stream name 'My Orders' can't be used"):
+        async with App(dsn, streams=["My Orders"]):
+            pass
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("dsn", "error", "said"),
+    [
+        ("nonsense", ConfigurationError, "The database URL 'nonsense' can't be read"),
+        ("postgresql://me:secret@127.0.0.1:port/db", ConfigurationError, "postgresql://me:…@127.0.0.1:port/db"),
+        (
+            "postgresql://me:secret@127.0.0.1:1/db",
+            StoreUnavailable,
+            "postgresql://me:…@127.0.0.1:1/db can't be reached",
+        ),
+    ],
+)
+async def test_a_wrong_database_url_is_explained_without_its_password(
+    dsn: str, error: type[Exception], said: str
+) -> None:
+    app = App(dsn)
+    for _ in range(2):  # a failed start leaves nothing behind
+        with pytest.raises(error) as caught:
+            async with app:
+                pass
+        assert said in str(caught.value)
+        assert "secret" not in str(caught.value)
+
+
+@pytest.mark.asyncio
+async def test_a_database_that_is_not_there_is_a_matter_of_configuration(dsn: str) -> None:
+    missing = dsn.replace("headrace_test_", "no_such_")
+    with pytest.raises(ConfigurationError, match=r"does not exist\. Mend the database URL"):
+        async with App(missing):
+            pass
+
+
+@pytest.mark.asyncio
+async def test_the_environment_may_name_the_database(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_DATABASE", dsn)
+    async with App(streams=["orders"]) as app:
+        assert app.database.dsn == dsn
+
+
+@pytest.mark.asyncio
+async def test_an_app_may_be_entered_again_inside_itself_and_by_several_tasks(dsn: str) -> None:
+    app = App(dsn, streams=["orders"])
+
+    async def use() -> None:
+        async with app:
+            await app.publish("orders", "a", 1)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(use)
+    async with app:
+        async with app:
+            await use()
+        await app.publish("orders", "a", 1)
+        assert (await store.stream(app.database, "orders")).messages == 5
+    with pytest.raises(ConfigurationError, match="The app is not connected"):
+        _ = app.database
+
+
+# --- running
+
+
+@pytest.mark.asyncio
+async def test_what_needs_a_running_app_says_so(app: App) -> None:
+    app.stop()
+    assert app.statistics() == {}
+    with pytest.raises(ConfigurationError, match="The app is not running"):
+        await app.idle()
+    with pytest.raises(ConfigurationError, match=r"The app has no consumer: decorate a function with @app\.consumer"):
+        await app.run()
+
+
+@pytest.mark.asyncio
+async def test_an_app_runs_once_at_a_time(app: App) -> None:
+    app.consumer("orders")(nothing)
+    async with running(app):
+        for again in (app.run(), app.running().__aenter__()):
+            with pytest.raises(ConfigurationError, match="The app is already running in this process"):
+                await again
+        await app.publish("orders", "a", 1)
+        await app.idle()
+    async with running(app):  # but again, afterwards
+        await app.idle()
+
+
+@pytest.mark.asyncio
+async def test_several_apps_may_run_in_one_process(dsn: str) -> None:
+    outer, inner = App(dsn), App(dsn)
+    seen: list[str] = []
+    for app, name in ((outer, "outer"), (inner, "inner")):
+        app.consumer("orders", name=name)(noting(seen, name))
+    async with running(outer), running(inner):
+        await inner.publish("orders", "a", 1)
+        await inner.idle()
+        await outer.idle()
+    assert sorted(seen) == ["inner", "outer"]
+
+
+def noting(seen: list[str], name: str) -> Any:
+    async def handler() -> None:
+        seen.append(name)
+
+    return handler
+
+
+@pytest.mark.asyncio
+async def test_a_consumer_s_filter_chooses_and_each_consumer_has_its_own_place(app: App) -> None:
+    seen = Seen()
+
+    @app.consumer("orders", filter="orders.us.>")
+    async def american(number: int) -> None:
+        seen.note(("american", number))
+
+    @app.consumer("orders", filter=["orders.*.1", "returns"])
+    async def mixed(number: int) -> None:
+        seen.note(("mixed", number))
+
+    async with running(app):
+        await app.publish_many(
+            "orders", numbered(["orders.us.1", "orders.eu.1", "orders.us.2.x", "returns", "orders.us"])
+        )
+        await app.idle()
+    assert sorted(seen.notes) == [("american", 1), ("american", 3), ("mixed", 1), ("mixed", 2), ("mixed", 4)]
+
+
+@pytest.mark.asyncio
+async def test_a_new_consumer_begins_at_the_start_and_an_old_one_where_it_was(dsn: str) -> None:
+    seen: list[tuple[str, int]] = []
+
+    first, second = App(dsn, streams=["orders"]), App(dsn)
+    first.consumer("orders", name="old")(recording(seen, "old"))
+    second.consumer("orders", name="old")(recording(seen, "old"))
+    second.consumer("orders", name="new")(recording(seen, "new"))
+    async with running(first):
+        await first.publish("orders", "a", 1)
+        await first.idle()
+    async with running(second):
+        await second.publish("orders", "a", 2)
+        await second.idle()
+    assert sorted(seen) == [("new", 1), ("new", 2), ("old", 1), ("old", 2)]
+
+
+def recording(seen: list[tuple[str, int]], name: str) -> Any:
+    async def handler(number: int) -> None:
+        seen.append((name, number))
+
+    return handler
+
+
+@pytest.mark.asyncio
+async def test_changed_settings_are_applied_at_start_and_said_in_the_log(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headrace")
+    before, after = App(dsn), App(dsn)
+    before.consumer("orders", name="ship")(nothing)
+    after.consumer(
+        "orders", name="ship", filter="a.>", max_deliver=3, ack_wait="1m", backoff=["1s", "5s"], on_exhausted="block"
+    )(nothing)
+
+    async with running(before):
+        assert "consumer ship of orders: new, from the start of the stream" in caplog.messages
+    caplog.clear()
+    async with running(before):
+        assert caplog.messages == []
+    async with running(after):
+        settings = (await consumer(after, "ship")).settings
+        assert sorted(caplog.messages) == [
+            "consumer ship of orders: ack_wait changed from 30 to 60.0",
+            "consumer ship of orders: backoff changed from {} to {'delays': (1.0, 5.0)}",
+            "consumer ship of orders: filters changed from ['>'] to ('a.>',)",
+            "consumer ship of orders: max_deliver changed from 10 to 3",
+            "consumer ship of orders: on_exhausted changed from 'dead_letter' to 'block'",
+        ]
+    assert (settings["ack_wait"], settings["max_deliver"], settings["on_exhausted"]) == (60, 3, "block")
+    assert settings["filters"] == ["a.>"]
+
+
+@pytest.mark.asyncio
+async def test_a_backoff_changed_and_changed_back_is_the_same(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "headrace")
+    for backoff in (Backoff(base=2), Backoff(base=2), "1s", ["1s"]):
+        app = App(dsn)
+        app.consumer("orders", name="ship", backoff=backoff)(nothing)
+        async with running(app):
+            pass
+    assert len([message for message in caplog.messages if "changed" in message]) == 1
+
+
+@pytest.mark.asyncio
+async def test_statistics_tell_what_every_consumer_is_doing(app: App) -> None:
+    gate = Gate()
+
+    @app.consumer("orders", concurrency=2)
+    async def ship() -> None:
+        await gate.wait()
+
+    async with running(app):
+        await app.publish_many("orders", numbered("aab"))
+        await gate.until(2)
+        found = app.statistics()
+        ship_ = found["consumers"]["orders:ship"]
+        assert (ship_["actors"], ship_["busy"], ship_["waiting"], ship_["held"], ship_["leased"]) == (2, 2, 1, 3, 3)
+        assert 1 <= found["connections"]["open"] <= found["connections"]["max"] == 10
+        gate.open()
+        await app.idle()
+        ship_ = app.statistics()["consumers"]["orders:ship"]
+        assert (ship_["busy"], ship_["held"], ship_["acked"], ship_["leased"]) == (0, 0, 3, 3)
+
+
+# --- signals
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_drains_and_a_second_one_stops_at_once(
+    app: App, caplog: pytest.LogCaptureFixture, number: signal.Signals
+) -> None:
+    caplog.set_level(logging.INFO, "headrace")
+    gate = Gate()
+
+    @app.consumer("orders", concurrency=1)
+    async def ship() -> None:
+        await gate.wait()
+
+    async def given_back(count: int) -> bool:
+        return len(await parked(app)) == count
+
+    async with app:
+        await store.create_stream(app.database, "orders")
+        await app.publish_many("orders", numbered("aa"))
+        with anyio.fail_after(WITHIN):
+            async with anyio.create_task_group() as group:
+                group.start_soon(app.run)
+                await gate.until(1)
+                os.kill(os.getpid(), number)
+                await eventually(lambda: given_back(1))
+                assert gate.inside == 1
+                os.kill(os.getpid(), number)
+        assert await given_back(2)
+    assert f"{number.name}: draining; again to stop at once" in caplog.messages
+    assert f"{number.name}: stopping at once" in caplog.messages
+
+
+@pytest.mark.asyncio
+async def test_a_handler_may_stop_the_app_it_runs_in(app: App) -> None:
+    @app.consumer("orders")
+    async def ship() -> None:
+        app.stop()
+
+    async with app:
+        await store.create_stream(app.database, "orders")
+        await app.publish("orders", "a", 1)
+        with anyio.fail_after(WITHIN):
+            await app.run(signals=False)
+        assert (await consumer(app, "ship")).in_flight == 0
