@@ -289,8 +289,8 @@ async def test_changed_settings_are_applied_at_start_and_said_in_the_log(
         settings = (await consumer(after, "ship")).settings
         assert sorted(caplog.messages) == [
             "consumer ship of orders: ack_wait changed from 30 to 60.0",
-            "consumer ship of orders: backoff changed from {} to {'delays': (1.0, 5.0)}",
-            "consumer ship of orders: filters changed from ['>'] to ('a.>',)",
+            "consumer ship of orders: backoff changed from {} to {'delays': [1.0, 5.0]}",
+            "consumer ship of orders: filters changed from ['>'] to ['a.>']",
             "consumer ship of orders: max_deliver changed from 10 to 3",
             "consumer ship of orders: on_exhausted changed from 'dead_letter' to 'block'",
         ]
