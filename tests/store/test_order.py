@@ -148,6 +148,89 @@ async def test_a_late_message_waits_for_a_later_one_of_its_key_that_is_in_flight
     assert await reader.drain("bob") == [2]
 
 
+async def test_a_late_message_comes_before_a_later_one_of_its_key_that_comes_again(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    for limit in (1, 10):
+        reader = await declare(f"ship {limit}")
+        await reader.seek(None)
+        late = await connect()
+        transaction = late.transaction()
+        await transaction.start()
+        earlier = await store.publish(late, "orders", "a", "1")
+        later = await store.publish(database, "orders", "a", "2")
+        batch = await reader.lease()
+        assert batch.seqs == [later]
+        await transaction.commit()
+        await reader.release(batch)
+        assert await reader.drain(limit=limit) == [earlier, later]
+
+
+async def test_a_late_message_does_not_open_the_way_for_fresh_ones_past_a_retry(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    """Three of a key: the first commits late, the second waits for its retry, the third is fresh."""
+    reader = await declare()
+    late = await connect()
+    transaction = late.transaction()
+    await transaction.start()
+    await publish(late, "a")
+    await publish(database, "a")
+    await reader.nack(await reader.lease(), delay=10)
+    await transaction.commit()
+    await publish(database, "a")
+    assert await reader.drain() == [1]
+    reader.clock.advance(10)
+    assert await reader.drain() == [2, 3]
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["retry", "fresh"])
+async def test_late_messages_in_any_number_come_before_later_ones_of_their_keys(
+    database: store.Database, declare: Declare, connect: Connect, again: bool
+) -> None:
+    """More than one call may look at."""
+    reader = await declare(filters=("a", "b"))
+    late = await connect()
+    transaction = late.transaction()
+    await transaction.start()
+    await publish(late, *["unwanted"] * 25, "a")
+    await publish(database, "b" if not again else "a")
+    batch = await reader.lease(look=10)
+    await transaction.commit()
+    if again:
+        await reader.release(batch)
+    else:
+        await reader.ack_all(batch)
+        await publish(database, "a")
+    assert await reader.drain(look=10) == [26, 27 if again else 28]
+
+
+async def test_late_messages_are_let_in_when_the_window_is_full(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare(max_ack_pending=100_000)
+    late = await connect()
+    transaction = late.transaction()
+    await transaction.start()
+    await publish(late, "hot", "cold")
+    await publish(database, *["hot"] * 12_500)
+    ann = await reader.lease("ann", 1)
+    while (await reader.lease("bob", 10_000)).more:
+        pass
+    stopped = (await reader.info()).position
+    await transaction.commit()
+    await reader.release(ann)
+    batch = await reader.lease("bob", 10)
+    while not batch.seqs:
+        assert batch.more
+        batch = await reader.lease("bob", 10)
+    assert batch.seqs[0] in (1, 2)
+    assert (await reader.info()).position == stopped
+    await reader.ack_all(batch)
+    rest = [seq for seq in batch.seqs if seq != 2] + [seq for seq in await reader.drain("bob", 10_000) if seq != 2]
+    assert rest == [1, *range(3, 12_503)]
+
+
 async def test_a_hot_key_stops_the_reading_ahead_until_it_drains(database: store.Database, declare: Declare) -> None:
     reader = await declare(max_ack_pending=100_000)
     await publish(database, *["hot"] * 12_500, "cold")

@@ -30,6 +30,11 @@ class Executor(Protocol):
     async def fetchval(self, query: str, /, *args: Any) -> Any: ...
 
 
+# A call that has to be a transaction may freeze inside it, with its process, and holds locks that others wait for: a
+# consumer's, or rows of leases. Then the server ends it. There is nothing in it to wait for, so this is long.
+_BRIEFLY = "set local idle_in_transaction_session_timeout = '5s'"
+
+
 async def _keep_as_is(_: Any) -> None:
     """A pool's reset of returned connections. We change no session state, so a round trip for it would be wasted."""
 
@@ -121,6 +126,7 @@ class Database:
                 if not self.pooled:
                     return await method(connection, query, *args)
                 async with connection.transaction():
+                    await connection.execute(_BRIEFLY)
                     return await method(connection, query, *args)
 
     @asynccontextmanager

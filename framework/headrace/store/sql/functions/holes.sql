@@ -63,6 +63,51 @@ begin
     return p_cursor;
 end $$;
 
+create type headrace.admitted as (
+    cursor  headrace.cursors,   -- without the holes of those that were let in, and with a floor below them
+    count   int,                -- how many
+    until   bigint              -- what was looked at ends here, if there may be more
+);
+
+-- Late arrivals of keys that are parked are parked with them, before any of these is picked: they come first in their key.
+create function headrace.let_in(
+    p_consumer headrace.consumers, p_relation text, p_cursor headrace.cursors, p_look int
+) returns headrace.admitted
+language plpgsql as $$
+declare
+    v_late    int8multirange;
+    v_lowest  bigint;
+    v_count   int;
+    v_until   bigint;
+begin
+    execute format($sql$
+        with late as materialized (
+            select m.seq, m.hash, m.wanted from unnest($2) as hole cross join lateral (
+                select seq, hashtextextended(key, 0) as hash, %2$s as wanted from %1$s
+                where seq >= lower(hole) and seq < upper(hole) order by seq limit $4) as m
+            order by m.seq limit $4
+        ), parked as (
+            insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
+            select $1, seq, hash, 0, '-infinity' from late
+            where wanted and exists (
+                select from headrace.parked as p where p.consumer_id = $1 and p.key_hash = hash and p.seq >= $3)
+            on conflict do nothing
+            returning seq
+        )
+        select range_agg(int8range(seq, seq + 1)), min(seq), count(*),
+               (select case when count(*) >= $4 then max(seq) end from late)
+        from parked
+        $sql$, p_relation, p_consumer.condition)
+        into v_late, v_lowest, v_count, v_until
+        using p_consumer.id, p_cursor.old_holes + p_cursor.young_holes, p_cursor.parked_floor, p_look;
+    if v_late is not null then
+        p_cursor.old_holes := p_cursor.old_holes - v_late;
+        p_cursor.young_holes := p_cursor.young_holes - v_late;
+        p_cursor.parked_floor := least(p_cursor.parked_floor, v_lowest);
+    end if;
+    return row(p_cursor, v_count, v_until)::headrace.admitted;
+end $$;
+
 -- Write the cursor's next version, if it differs; see the table.
 create function headrace.move(p_cursor headrace.cursors, p_next headrace.cursors) returns void
 language plpgsql as $$

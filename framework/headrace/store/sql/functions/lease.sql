@@ -36,12 +36,14 @@ declare
     v_state     record;
     v_consumer  headrace.consumers;
     v_relation  text;
+    v_before    headrace.cursors;
     v_cursor    headrace.cursors;
     v_next      headrace.cursors;
     v_leases    record;
     v_parked    record;
     v_busy      bigint[];
     v_xmin      xid8;
+    v_admitted  headrace.admitted;
     v_picked    headrace.picked;
     v_scanned   headrace.scanned;
     v_batch     headrace.batch;
@@ -69,8 +71,8 @@ begin
     end if;
     v_consumer := v_state.consumer;
     v_relation := v_state.relation;
-    v_cursor := v_state.cursor;
-    v_next := v_cursor;
+    v_before := v_state.cursor;
+    v_cursor := v_before;
 
     -- 1. Leases: expire what is past its time, count what is out, and note the keys that others are busy with.
     loop
@@ -94,7 +96,8 @@ begin
         return v_batch;
     end if;
 
-    -- 2. Parked messages that are due and first of their key. Those of blocked keys go to the blocked ones.
+    -- 2. Parked messages that are due and first of their key. Those of blocked keys go to the blocked ones, and late arrivals
+    -- whose key is parked take their place in it first.
     select count(*) as waiting, min(seq) as lowest, min(due_at) filter (where due_at > p_now) as due_at,
            exists (select from headrace.blocked where consumer_id = p_consumer) as blocked
         into v_parked
@@ -102,9 +105,17 @@ begin
     if v_parked.blocked and v_parked.waiting > 0 and v_consumer.ordered then
         perform headrace.set_aside(p_consumer, v_cursor.parked_floor);
     end if;
+    if v_parked.waiting > 0 and v_consumer.ordered and v_cursor.old_holes + v_cursor.young_holes <> '{}' then
+        v_admitted := headrace.let_in(v_consumer, v_relation, v_cursor, p_look);
+        v_cursor := v_admitted.cursor;
+        v_parked.waiting := v_parked.waiting + v_admitted.count;
+        v_parked.lowest := least(v_parked.lowest, v_cursor.parked_floor);
+    end if;
+    v_next := v_cursor;
     if v_parked.waiting > 0 then
         v_batch.due_in := least(v_batch.due_in, extract(epoch from v_parked.due_at - p_now));
-        v_picked := headrace.pick(v_consumer, v_relation, v_cursor.parked_floor, v_room, p_bytes, v_busy, p_now);
+        v_picked := headrace.pick(v_consumer, v_relation, v_cursor.parked_floor, v_room, p_bytes, v_busy,
+                                  v_admitted.until, p_now);
         v_room := v_room - coalesce(cardinality(v_picked.seqs), 0);
         v_bytes := v_bytes - v_picked.bytes;
         v_parked.waiting := v_parked.waiting - v_picked.removed;
@@ -155,6 +166,6 @@ begin
     end if;
     v_next.lease_floor := coalesce(v_leases.floor, v_batch.lease_id, v_cursor.lease_floor);
     v_next.parked_floor := coalesce(least(v_parked.lowest, v_leases.lowest, v_scanned.seqs[1], v_scanned.waiting_seqs[1]), v_cursor.parked_floor);
-    perform headrace.move(v_cursor, v_next);
+    perform headrace.move(v_before, v_next);
     return v_batch;
 end $$;

@@ -110,10 +110,10 @@ create type headrace.picked as (
 );
 
 -- Take parked messages that are due. In an ordered consumer only with all of their key before them, so that what is taken
--- of a key is always its beginning.
+-- of a key is always its beginning; and only up to p_until, if late arrivals have been let in only so far.
 create function headrace.pick(
     p_consumer headrace.consumers, p_relation text, p_floor bigint, p_limit int, p_bytes bigint, p_busy bigint[],
-    p_now timestamptz
+    p_until bigint, p_now timestamptz
 ) returns headrace.picked
 language plpgsql as $$
 declare
@@ -125,6 +125,9 @@ begin
                                       and q.seq < p.seq and q.seq >= $2 and q.due_at > $3)';
         if p_busy is not null then
             v_ordered := v_ordered || ' and not p.key_hash = any ($4)';
+        end if;
+        if p_until is not null then
+            v_ordered := v_ordered || ' and p.seq <= $7';
         end if;
     end if;
     execute format($sql$
@@ -149,6 +152,6 @@ begin
                coalesce(sum(pg_column_size(data)), 0)
         from taken
         $sql$, v_ordered, p_relation)
-        into v_result using p_consumer.id, p_floor, p_now, p_busy, p_limit, p_bytes;
+        into v_result using p_consumer.id, p_floor, p_now, p_busy, p_limit, p_bytes, p_until;
     return v_result;
 end $$;
