@@ -252,7 +252,7 @@ class App:
             try:
                 yield self
             finally:
-                service.stop()
+                service.drain()
 
     async def run(self, *, signals: bool = True) -> None:
         """Run the consumers until `stop`, or until SIGTERM or SIGINT when `signals`; drain; a second signal stops at once.

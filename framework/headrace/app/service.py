@@ -24,6 +24,7 @@ class Service:
         self._consumers = consumers
         self._shutdown_timeout = shutdown_timeout
         self._pipelines: list[Pipeline] = []
+        self._draining = False
         self._by_stream: dict[int, list[Pipeline]] = {}
         self._by_name: dict[str, list[Pipeline]] = {}
 
@@ -78,10 +79,18 @@ class Service:
         for pipeline in self._by_name.get(stream, ()):
             pipeline.fetcher.wake()
 
-    def stop(self) -> None:
-        """Begin to drain; a second time, stop the handlers that still run."""
+    def drain(self) -> None:
+        """Begin to drain, if that has not begun."""
+        self._draining = True
         for pipeline in self._pipelines:
             pipeline.stop()
+
+    def stop(self) -> None:
+        """Begin to drain; when that has begun, stop the handlers that still run."""
+        if self._draining:
+            for pipeline in self._pipelines:
+                pipeline.hurry()
+        self.drain()
 
     async def idle(self) -> None:
         """Wait until no consumer has anything left: to lease, in work, to settle, or to retry."""

@@ -69,8 +69,10 @@ class Actors:
             await self._over.wait()
 
     def resize(self, target: int) -> None:
-        """Have `target` actors from now on."""
+        """Have `target` actors from now on; after `finish` it is too late for that."""
         assert self._group is not None
+        if self._over.is_set():
+            return
         self.target = target
         for _ in range(target - self.count):
             self.count += 1

@@ -93,10 +93,12 @@ class Pipeline:
             group.cancel_scope.cancel()
 
     def stop(self) -> None:
-        """Begin to drain; a second time, stop the handlers that still run."""
-        if self._stop.is_set():
-            self._drain.hurry()
+        """Begin to drain."""
         self._stop.set()
+
+    def hurry(self) -> None:
+        """Stop the handlers that still run."""
+        self._drain.hurry()
 
     def statistics(self) -> dict[str, Any]:
         """Counts and states of every part."""
