@@ -49,7 +49,7 @@ async def test_two_migrations_at_once_do_not_meet(empty: store.Database) -> None
     async with empty.transaction() as first:
         await first.execute(migrating._LOCK)
         second = await start(store.migrate(empty))
-        await until_blocked(first, first)
+        await until_blocked(empty, first)
         await first.execute(migrating._GROUND)
         await first.execute("insert into headrace.migrations select n, 'x', 'y' from generate_series(1, 99) as n")
     with pytest.raises(SchemaError, match="at version 99"):
