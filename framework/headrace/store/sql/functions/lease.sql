@@ -122,7 +122,8 @@ begin
     end if;
 
     -- 3. Late arrivals and fresh messages.
-    if v_room > 0 and v_bytes > 0 and v_parked.waiting < c_window then
+    -- A full window stops the reading ahead; but the parked ones wait for what has come late, if that was more than one look.
+    if v_room > 0 and v_bytes > 0 and (v_parked.waiting < c_window or v_admitted.until is not null) then
         if v_cursor.old_holes <> '{}' then
             v_xmin := pg_snapshot_xmin(pg_current_snapshot());
             v_next := headrace.suspect(v_cursor, v_relation, v_xmin, p_now);
@@ -133,7 +134,8 @@ begin
                                    v_busy, v_parked.waiting > 0, v_parked.blocked);
         v_next := headrace.advance(v_next, v_scanned);
         v_batch.looked_at := v_scanned.looked_at;
-        v_batch.more := v_scanned.looked_at >= v_look or coalesce(cardinality(v_scanned.seqs), 0) >= v_room or v_scanned.full_up;
+        v_batch.more := v_scanned.looked_at >= v_look or coalesce(cardinality(v_scanned.seqs), 0) >= v_room or v_scanned.full_up
+                        or v_admitted.until is not null;
         if v_scanned.waiting_seqs is not null then
             insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
                 select p_consumer, seq, hash, 0, '-infinity' 
