@@ -303,7 +303,7 @@ QUIETLY = settings(suppress_health_check=list(HealthCheck))
 
 
 def test_the_store_keeps_its_promises_whatever_happens_in_any_order(machine: type[Consumer]) -> None:
-    run_state_machine_as_test(machine, settings=settings(QUIETLY, max_examples=150, stateful_step_count=50))
+    run_state_machine_as_test(machine, settings=settings(QUIETLY, max_examples=100, stateful_step_count=50))
 
 
 @pytest.mark.torture

@@ -98,16 +98,17 @@ class Reader:
     async def info(self) -> ConsumerInfo:
         return await store.consumer(self.executor, self.spec.stream, self.spec.name)
 
-    async def drain(self, who: str = "ann", limit: int = 100, **bounds: Any) -> list[int]:
+    async def drain(self, who: str = "ann", limit: int = 100, *, calls: int = 10**6, **bounds: Any) -> list[int]:
         """Lease and ack until there is no more. Returns the seqs, in the order of their delivery."""
         found: list[int] = []
-        while True:
+        for _ in range(calls):
             batch = await self.lease(who, limit, **bounds)
             if batch.lease_id is not None:
                 found += batch.seqs
                 assert await self.ack_all(batch) == []
             elif not batch.more:
-                return found
+                break
+        return found
 
     async def count(self, table: str) -> int:
         """How many rows of a table of Headrace's belong to the consumer."""
