@@ -35,6 +35,11 @@ class Executor(Protocol):
 _BRIEFLY = "set local idle_in_transaction_session_timeout = '5s'"
 
 
+# What the server says when another process has just upgraded our functions and their types, and a call was looking them up:
+# no such relation (by its OID), type or function. The call has done nothing, and finds the new ones when it is made again.
+_SWEPT_AWAY = frozenset(("XX000", "42704", "42883", "42P01"))
+
+
 async def _keep_as_is(_: Any) -> None:
     """A pool's reset of returned connections. We change no session state, so a round trip for it would be wasted."""
 
@@ -122,12 +127,20 @@ class Database:
 
     async def _run(self, method: Callable[..., Any], query: str, args: tuple[Any, ...]) -> Any:
         with translated(self.dsn):
-            async with self._connection() as connection:
-                if not self.pooled:
-                    return await method(connection, query, *args)
-                async with connection.transaction():
-                    await connection.execute(_BRIEFLY)
-                    return await method(connection, query, *args)
+            try:
+                return await self._call(method, query, args)
+            except asyncpg.PostgresError as error:
+                if error.sqlstate not in _SWEPT_AWAY:
+                    raise
+            return await self._call(method, query, args)
+
+    async def _call(self, method: Callable[..., Any], query: str, args: tuple[Any, ...]) -> Any:
+        async with self._connection() as connection:
+            if not self.pooled:
+                return await method(connection, query, *args)
+            async with connection.transaction():
+                await connection.execute(_BRIEFLY)
+                return await method(connection, query, *args)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:

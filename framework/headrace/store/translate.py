@@ -98,7 +98,7 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             )
         case "3F000" | "42P01" | "42883" | "42704":
             return SchemaError(f"The database lacks Headrace's schema ({_first_line(error)}): run `headrace migrate`.")
-        case "25006" | "40001" | "40P01" | "55P03" | "57014":
+        case "25006" | "40001" | "40P01" | "55P03" | "57014" | "XX000":
             return StoreUnavailable(f"The database at {safe(dsn)} could not do it now: {_first_line(error)}.")
     # Connections (08), resources (53), shutdowns (57P), I/O errors (58).
     if state[:2] in ("08", "53", "58") or state[:3] == "57P":
