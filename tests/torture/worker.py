@@ -52,7 +52,7 @@ class Bench:
 
     async def write(self, statement: str, *args: Any) -> Any:
         assert self.pool is not None
-        async with self.pool.acquire(timeout=5) as connection:
+        async with self.pool.acquire(timeout=5) as connection, connection.transaction():
             return await connection.fetchval(statement, *args)
 
 

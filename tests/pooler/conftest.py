@@ -1,0 +1,110 @@
+"""A pgbouncer in transaction mode between the tests and their server, with three server connections for everybody."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+import pytest
+
+PROGRAM = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/sbin")
+
+_SETTINGS = """
+[databases]
+* = {target}
+
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = trust
+auth_file = {users}
+admin_users = anybody
+pool_mode = transaction
+default_pool_size = 3
+max_client_conn = 500
+server_lifetime = 1
+server_login_retry = 1
+"""
+
+
+@pytest.fixture(scope="session")
+def pooler(server_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a pgbouncer in front of the tests' server, as `host:port`."""
+    if PROGRAM is None:
+        pytest.skip("pgbouncer is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    settings = tmp_path_factory.mktemp("pgbouncer") / "pgbouncer.ini"
+    users = settings.with_name("users.txt")
+    users.write_text('"anybody" ""\n')
+    settings.write_text(_SETTINGS.format(target=_target(server_dsn), port=port, users=users))
+    with ExitStack() as stack:
+        process = stack.enter_context(
+            subprocess.Popen([PROGRAM, *_account(server_dsn), settings], stderr=subprocess.PIPE, text=True)
+        )
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if "process up" in line:
+                break
+        else:
+            raise RuntimeError(f"pgbouncer did not start: {''.join(said)}")
+        log = stack.enter_context(settings.with_name("pgbouncer.log").open("wb"))
+        stack.enter_context(subprocess.Popen(["cat"], stdin=process.stderr, stdout=log))
+        stack.callback(process.terminate)
+        yield f"127.0.0.1:{port}"
+
+
+@pytest.fixture
+def through(pooler: str) -> Callable[[str], str]:
+    """From the URL of a database to that of the same one through the pooler."""
+
+    def through(dsn: str) -> str:
+        return f"postgresql://anybody@{pooler}{urlsplit(dsn).path}"
+
+    return through
+
+
+@pytest.fixture
+def pooled_dsn(dsn: str, through: Callable[[str], str]) -> str:
+    """The URL of the test's database, through the pooler."""
+    return through(dsn)
+
+
+async def renew_connections(pooler_dsn: str) -> None:
+    """Have the pooler close its connections to the server, each as soon as it is free, and open new ones."""
+    admin = await asyncpg.connect(urlsplit(pooler_dsn)._replace(path="/pgbouncer").geturl())
+    await admin.execute("RECONNECT")
+    await admin.close()
+
+
+def _address(dsn: str) -> tuple[str, int, str]:
+    url = urlsplit(dsn)
+    named = parse_qs(url.query)
+    host = named["host"][0] if "host" in named else url.hostname or "127.0.0.1"
+    port = int(named["port"][0]) if "port" in named else url.port or 5432
+    return host, port, url.username or "postgres"
+
+
+def _target(dsn: str) -> str:
+    host, port, user = _address(dsn)
+    password = urlsplit(dsn).password
+    return f"host={host} port={port} user={user}" + (f" password={password}" if password else "")
+
+
+def _account(dsn: str) -> list[str]:
+    """As root it must become another user, one that may enter the directory of the server's socket."""
+    if os.geteuid() != 0:
+        return []
+    host, _, _ = _address(dsn)
+    return ["-u", pwd.getpwuid(Path(host).stat().st_uid).pw_name if host.startswith("/") else "nobody"]
