@@ -188,7 +188,7 @@ class LanesMachine(RuleBasedStateMachine):
         assert self.lanes.empty
 
 
-LanesMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+LanesMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestLanes = LanesMachine.TestCase
 
 

@@ -12,7 +12,7 @@ import anyio
 from headrace import App, Message, store
 from headrace.model.records import ConsumerInfo, DeadLetter
 
-WITHIN = 30.0
+WITHIN = 60.0
 """Seconds that anything here may take before it counts as hung. Nothing comes near, unless it hangs."""
 
 

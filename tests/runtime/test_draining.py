@@ -136,7 +136,8 @@ async def test_a_message_that_its_handler_has_acked_itself_is_not_given_back(dsn
 
 
 @pytest.mark.asyncio
-async def test_a_plain_function_is_waited_for_and_its_outcome_counts(dsn: str) -> None:
+async def test_a_plain_function_is_waited_for_and_its_outcome_counts(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.runtime.drain.LAST_SETTLE", WITHIN)
     app = App(dsn)
     inside, go = anyio.Event(), threading.Event()
 

@@ -61,7 +61,7 @@ async def test_a_plain_function_is_not_interrupted_but_counts_as_failed_when_it_
             if "took longer than its timeout" in record.getMessage():
                 noticed.set()
 
-    @app.consumer("orders", timeout="50ms", max_deliver=1)
+    @app.consumer("orders", timeout="500ms", max_deliver=1)
     def ship(number: int) -> None:
         if number == 1:
             assert noticed.wait(20)
@@ -77,7 +77,7 @@ async def test_a_plain_function_is_not_interrupted_but_counts_as_failed_when_it_
         logging.getLogger("headrace").removeHandler(ear)
     assert letter.seq == 1
     assert letter.error == (
-        "The handler took longer than its timeout of 0.05 s (a sync handler can't be interrupted; this was noticed when it"
+        "The handler took longer than its timeout of 0.5 s (a sync handler can't be interrupted; this was noticed when it"
         " returned)."
     )
 
@@ -101,7 +101,7 @@ async def test_a_timeout_after_the_handler_s_own_ack_stops_it_and_loses_nothing_
 async def test_a_handler_that_caught_its_cancellation_has_failed_and_harms_nobody_behind_it(app: App) -> None:
     seen: list[tuple[int, int]] = []
 
-    @app.consumer("orders", timeout="50ms", concurrency=1, backoff=0)
+    @app.consumer("orders", timeout="300ms", concurrency=1, backoff=0)
     async def ship(number: int, message: Message) -> None:
         seen.append((number, message.attempt))
         if number in (2, STRETCH) and message.attempt == 1:
@@ -125,7 +125,7 @@ async def test_a_timeout_of_one_stops_no_other(app: App) -> None:
     stopped = anyio.Event()
     attempts: list[int] = []
 
-    @app.consumer("orders", timeout="300ms", backoff="1h", concurrency=2)
+    @app.consumer("orders", timeout="1s", backoff="1h", concurrency=2)
     async def ship(number: int, message: Message) -> None:
         if number == 1:
             try:

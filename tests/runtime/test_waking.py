@@ -10,6 +10,7 @@ import pytest
 
 from headrace import App, Message, Retry, store
 from headrace.flow import demand
+from headrace.runtime import fetcher
 from tests.runtime.running import Seen, eventually, running
 
 FOREVER = 1000.0
@@ -20,6 +21,7 @@ def app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> App:
     """An app whose consumers look again only when they are woken, or when something falls due."""
     for bound in ("SHORTEST", "LONGEST", "DEAF"):
         monkeypatch.setattr(demand, bound, FOREVER)
+    monkeypatch.setattr(fetcher, "ANNOUNCE", FOREVER)
     return App(dsn)
 
 
