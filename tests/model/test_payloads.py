@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headrace.model.errors import InvalidData
 from headrace.model.payloads import encode, encode_headers, parallel
 
-texts = st.text(st.characters(exclude_categories=("Cs",)) | st.sampled_from('\0\\u0"'))
+texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('\0\\u0"'))
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
     lambda inner: st.lists(inner) | st.dictionaries(texts, inner),

@@ -130,4 +130,4 @@ async def pages_of_a_lease(reader: Reader) -> float:
         reader.clock.advance(1)
         (lease,) = await reader.executor.fetch("select lease_id from headrace.leases where consumer_id = $1", reader.id)
         await store.settle(reader.executor, reader.id, Settlement(whole=[lease[0]]), now=reader.clock.now)
-    return median(found)
+    return float(median(found))
