@@ -82,7 +82,7 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             return InvalidInput(str(error))
         case "53100":
             return StoreFull(
-                f"The disk of the database at {safe(dsn)} is full ({error}): nothing was written; make room."
+                f"The disk of the database at {safe(dsn)} is full ({_first_line(error)}): nothing was written; make room."
             )
         case "23514":
             return _CONSTRAINTS.get(getattr(error, "constraint_name", "") or "")
