@@ -1,0 +1,98 @@
+"""The disk of the database fills up, and somebody makes room."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from headrace.app.app import App
+from headrace.embedded import EmbeddedPostgres
+from headrace.model.errors import StoreFull
+from headrace.runtime.message import Message
+from tests.support import servers
+
+MEGABYTE = 1 << 20
+
+
+class Disk:
+    """A disk of 32 MB, of which a file takes 8."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ballast = path / "ballast"
+        self._ballast.write_bytes(bytes(8 * MEGABYTE))
+
+    def make_room(self) -> None:
+        self._ballast.unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    path = tmp_path / "disk"
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", path]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("only root can mount a small disk, and not everywhere")
+    try:
+        yield Disk(path)
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+@pytest.fixture
+def full_dsn(disk: Disk, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database whose tables lie on that disk. The server's log of writes does not: without it, it would stop."""
+    server = EmbeddedPostgres(tmp_path / "postgres", settings={"fsync": "off"})
+    with server.acquire() as tenancy:
+        try:
+            # The server's user must be able to come in.
+            shutil.chown(disk.path, server.status().account)
+            for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+                directory.chmod(directory.stat().st_mode | 0o011)
+            servers.run(make_database(tenancy.url, disk.path))
+            yield server.url("tiny")
+        finally:
+            server.destroy()
+
+
+async def make_database(dsn: str, path: Path) -> None:
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(f"create tablespace tiny location '{path}'")
+    await connection.execute("create database tiny tablespace tiny")
+    await connection.close()
+
+
+@pytest.mark.asyncio
+async def test_a_full_disk_loses_nothing_and_is_got_over(full_dsn: str, disk: Disk) -> None:
+    app = App(full_dsn)
+    seen: list[int] = []
+
+    @app.consumer("orders", backoff="10ms")
+    async def ship(message: Message) -> None:
+        seen.append(message.data["n"])
+
+    async with app.running():
+        published, complaint = await publish_until_full(app)
+        assert "\n" not in complaint
+        assert "is full" in complaint
+        disk.make_room()
+        await app.publish("orders", "a", {"n": published})
+        await app.idle()
+    assert seen == list(range(published + 1))
+
+
+async def publish_until_full(app: App) -> tuple[int, str]:
+    """How many messages went in, and what was said to the one that did not."""
+    for published in range(1000):
+        try:
+            await app.publish("orders", "a", {"n": published, "text": secrets.token_hex(50_000)})
+        except StoreFull as full:
+            return published, str(full)
+    raise AssertionError("a disk of 32 MB took 100 MB")
