@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -27,6 +28,17 @@ class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
     factor: float = 2.0
     limit: float = 300.0
     jitter: float = 0.5
+
+    def __post_init__(self) -> None:
+        for value in (self.base, self.factor, self.limit, *self.delays):
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigurationError(
+                    f"{self!r} can't be: its durations and its factor are finite and not negative."
+                )
+        if not 0 <= self.jitter <= 1:
+            raise ConfigurationError(
+                f"jitter={self.jitter} of a Backoff must be from 0 to 1: the share that chance may take away."
+            )
 
     def delay(self, attempt: int, chance: float) -> float:
         """Seconds to wait after `attempt` (1 is the first) has failed; `chance` is a random number from 0 to 1."""

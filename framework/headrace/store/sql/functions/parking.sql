@@ -14,16 +14,17 @@ language plpgsql as $$
 declare
     v_seqs bigint[]; v_hashes bigint[]; v_attempts int[];
 begin
-    with late as (
-        select distinct owner from headrace.leases
-        where consumer_id = p_consumer.id and lease_id >= p_floor and expires_at <= p_now
-    ), locked as materialized (
-        select lease_id from headrace.leases
-        where consumer_id = p_consumer.id and lease_id >= p_floor and owner in (select owner from late)
+    with locked as materialized (
+        -- The locked rows are the newest there are: an owner who extended in the meantime is no longer late.
+        select lease_id, owner, expires_at from headrace.leases
+        where consumer_id = p_consumer.id and lease_id >= p_floor and owner in (
+            select owner from headrace.leases
+            where consumer_id = p_consumer.id and lease_id >= p_floor and expires_at <= p_now)
         for update skip locked
     ), ended as (
         delete from headrace.leases
-        where consumer_id = p_consumer.id and lease_id in (select lease_id from locked)
+        where consumer_id = p_consumer.id
+          and lease_id in (select lease_id from locked where owner in (select owner from locked where expires_at <= p_now))
         returning seqs, hashes, attempts
     )
     select array_agg(m.seq), array_agg(m.hash), array_agg(coalesce(m.attempt, 1))
