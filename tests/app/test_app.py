@@ -376,3 +376,23 @@ async def test_a_handler_may_stop_the_app_it_runs_in(app: App) -> None:
         with anyio.fail_after(WITHIN):
             await app.run(signals=False)
         assert (await consumer(app, "ship")).in_flight == 0
+
+
+@pytest.mark.asyncio
+async def test_an_error_beside_the_running_app_comes_out_as_it_is_once_handlers_have_finished(app: App) -> None:
+    started, may_end = anyio.Event(), anyio.Event()
+
+    @app.consumer("orders")
+    async def ship() -> None:
+        started.set()
+        await may_end.wait()
+
+    async with app:
+        with pytest.raises(ZeroDivisionError):
+            async with app.running():
+                await app.publish("orders", "a", 1)
+                await started.wait()
+                may_end.set()
+                raise ZeroDivisionError
+        left = await consumer(app, "ship")
+        assert (left.lag, left.in_flight, left.parked) == (0, 0, 0)

@@ -147,10 +147,9 @@ async def test_a_bad_key_is_named_exactly(app: App, dsn: str, own: bool) -> None
             with pytest.raises(InvalidKey) as caught:
                 await app.publish("orders", key, 1, connection=given)
             assert said in str(caught.value)
-            if isinstance(key, str) and key != "\ud800":
-                with pytest.raises(InvalidKey) as caught:
-                    await app.publish_many("orders", [("good", 1), (key, 2), ("bad..too", 3)], connection=given)
-                assert said in str(caught.value)
+            with pytest.raises(InvalidKey) as caught:
+                await app.publish_many("orders", [("good", 1), (key, 2), ("bad..too", 3)], connection=given)
+            assert said in str(caught.value)
         assert await stored(app) == []
 
 

@@ -247,12 +247,18 @@ class App:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[App]:
         """Connected, and with the consumers at work in the background; at the end of the block they drain."""
-        async with self, self._serving() as service, anyio.create_task_group() as group:
-            group.start_soon(service.run)
-            try:
-                yield self
-            finally:
-                service.drain()
+        failure = None
+        async with self, self._serving() as service:
+            async with anyio.create_task_group() as group:
+                group.start_soon(service.run)
+                try:
+                    yield self
+                except Exception as error:  # the caller's: it must not cut short what handlers are doing
+                    failure = error
+                finally:
+                    service.drain()
+            if failure is not None:
+                raise failure
 
     async def run(self, *, signals: bool = True) -> None:
         """Run the consumers until `stop`, or until SIGTERM or SIGINT when `signals`; drain; a second signal stops at once.

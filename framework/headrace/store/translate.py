@@ -52,8 +52,6 @@ def translate(error: Exception, dsn: str) -> HeadraceError | None:
         return None
     if isinstance(error, asyncpg.PostgresError):
         return _from_server(error, dsn)
-    if isinstance(error, asyncpg.DataError):
-        return InvalidData(f"The database can't take that value: {error}")
     if isinstance(error, asyncpg.ClientConfigurationError):
         return ConfigurationError(
             f"The database URL {safe(dsn)!r} can't be read ({error}): write postgresql://user:password@host:5432/database."
@@ -100,6 +98,8 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             return SchemaError(f"The database lacks Headrace's schema ({_first_line(error)}): run `headrace migrate`.")
         case "25006" | "40001" | "40P01" | "55P03" | "57014" | "XX000":
             return StoreUnavailable(f"The database at {safe(dsn)} could not do it now: {_first_line(error)}.")
+    if state[:2] == "22":  # the driver's own complaints about arguments, too
+        return InvalidData(f"The database can't take that value: {_first_line(error)}.")
     # Connections (08), resources (53), shutdowns (57P), I/O errors (58).
     if state[:2] in ("08", "53", "58") or state[:3] == "57P":
         return StoreUnavailable(f"The database at {safe(dsn)} is not available: {_first_line(error)}.")
