@@ -387,12 +387,15 @@ async def test_an_error_beside_the_running_app_comes_out_as_it_is_once_handlers_
         started.set()
         await may_end.wait()
 
+    async def fail() -> None:
+        async with app.running():
+            await app.publish("orders", "a", 1)
+            await started.wait()
+            may_end.set()
+            raise ZeroDivisionError
+
     async with app:
         with pytest.raises(ZeroDivisionError):
-            async with app.running():
-                await app.publish("orders", "a", 1)
-                await started.wait()
-                may_end.set()
-                raise ZeroDivisionError
+            await fail()
         left = await consumer(app, "ship")
         assert (left.lag, left.in_flight, left.parked) == (0, 0, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import anyio
 import anyio.abc
@@ -12,13 +12,11 @@ import msgspec
 
 from headrace.flow.lanes import Lane, Lanes
 from headrace.model.outcomes import RELEASE, Failure, Reject, Retry
-from headrace.runtime.desk import Clock, Desk
+from headrace.runtime.desk import Desk
 from headrace.runtime.failures import failure_of, invalid, timed_out
 from headrace.runtime.handler import Handler
 from headrace.runtime.message import Message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from headrace.runtime.wiring import Clock
 
 STRETCH = 64
 """Messages after which an actor lets others have the event loop, if its handler never waited."""

@@ -6,21 +6,15 @@ would overtake.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from headrace.flow.custody import Custody
 from headrace.flow.lanes import Lanes
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import RELEASE, Failure
 from headrace.model.specs import Backoff
-
-if TYPE_CHECKING:
-    from headrace.runtime.keeper import Keeper
-    from headrace.runtime.message import Message
-    from headrace.runtime.settler import Settler
-
-Clock = Callable[[], float]
+from headrace.runtime.message import Message
+from headrace.runtime.wiring import Clock, Keeping, Settling
 
 
 class Desk:
@@ -31,8 +25,8 @@ class Desk:
         self._lanes = lanes
         self._custody = custody
         self._clock = clock
-        self.settler: Settler  # the two that act on it; wired by the pipeline
-        self.keeper: Keeper
+        self.settler: Settling  # the two that act on it; wired by the pipeline
+        self.keeper: Keeping
 
     def ack(self, message: Message) -> None:
         """It is done."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import repeat
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import anyio
@@ -14,13 +13,10 @@ from headrace.flow.demand import Demand, Poll
 from headrace.flow.lanes import Lanes
 from headrace.model.records import Batch
 from headrace.model.specs import ConsumerSpec
-from headrace.runtime.desk import Clock, Desk
+from headrace.runtime.desk import Desk
 from headrace.runtime.message import Message
-
-if TYPE_CHECKING:
-    from headrace.runtime.actors import Actors
-    from headrace.runtime.settler import Settler
-    from headrace.runtime.weather import Weather
+from headrace.runtime.weather import Weather
+from headrace.runtime.wiring import Acting, Clock, Settling
 
 ANNOUNCE = 10.0
 """Seconds for which a consumer that waits asks publishers to notify it. Asked again after half of it."""
@@ -36,7 +32,7 @@ class Fetcher:
 
     def __init__(
         self, database: store.Database, consumer: int, spec: ConsumerSpec, owner: UUID,
-        lanes: Lanes[Message], custody: Custody[Message], desk: Desk, actors: Actors, settler: Settler, clock: Clock,
+        lanes: Lanes[Message], custody: Custody[Message], desk: Desk, actors: Acting, settler: Settling, clock: Clock,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer

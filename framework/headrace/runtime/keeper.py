@@ -11,9 +11,9 @@ from headrace import store
 from headrace.flow.custody import Custody
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.actors import Actors
-from headrace.runtime.desk import Clock
 from headrace.runtime.message import Message
 from headrace.runtime.weather import Weather
+from headrace.runtime.wiring import Clock
 
 logger = logging.getLogger("headrace")
 

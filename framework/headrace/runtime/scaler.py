@@ -10,8 +10,8 @@ from headrace.flow.custody import Custody
 from headrace.flow.governor import INTERVAL, Governor, Sample
 from headrace.flow.lanes import Lanes
 from headrace.runtime.actors import Actors
-from headrace.runtime.desk import Clock
 from headrace.runtime.message import Message
+from headrace.runtime.wiring import Clock
 
 logger = logging.getLogger("headrace")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 import anyio
 
@@ -13,12 +12,9 @@ from headrace.flow.lanes import Lanes
 from headrace.model.errors import StoreUnavailable
 from headrace.model.records import Lost
 from headrace.model.specs import ConsumerSpec
-from headrace.runtime.desk import Clock
+from headrace.runtime.message import Message
 from headrace.runtime.weather import Weather
-
-if TYPE_CHECKING:
-    from headrace.runtime.fetcher import Fetcher
-    from headrace.runtime.message import Message
+from headrace.runtime.wiring import Clock, Fetching
 
 logger = logging.getLogger("headrace")
 
@@ -26,7 +22,7 @@ logger = logging.getLogger("headrace")
 class Settler:
     """Sends parcels until each has arrived. While it lags behind, the fetcher leases no more than may be unsettled."""
 
-    fetcher: Fetcher  # wired by the pipeline
+    fetcher: Fetching  # wired by the pipeline
 
     def __init__(
         self, database: store.Database, consumer: int, spec: ConsumerSpec,
