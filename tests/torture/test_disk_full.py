@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,16 +35,18 @@ class Disk:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    path = tmp_path / "disk"
-    path.mkdir()
+def disk() -> Iterator[Disk]:
+    path = Path(tempfile.mkdtemp(prefix="headrace-disk-"))  # not in pytest's place, which the server's user can't enter
+    path.chmod(0o755)
     command = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", path]
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+        path.rmdir()
         pytest.skip("only root can mount a small disk, and not everywhere")
     try:
         yield Disk(path)
     finally:
         subprocess.run(["umount", "-l", path], check=True)
+        path.rmdir()
 
 
 @pytest.fixture
@@ -52,10 +55,7 @@ def full_dsn(disk: Disk, tmp_path: Path) -> Iterator[str]:
     server = EmbeddedPostgres(tmp_path / "postgres", settings={"fsync": "off"})
     with server.acquire() as tenancy:
         try:
-            # The server's user must be able to come in.
             shutil.chown(disk.path, server.status().account)
-            for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-                directory.chmod(directory.stat().st_mode | 0o011)
             servers.run(make_database(tenancy.url, disk.path))
             yield server.url("tiny")
         finally:
@@ -64,9 +64,11 @@ def full_dsn(disk: Disk, tmp_path: Path) -> Iterator[str]:
 
 async def make_database(dsn: str, path: Path) -> None:
     connection = await asyncpg.connect(dsn)
-    await connection.execute(f"create tablespace tiny location '{path}'")
-    await connection.execute("create database tiny tablespace tiny")
-    await connection.close()
+    try:
+        await connection.execute(f"create tablespace tiny location '{path}'")
+        await connection.execute("create database tiny tablespace tiny")
+    finally:
+        await connection.close()
 
 
 @pytest.mark.asyncio
