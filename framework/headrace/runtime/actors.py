@@ -13,6 +13,7 @@ import msgspec
 from headrace.flow.lanes import Lane, Lanes
 from headrace.model.outcomes import RELEASE, Failure, Reject, Retry
 from headrace.runtime.desk import Desk
+from headrace.runtime.failure_log import FailureLog
 from headrace.runtime.failures import failure_of, invalid, timed_out
 from headrace.runtime.handler import Handler
 from headrace.runtime.message import Message
@@ -52,6 +53,7 @@ class Actors:
         self._lanes = lanes
         self._desk = desk
         self._clock = clock
+        self._log = FailureLog(clock)
         self._idle: deque[anyio.Event] = deque()
         self._benches: set[Bench] = set()
         self._group: anyio.abc.TaskGroup | None = None
@@ -205,6 +207,8 @@ class Actors:
         if not message.settled:
             message.settled = True
             self._desk.fail(message, failure)
+            if failure.kind != "release":
+                self._log.tell(message, failure)
 
     def statistics(self) -> dict[str, int]:
         """Actors there are, should be, and that are busy."""

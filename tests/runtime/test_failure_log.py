@@ -1,0 +1,44 @@
+"""What failures look like in the log."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from headrace.flow.custody import Lease
+from headrace.model.outcomes import Failure
+from headrace.runtime.failure_log import BURST, FailureLog
+from headrace.runtime.message import Message
+
+
+def message(seq: int) -> Message:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    return Message("orders", "ship", f"orders.{seq}", seq, 1, now, "1", None, Lease(1, 1, 0.0), seq, cast(Any, None))
+
+
+def test_a_failure_is_told_with_its_message_its_error_and_what_becomes_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    log = FailureLog(lambda: 0.0)
+    with caplog.at_level(logging.WARNING, "headrace"):
+        log.tell(message(7), Failure("retry", 1.5, "ValueError: no", "Traceback …\nValueError: no\n"))
+        log.tell(message(8), Failure("reject", None, "no items"))
+    assert caplog.messages == [
+        "ship: orders.7 (seq 7, attempt 1) failed, and comes again in 1.5 s or is exhausted: ValueError: no\n"
+        "Traceback …\nValueError: no",
+        "ship: orders.8 (seq 8, attempt 1) goes to the dead letters: no items",
+    ]
+
+
+def test_thousands_of_failures_are_counted_and_not_told_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    log = FailureLog(lambda: now)
+    with caplog.at_level(logging.WARNING, "headrace"):
+        for seq in range(5000):
+            log.tell(message(seq), Failure("retry", 1.0, "no"))
+        assert len(caplog.messages) == BURST
+        now = 1.0
+        log.tell(message(5000), Failure("retry", 1.0, "no"))
+    assert caplog.messages[BURST] == f"ship: {5000 - BURST} more messages failed"
+    assert len(caplog.messages) == BURST + 2
