@@ -16,6 +16,9 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 
+PATIENCE = 60.0
+"""Seconds that workers may take for what is left once all has been published."""
+
 Line = dict[str, Any]
 
 
@@ -52,6 +55,10 @@ class Worker:
         """Wait until `what` is true of all that it has said."""
         async with self.news:
             await self.news.wait_for(lambda: what(self.lines))
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-6000:]
 
 
 async def spawn(work: str, log: Path, **options: Any) -> Worker:
@@ -109,8 +116,7 @@ class Fleet:
             if code == 0 and self._finishing:
                 return
             if not worker.killed:
-                said = worker.log.read_text(errors="replace")[-6000:]
-                raise AssertionError(f"a worker ended by itself with {code}, and its last words were:\n{said}")
+                raise AssertionError(f"a worker ended by itself with {code}; its last words:\n{worker.last_words()}")
             worker = await self._spawn(slot)
             if self._finishing:
                 worker.finish()
@@ -171,7 +177,20 @@ class Fleet:
         self._finishing = True
         for worker in self._crew.values():
             worker.finish()
+        _, late = await asyncio.wait(self._keepers, timeout=PATIENCE)
+        if late:
+            raise AssertionError(await self._why_late())
         await asyncio.gather(*self._keepers)
+
+    async def _why_late(self) -> str:
+        for worker in self._crew.values():
+            if worker.process.returncode is None:
+                worker.send(signal.SIGUSR1)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(5):
+                        await worker.said(lambda lines: "statistics" in lines[-1])
+        states = "\n".join(f"{worker.lines[-1:]}\n{worker.last_words()}" for worker in self._crew.values())
+        return f"workers are still at work {PATIENCE:g} s after all was published:\n{states}"
 
     def lines(self) -> list[Line]:
         """Everything that anybody said."""

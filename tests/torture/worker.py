@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import random
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -125,6 +126,7 @@ async def main(options: argparse.Namespace) -> None:
         ) as bench.pool,
         app.running(),
     ):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lambda: tell(statistics=app.statistics()))
         tell(ready=True)
         await standard_input_closed()
         await app.idle()
