@@ -75,7 +75,7 @@ class PidFile:
 def observe(seat: Seat) -> tuple[Phase, PidFile | None]:
     """The server's phase, and its pid file if there is a complete one."""
     file = PidFile.read(seat)
-    if file and file.status == "ready" and _listens(file.socket):
+    if file and file.status == "ready" and _listens(file.socket) and not _is_dead(file.pid):
         return Phase.READY, file  # also when it was started by hand, and doesn't hold our lock
     return (Phase.CHANGING if locks.is_held(seat.server_lock) else Phase.DOWN), file
 
@@ -176,6 +176,20 @@ def is_postmaster(pid: int, seat: Seat) -> bool:
         return False
     answer = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return str(seat.cluster) in answer.stdout
+
+
+def _is_dead(pid: int) -> bool:
+    """Whether the process has ended, even if nobody has reaped it yet.
+
+    Who knocks at a dead server's socket may still find it open: a process that it had just forked has not closed it yet.
+    """
+    try:
+        os.stat(f"/proc/{pid}/cwd")
+    except FileNotFoundError:
+        return Path("/proc/self/cwd").exists() or not _is_alive(pid)
+    except PermissionError:
+        return False  # somebody else's, and so alive
+    return False
 
 
 def _pid_file(seat: Seat) -> Path:
