@@ -271,7 +271,7 @@ class Consumer(RuleBasedStateMachine):
             0
         ] * 4
         cursor = self.do(self.reader.cursor())
-        assert [*cursor["young_holes"], *cursor["old_holes"]] == []
+        assert list(cursor["holes"]) == []
 
     def next_batch(self) -> Batch | None:
         for _ in range(3):

@@ -27,6 +27,10 @@ class InvalidFilter(InvalidInput):
     """A filter that breaks the filter grammar; see `headrace.model.keys`."""
 
 
+class FilterTooSlow(InvalidInput):
+    """Judging messages by a condition took longer than it may, as some regular expressions do."""
+
+
 class InvalidData(InvalidInput):
     """A payload or headers that are not JSON as Postgres takes it."""
 
@@ -65,6 +69,16 @@ class StoreFull(StoreUnavailable):
     """The database's disk (or quota) is full. Nothing was written; it goes on once there is room."""
 
     exit_code = 74  # EX_IOERR
+
+
+class StreamFull(StoreFull):
+    """The stream holds its `max_storage`, and its policy lets nothing go. Nothing was written; it goes on by itself."""
+
+
+class InUse(HeadraceError):
+    """What is to be deleted has workers on it. Stop them, or insist."""
+
+    exit_code = 75  # EX_TEMPFAIL
 
 
 class EmbeddedPostgresError(HeadraceError):

@@ -1,10 +1,11 @@
-"""What a consumer is, in the settings that the database keeps for it."""
+"""What a stream and a consumer are, in the settings that the database keeps for them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
@@ -12,7 +13,14 @@ from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError
 from headrace.model.keys import check_filters
 
+if TYPE_CHECKING:
+    from headrace.model.conditions import Condition
+
 OnExhausted = Literal["dead_letter", "block", "drop"]
+DeliverPolicy = Literal["all", "new", "by_start_seq", "by_start_time", "last_per_key"]
+Retention = Literal["limits", "interest"]
+
+SMALLEST_STORAGE = 1_000_000
 
 
 class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -64,30 +72,102 @@ class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
         return cls(delays=(seconds(value, "backoff"),))
 
 
+class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stream keeps. Without any limit it keeps everything.
+
+    Args:
+        name: 1 to 48 lower-case letters, digits, `-` and `_`.
+        retention: `limits`, the ones below; or `interest`, a message stays until every consumer is done with it.
+        retain_up_to: seconds after which a message is removed.
+        retain_at_least: seconds for which a message stays, whatever the size; when that leaves no room, publishing is refused.
+        max_storage: bytes on disk, beyond which the oldest messages are removed.
+        one_message_per_key: a new message takes the place of the one before it with the same key.
+        dedupe: of a key, a payload that is unchanged is not published again (compared by SHA-256).
+        tombstones: a `null` payload deletes its key, once every consumer has been given it.
+        dedupe_window: seconds for which message ids are remembered, so that a publish that is repeated changes nothing.
+    """
+
+    name: str
+    retention: Retention = "limits"
+    retain_up_to: float | None = None
+    retain_at_least: float | None = None
+    max_storage: int | None = None
+    one_message_per_key: bool = False
+    dedupe: bool = False
+    tombstones: bool = False
+    dedupe_window: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.retention not in get_args(Retention):
+            raise ConfigurationError(f"retention={self.retention!r} of {self._who} must be 'limits' or 'interest'.")
+        for setting in ("retain_up_to", "retain_at_least"):
+            value = getattr(self, setting)
+            if value is not None and not 1 <= value <= 3_153_600_000:
+                raise ConfigurationError(f"{setting}={value} of {self._who} must be from 1 second to 100 years.")
+        if self.max_storage is not None and not SMALLEST_STORAGE <= self.max_storage <= 2**60:
+            raise ConfigurationError(
+                f"max_storage={self.max_storage} of {self._who} must be at least {SMALLEST_STORAGE:,} bytes."
+            )
+        if not 0 <= self.dedupe_window <= 30 * 86400:
+            raise ConfigurationError(f"dedupe_window={self.dedupe_window} of {self._who} must be from 0 to 30 days.")
+        self._check_contradictions()
+
+    def _check_contradictions(self) -> None:
+        if self.retain_up_to is not None and self.retain_at_least is not None and self.retain_at_least > self.retain_up_to:
+            raise ConfigurationError(
+                f"{self._who} can't keep messages for at least {self.retain_at_least:g} s and at most {self.retain_up_to:g} s:"
+                " retain_at_least must not be longer than retain_up_to."
+            )
+        if self.retention == "interest" and self.retain_up_to is not None:
+            raise ConfigurationError(
+                f"{self._who} can't keep messages until every consumer is done (retention='interest') and remove them after a"
+                " time (retain_up_to): choose one. retain_at_least keeps what is done for a while."
+            )
+        for setting in ("dedupe", "tombstones"):
+            if getattr(self, setting) and not self.one_message_per_key:
+                raise ConfigurationError(
+                    f"{setting} of {self._who} needs one_message_per_key: without it there is no earlier message to compare with or"
+                    " delete."
+                )
+
+    @property
+    def _who(self) -> str:
+        return f"the stream {self.name!r}"
+
+
 class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer's settings.
 
     Args:
         stream: the stream it reads.
         name: unique on its stream.
-        filters: a message matches if its key matches any of them.
+        filters: a message matches if its key matches any of them ...
+        where: ... and, if given, its content this condition.
         ordered: keep strict order per key.
         ack_wait: the visibility timeout, in seconds: how long a lease holds unless it is extended.
         max_ack_pending: how many messages may be leased and unsettled at one time, over all workers.
         max_deliver: attempts before a message is exhausted; -1 for no limit.
         backoff: the wait before the next attempt.
         on_exhausted: what becomes of an exhausted message: `dead_letter`; `block`, its key waits for a person; or `drop`.
+        max_waiting: how many requests may wait for messages at one time, over HTTP.
+        deliver_policy: where a new consumer begins: with `all` there is; with what is `new`; at `start_seq` (`by_start_seq`) or
+            `start_time` (`by_start_time`); or with the last message of each key (`last_per_key`), and then what is new.
     """
 
     stream: str
     name: str
     filters: tuple[str, ...] = (">",)
+    where: Condition | None = None
     ordered: bool = True
     ack_wait: float = 30.0
     max_ack_pending: int = 1000
     max_deliver: int = 10
     backoff: Backoff = Backoff()
     on_exhausted: OnExhausted = "dead_letter"
+    max_waiting: int = 20
+    deliver_policy: DeliverPolicy = "all"
+    start_seq: int | None = None
+    start_time: datetime | None = None
 
     def __post_init__(self) -> None:
         check_filters(self.filters)
@@ -106,4 +186,29 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.on_exhausted not in get_args(OnExhausted):
             raise ConfigurationError(
                 f"on_exhausted={self.on_exhausted!r} of consumer {self.name!r} must be 'dead_letter', 'block' or 'drop'."
+            )
+        if not 1 <= self.max_waiting <= 100_000:
+            raise ConfigurationError(
+                f"max_waiting={self.max_waiting} of consumer {self.name!r} must be from 1 to 100,000."
+            )
+        self._check_start()
+
+    def _check_start(self) -> None:
+        if self.deliver_policy not in get_args(DeliverPolicy):
+            raise ConfigurationError(
+                f"deliver_policy={self.deliver_policy!r} of consumer {self.name!r} must be one of"
+                f" {', '.join(map(repr, get_args(DeliverPolicy)))}."
+            )
+        for policy, setting in (("by_start_seq", "start_seq"), ("by_start_time", "start_time")):
+            given = getattr(self, setting) is not None
+            if given != (self.deliver_policy == policy):
+                raise ConfigurationError(
+                    f"Consumer {self.name!r}: deliver_policy={policy!r} and {setting} go together;"
+                    f" {setting} is {'given' if given else 'missing'}, and the policy is {self.deliver_policy!r}."
+                )
+        if self.start_seq is not None and not 1 <= self.start_seq < 2**62:
+            raise ConfigurationError(f"start_seq={self.start_seq} of consumer {self.name!r} must be 1 or more.")
+        if self.start_time is not None and self.start_time.tzinfo is None:
+            raise ConfigurationError(
+                f"start_time={self.start_time} of consumer {self.name!r} has no zone: say datetime(…, tzinfo=timezone.utc)."
             )

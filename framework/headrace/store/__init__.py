@@ -12,6 +12,7 @@ from headrace.store.catalog import (
     consumers,
     create_stream,
     declare_consumer,
+    edit_stream,
     stream,
     streams,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "dead_letters",
     "declare_consumer",
     "discard",
+    "edit_stream",
     "extend",
     "lease",
     "listen",

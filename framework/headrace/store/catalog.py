@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.model.errors import UnknownConsumer, UnknownStream
 from headrace.model.records import ConsumerInfo, StreamInfo
-from headrace.model.specs import ConsumerSpec
+from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.store.database import Executor
 
 
@@ -21,33 +21,62 @@ class Declared(msgspec.Struct, frozen=True):
     changed: dict[str, tuple[Any, Any]]
 
 
-async def create_stream(executor: Executor, name: str) -> int:
-    """Create the stream unless it exists. Returns its id. Raises `InvalidInput` for a name that can't be."""
-    stream_id: int = await executor.fetchval("select headrace.create_stream($1)", name)
+async def create_stream(executor: Executor, stream: str | StreamSpec) -> int:
+    """Create the stream unless it exists; one that does stays as it is. Returns its id.
+
+    Raises `InvalidInput` for a name that can't be.
+    """
+    spec = StreamSpec(name=stream) if isinstance(stream, str) else stream
+    stream_id: int = await executor.fetchval("select headrace.create_stream($1, $2)", spec.name, _settings(spec))
     return stream_id
+
+
+async def edit_stream(executor: Executor, spec: StreamSpec) -> None:
+    """Change what a stream keeps. Raises `UnknownStream`, and `InvalidInput` for what can't be changed."""
+    await executor.fetchval("select headrace.edit_stream($1, $2)", spec.name, _settings(spec))
+
+
+def _settings(spec: StreamSpec) -> str:
+    settings = msgspec.to_builtins(spec)
+    del settings["name"]
+    return msgspec.json.encode(settings).decode()
 
 
 async def declare_consumer(executor: Executor, spec: ConsumerSpec) -> Declared:
     """Create the consumer, or change its settings and keep its place. Raises `UnknownStream`."""
     row = await executor.fetchrow(
-        "select * from headrace.declare_consumer($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        "select * from headrace.declare_consumer($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
         spec.stream,
         spec.name,
         spec.filters,
+        _where(spec),
         spec.ordered,
         timedelta(seconds=spec.ack_wait),
         spec.max_ack_pending,
         spec.max_deliver,
         msgspec.json.encode(spec.backoff).decode(),
         spec.on_exhausted,
+        spec.max_waiting,
+        spec.deliver_policy,
+        spec.start_seq,
+        spec.start_time,
     )
     before = msgspec.json.decode(row["before"] or "null")
     return Declared(row["consumer_id"], before is None, _changes(before or {}, spec))
 
 
+def _where(spec: ConsumerSpec) -> str | None:
+    if spec.where is None:
+        return None
+    from headrace.model import conditions
+
+    return conditions.encode(spec.where)
+
+
 def _changes(before: dict[str, Any], spec: ConsumerSpec) -> dict[str, tuple[Any, Any]]:
     # By way of JSON and microseconds, since that is how the old ones were kept.
-    now = {**msgspec.json.decode(msgspec.json.encode(spec)), "ack_wait": round(spec.ack_wait, 6)}
+    where = msgspec.json.decode(_where(spec) or "null")
+    now = {**msgspec.json.decode(msgspec.json.encode(spec)), "ack_wait": round(spec.ack_wait, 6), "where": where}
     return {setting: (old, now[setting]) for setting, old in before.items() if old != now[setting]}
 
 

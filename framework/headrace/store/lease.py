@@ -45,10 +45,10 @@ async def lease(
         max_bytes,
         now,
     )
-    lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in = row
+    lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version = row
     if lease_id is None:
-        return Batch(None, [], None, [], [], [], [], looked_at, more, due_in)
-    return Batch(lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in)
+        return Batch(None, [], None, [], [], [], [], looked_at, more, due_in, version)
+    return Batch(lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version)
 
 
 async def extend(executor: Executor, consumer: int, owner: UUID, *, now: datetime | None = None) -> list[int]:

@@ -21,8 +21,8 @@ _LOCK = "select pg_advisory_xact_lock(1212498508, -1)"
 _SQL = files(__package__) / "sql"
 
 # In the order of their dependence: types before the functions that use them.
-FUNCTIONS = ("_prologue", "streams", "wake", "publish", "consumers", "parking", "scan", "holes", "lease", "settle", "seek",
-             "dead_letters", "info")  # fmt: skip
+FUNCTIONS = ("_prologue", "segments", "streams", "wake", "publish", "conditions", "consumers", "parking", "scan", "holes",
+             "lease", "settle", "seek", "replay", "operate", "dead_letters", "info", "peek", "retention")  # fmt: skip
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ def migrations() -> list[Migration]:
 
 def functions() -> str:
     """The text of all server functions."""
-    return "\n".join((_SQL / "functions" / f"{name}.sql").read_text(encoding="utf-8") for name in FUNCTIONS)
+    return "\n".join((_SQL / "functions" / f"{name}.sql").read_text(encoding="utf-8") for name in FUNCTIONS if (_SQL / "functions" / f"{name}.sql").is_file())
 
 
 async def migrate(database: Database) -> list[str]:

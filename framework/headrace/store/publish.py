@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from itertools import islice
+from typing import TypeVar
 
 from headrace.store.database import Database, Executor
+
+T = TypeVar("T")
 
 # What one statement carries at most: enough to amortise its cost, too little to trouble anybody's memory.
 CHUNK_MESSAGES = 1000
 CHUNK_CHARACTERS = 8_000_000
 
 
-async def publish(executor: Executor, stream: str, key: str, data: str, headers: str | None = None) -> int:
-    """Append one message; `data` and `headers` are JSON text. Returns its seq. Raises `UnknownStream`, `InvalidInput`."""
-    seq: int = await executor.fetchval("select headrace.publish($1, $2, $3, $4)", stream, key, data, headers)
-    return seq
+async def publish(
+    executor: Executor,
+    stream: str,
+    key: str,
+    data: str,
+    headers: str | None = None,
+    *,
+    message_id: str | None = None,
+    deliver_at: datetime | None = None,
+) -> int | None:
+    """Append one message; `data` and `headers` are JSON text.
+
+    Args:
+        message_id: within the stream's `dedupe_window` a message of the same id is not published again.
+        deliver_at: when to publish it, if that is later.
+
+    Returns:
+        Its seq: of the first time if it was published before; None if it is for later.
+
+    Raises:
+        UnknownStream, InvalidInput, StreamFull.
+    """
+    if message_id is None and deliver_at is None:
+        return await executor.fetchval("select headrace.publish($1, $2, $3, $4)", stream, key, data, headers)  # type: ignore[no-any-return]
+    return await executor.fetchval(  # type: ignore[no-any-return]
+        "select headrace.publish($1, $2, $3, $4, $5, $6)", stream, key, data, headers, message_id, deliver_at
+    )
 
 
 async def publish_many(
@@ -24,21 +51,38 @@ async def publish_many(
     keys: Sequence[str],
     data: Sequence[str],
     headers: Sequence[str | None] | None = None,
+    *,
+    message_ids: Sequence[str | None] | None = None,
+    deliver_at: Sequence[datetime | None] | None = None,
 ) -> int:
-    """Append messages in their order; the lists run in parallel. Returns how many. Raises `UnknownStream`, `InvalidInput`.
+    """Append messages in their order; the lists run in parallel; see `publish`.
+
+    Returns:
+        How many were published or are scheduled: those whose id is known, or that `dedupe` found unchanged, don't count.
 
     All or nothing only when `executor` is inside a transaction, or when there is one chunk; see `chunks`.
     """
     published = 0
+    careful = message_ids is not None or deliver_at is not None
     for start, end in chunks(data):
         published += await executor.fetchval(
-            "select headrace.publish_many($1, $2, $3, $4)",
+            "select headrace.publish_many($1, $2, $3, $4, $5, $6)" if careful else "select headrace.publish_many($1, $2, $3, $4)",
             stream,
             keys[start:end],
             data[start:end],
-            headers[start:end] if headers is not None and any(islice(headers, start, end)) else None,
+            _some(headers, start, end),
+            *((_some(message_ids, start, end), _some(deliver_at, start, end)) if careful else ()),
         )
     return published
+
+
+def _some(values: Sequence[T | None] | None, start: int, end: int) -> Sequence[T | None] | None:
+    """The slice, or None when there is nothing in it."""
+    return values[start:end] if values is not None and any(map(_is_given, islice(values, start, end))) else None
+
+
+def _is_given(value: object) -> bool:
+    return value is not None
 
 
 async def publish_all(
@@ -47,12 +91,19 @@ async def publish_all(
     keys: Sequence[str],
     data: Sequence[str],
     headers: Sequence[str | None] | None = None,
+    *,
+    message_ids: Sequence[str | None] | None = None,
+    deliver_at: Sequence[datetime | None] | None = None,
 ) -> int:
     """As `publish_many`, all or nothing."""
     if sum(1 for _ in chunks(data)) <= 1:
-        return await publish_many(database, stream, keys, data, headers)
+        return await publish_many(
+            database, stream, keys, data, headers, message_ids=message_ids, deliver_at=deliver_at
+        )
     async with database.transaction() as connection:
-        return await publish_many(connection, stream, keys, data, headers)
+        return await publish_many(
+            connection, stream, keys, data, headers, message_ids=message_ids, deliver_at=deliver_at
+        )
 
 
 def chunks(data: Sequence[str]) -> Iterator[tuple[int, int]]:

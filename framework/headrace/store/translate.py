@@ -11,12 +11,14 @@ import asyncpg
 from headrace.model.errors import (
     ConfigurationError,
     HeadraceError,
+    InUse,
     InvalidData,
     InvalidInput,
     InvalidKey,
     SchemaError,
     StoreFull,
     StoreUnavailable,
+    StreamFull,
     UnknownConsumer,
     UnknownStream,
 )
@@ -78,6 +80,10 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             return ConfigurationError(str(error))
         case "HR004":
             return InvalidInput(str(error))
+        case "HR005":
+            return StreamFull(str(error))
+        case "HR006":
+            return InUse(str(error))
         case "53100":
             return StoreFull(
                 f"The disk of the database at {safe(dsn)} is full ({_first_line(error)}): nothing was written; make room."

@@ -27,54 +27,112 @@ begin
     return '(' || array_to_string(v_conditions, ' or ') || ')';
 end $$;
 
+-- What a consumer takes, as one condition over a message's columns.
+create function headrace.condition(p_filters text[], p_where json) returns text
+language plpgsql stable as $$
+begin
+    if p_where is null then
+        return headrace.key_condition(p_filters);
+    elsif '>' = any (p_filters) then
+        return headrace.where_condition(p_where);
+    end if;
+    return headrace.key_condition(p_filters) || ' and ' || headrace.where_condition(p_where);
+end $$;
+
+-- p_deliver_policy, p_start_seq, p_start_time: where a new consumer begins; one that exists keeps its place.
 -- Returns the consumer's id, and its settings as they were before (null when it is new).
 create function headrace.declare_consumer(
     p_stream           text,
     p_name             text,
     p_filters          text[],
+    p_where            json,
     p_ordered          boolean,
     p_ack_wait         interval,
     p_max_ack_pending  int,
     p_max_deliver      int,
     p_backoff          json,
     p_on_exhausted     text,
+    p_max_waiting      int,
+    p_deliver_policy   text default 'all',
+    p_start_seq        bigint default null,
+    p_start_time       timestamptz default null,
     out consumer_id    int,
     out before         json
 )
 language plpgsql as $$
 declare
-    v_stream  int;
+    v_stream     headrace.streams;
+    v_condition  text := headrace.condition(p_filters, p_where);
 begin
-    select id into v_stream from headrace.streams where name = p_stream;
+    select * into v_stream from headrace.streams where name = p_stream;
     if not found then
         raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_stream);
     end if;
     perform pg_advisory_xact_lock(1212498508, 0);
     select c.id, headrace.consumer_settings(c) into consumer_id, before
-        from headrace.consumers c where c.stream_id = v_stream and c.name = p_name;
+        from headrace.consumers c where c.stream_id = v_stream.id and c.name = p_name;
     if not found then
-        insert into headrace.consumers (stream_id, name, filters, condition, ordered, ack_wait, max_ack_pending,
-                                        max_deliver, backoff, on_exhausted)
-            values (v_stream, p_name, p_filters, headrace.key_condition(p_filters), p_ordered, p_ack_wait, p_max_ack_pending,
-                    p_max_deliver, p_backoff, p_on_exhausted)
+        insert into headrace.consumers (stream_id, name, filters, filter_where, condition, ordered, ack_wait, max_ack_pending,
+                                        max_deliver, backoff, on_exhausted, max_waiting, deliver_policy, start_seq, start_time)
+            values (v_stream.id, p_name, p_filters, p_where, v_condition, p_ordered, p_ack_wait, p_max_ack_pending,
+                    p_max_deliver, p_backoff, p_on_exhausted, p_max_waiting, p_deliver_policy, p_start_seq, p_start_time)
             returning id into consumer_id;
         insert into headrace.cursors (consumer_id, version, position) values (declare_consumer.consumer_id, 0, 0);
+        if p_deliver_policy <> 'all' then
+            perform headrace.begin(v_stream, declare_consumer.consumer_id, v_condition, p_deliver_policy, p_start_seq, p_start_time);
+        end if;
     else
         update headrace.consumers c
-            set filters = p_filters, condition = headrace.key_condition(p_filters), ordered = p_ordered, ack_wait = p_ack_wait,
+            set filters = p_filters, filter_where = p_where, condition = v_condition, ordered = p_ordered, ack_wait = p_ack_wait,
                 max_ack_pending = p_max_ack_pending, max_deliver = p_max_deliver, backoff = p_backoff,
-                on_exhausted = p_on_exhausted, updated_at = clock_timestamp()
+                on_exhausted = p_on_exhausted, max_waiting = p_max_waiting, version = version + 1, updated_at = clock_timestamp()
             where c.id = declare_consumer.consumer_id
-              and (filters, ordered, ack_wait, max_ack_pending, max_deliver, backoff::text, on_exhausted)
+              and (filters, filter_where::text, condition, ordered, ack_wait, max_ack_pending, max_deliver, backoff::text, on_exhausted,
+                   max_waiting)
                   is distinct from
-                  (p_filters, p_ordered, p_ack_wait, p_max_ack_pending, p_max_deliver, p_backoff::text, p_on_exhausted);
+                  (p_filters, p_where::text, v_condition, p_ordered, p_ack_wait, p_max_ack_pending, p_max_deliver, p_backoff::text,
+                   p_on_exhausted, p_max_waiting);
+    end if;
+end $$;
+
+-- Put a new consumer where it is to begin.
+create function headrace.begin(
+    p_stream headrace.streams, p_consumer int, p_condition text, p_policy text, p_start_seq bigint, p_start_time timestamptz
+) returns void
+language plpgsql as $$
+declare
+    v_cursor  headrace.cursors;
+    v_first   bigint;
+begin
+    if p_policy = 'by_start_seq' then
+        perform headrace.seek(p_consumer, p_start_seq - 1);
+        return;
+    elsif p_policy = 'by_start_time' then
+        perform headrace.seek(p_consumer, headrace.seq_at(p_stream.name, p_start_time) - 1);
+        return;
+    end if;
+    perform headrace.seek(p_consumer, null);
+    if p_policy = 'last_per_key' then
+        -- What commits while this looks is in a hole of the cursor's, and comes by itself.
+        select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+        execute format($sql$
+            with last as (
+                select max(seq) as seq, hashtextextended(key, 0) as hash from %s
+                where seq <= $2 and not seq <@ $3 and (%s) group by key
+            ), added as (
+                insert into headrace.replays (consumer_id, seq, key_hash) select $1, seq, hash from last returning seq
+            )
+            select min(seq) from added
+            $sql$, p_stream.relation, p_condition)
+            into v_first using p_consumer, v_cursor.position, v_cursor.holes;
+        perform headrace.start_replay(p_consumer, v_first);
     end if;
 end $$;
 
 create function headrace.consumer_settings(c headrace.consumers) returns json
 language sql stable as $$
     select json_build_object(
-        'filters', c.filters, 'ordered', c.ordered, 'ack_wait', extract(epoch from c.ack_wait)::float8,
+        'filters', c.filters, 'where', c.filter_where, 'ordered', c.ordered, 'ack_wait', extract(epoch from c.ack_wait)::float8,
         'max_ack_pending', c.max_ack_pending, 'max_deliver', c.max_deliver, 'backoff', c.backoff,
-        'on_exhausted', c.on_exhausted)
+        'on_exhausted', c.on_exhausted, 'max_waiting', c.max_waiting)
 $$;

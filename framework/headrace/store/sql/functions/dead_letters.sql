@@ -1,58 +1,116 @@
 -- Dead letters: what became of messages that were rejected, did not fit, or failed too often; and the ways out.
 
--- Deliver dead letters again, attempts counted from zero. A key that was blocked goes on from the message that blocked it; if
--- several block it (a run that died as a whole), all of them are delivered again.
--- p_seqs: which, or null for all. Returns how many.
-create function headrace.redrive(p_consumer int, p_seqs bigint[] default null) returns bigint
+-- Those of a consumer that match, with a seq above p_above, in the order of seq. Filters and condition may be null.
+create function headrace.find_dead_letters(p_consumer int, p_filters text[], p_where json, p_above bigint, p_limit int)
+returns setof headrace.dead_letters
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
+    return query execute format(
+        'select * from headrace.dead_letters where consumer_id = $1 and seq > $2 and (%s) order by seq limit $3',
+        headrace.condition(coalesce(p_filters, '{>}'), p_where)) using p_consumer, p_above, p_limit;
+end $$;
+
+-- The seqs of those that match all that is given: seqs, a key, filters, a condition; all of them if nothing is.
+create function headrace.choose_dead_letters(p_consumer int, p_seqs bigint[], p_key text, p_filters text[], p_where json)
+returns bigint[]
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_seqs  bigint[];
+begin
+    execute format(
+        'select coalesce(array_agg(seq), ''{}'') from headrace.dead_letters
+         where consumer_id = $1 and ($2 is null or seq = any ($2)) and ($3 is null or key = $3) and (%s)',
+        headrace.condition(coalesce(p_filters, '{>}'), p_where)) into v_seqs using p_consumer, p_seqs, p_key;
+    return v_seqs;
+end $$;
+
+-- Deliver dead letters again, attempts counted from zero, those of a key in their order. A key that was blocked goes on from the
+-- message that blocked it; if several block it (a run that died as a whole), all of them are delivered again.
+--
+-- A dead letter whose message retention has removed can't be delivered: it stays, and isn't counted. (Where a stream keeps one
+-- message per key, a newer one took its place, and that is delivered in any case.)
+-- p_seqs, p_key, p_filters, p_where: which, as in headrace.choose_dead_letters. p_dry_run: only count. Returns how many.
+create function headrace.redrive(
+    p_consumer int, p_seqs bigint[] default null, p_key text default null, p_filters text[] default null,
+    p_where json default null, p_dry_run boolean default false
+) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
+    v_stream  headrace.streams;
     v_cursor  headrace.cursors;
     v_next    headrace.cursors;
+    v_seqs    bigint[];
     v_keys    bigint[];
     v_count   bigint;
 begin
     perform pg_advisory_xact_lock(1212498508, p_consumer);
     select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+    if not found then
+        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+    end if;
+    select s.* into v_stream from headrace.streams as s join headrace.consumers as c on c.stream_id = s.id where c.id = p_consumer;
+    v_seqs := headrace.choose_dead_letters(p_consumer, p_seqs, p_key, p_filters, p_where);
+    v_seqs := v_seqs || array(
+        select d.seq from headrace.dead_letters as d
+        where d.consumer_id = p_consumer and d.blocks and d.seq <> all (v_seqs) and d.key_hash in (
+            select key_hash from headrace.dead_letters where consumer_id = p_consumer and blocks and seq = any (v_seqs)));
+    if not v_stream.one_message_per_key then
+        execute format('select array_agg(m.seq) from unnest($1) as wanted cross join lateral (
+                            select t.seq from %s as t where t.seq = wanted) as m', v_stream.relation) into v_seqs using v_seqs;
+    end if;
+    if p_dry_run or v_seqs is null or v_seqs = '{}' then
+        return coalesce(cardinality(v_seqs), 0);
+    end if;
     v_next := v_cursor;
     with redriven as (
-        delete from headrace.dead_letters
-        where consumer_id = p_consumer
-          and (p_seqs is null or seq = any (p_seqs)
-               or blocks and key_hash in (select key_hash from headrace.dead_letters
-                                          where consumer_id = p_consumer and blocks and seq = any (p_seqs)))
+        delete from headrace.dead_letters where consumer_id = p_consumer and seq = any (v_seqs)
         returning seq, key_hash, blocks
     ), parked as (
-        -- After the cursor was moved back, what lies ahead of it comes by itself, and what is leased again is there already.
+        -- After the cursor was moved back, what lies ahead of it comes by itself; and what is leased again, or to be replayed, is
+        -- there already.
         insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
         select p_consumer, seq, key_hash, 0, '-infinity' from redriven
         where not blocks and seq <= v_cursor.position
           and not exists (select from headrace.leases as l
                           where l.consumer_id = p_consumer and l.lease_id >= v_cursor.lease_floor and redriven.seq = any (l.seqs))
+          and not exists (select from headrace.replays as r where r.consumer_id = p_consumer and r.seq = redriven.seq)
         on conflict do nothing
     )
     select count(*), least(min(seq), v_cursor.parked_floor), array_agg(key_hash) filter (where blocks)
         into v_count, v_next.parked_floor, v_keys from redriven;
     v_next.parked_floor := least(v_next.parked_floor, headrace.unblock(p_consumer, v_keys));
     perform headrace.move(v_cursor, v_next);
+    perform headrace.wake(v_stream.id);
     return v_count;
 end $$;
 
--- Forget dead letters. A key that was blocked goes on after the last message that blocked it. Returns how many.
-create function headrace.discard(p_consumer int, p_seqs bigint[] default null) returns bigint
+-- Forget dead letters. A key that was blocked goes on after the last message that blocked it.
+-- p_seqs, p_key, p_filters, p_where: which, as in headrace.choose_dead_letters. p_dry_run: only count. Returns how many.
+create function headrace.discard(
+    p_consumer int, p_seqs bigint[] default null, p_key text default null, p_filters text[] default null,
+    p_where json default null, p_dry_run boolean default false
+) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_cursor  headrace.cursors;
     v_next    headrace.cursors;
+    v_seqs    bigint[];
     v_keys    bigint[];
     v_heads   bigint[];
     v_count   bigint;
 begin
     perform pg_advisory_xact_lock(1212498508, p_consumer);
     select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+    if not found then
+        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+    end if;
+    v_seqs := headrace.choose_dead_letters(p_consumer, p_seqs, p_key, p_filters, p_where);
+    if p_dry_run or v_seqs = '{}' then
+        return cardinality(v_seqs);
+    end if;
     v_next := v_cursor;
     with discarded as (
-        delete from headrace.dead_letters
-        where consumer_id = p_consumer and (p_seqs is null or seq = any (p_seqs))
+        delete from headrace.dead_letters where consumer_id = p_consumer and seq = any (v_seqs)
         returning seq, key_hash, blocks
     )
     select count(*), least(min(seq), v_cursor.parked_floor),
@@ -63,6 +121,9 @@ begin
         select from headrace.dead_letters as d where d.consumer_id = p_consumer and d.blocks and d.key_hash = k.key_hash));
     v_next.parked_floor := least(v_next.parked_floor, headrace.unblock(p_consumer, v_keys));
     perform headrace.move(v_cursor, v_next);
+    if v_keys <> '{}' then
+        perform headrace.wake(stream_id) from headrace.consumers where id = p_consumer;
+    end if;
     return v_count;
 end $$;
 

@@ -1,16 +1,17 @@
 -- The gap-aware cursor. Sequence numbers are drawn before commit, so they become visible out of order. A cursor is therefore
 -- a position AND the holes below it: what was missing when the position passed. Each lease looks into the holes first.
 --
--- A hole may be forgotten once nothing can fill it any more. Who fills it had his xid before he drew the seq, and drew it
--- before a later seq was seen; so his xid is smaller than that of any LATER lease. Two generations of holes are kept: the
--- old ones are stamped with the xid of a lease after the one that saw the last of them, and are dropped when xmin, read
--- before they were searched, has reached that stamp. Then the young ones take their place.
+-- A hole may be forgotten once nothing can fill it any more. Who fills it had his xid before he drew the seq. So a lease notes a
+-- MARK, the last seq that anybody has drawn, and after that a stamp, the first xid that nobody has yet: whoever drew a seq up to
+-- the mark has a smaller one. Once xmin, read before the holes were searched, has reached the stamp, all of them have ended:
+-- the holes up to the mark are dropped, and from then on none is noted down there any more, however many seqs are missing in a
+-- history that was rolled back, compacted or removed. Then the next mark is taken.
 --
--- When an unrelated old transaction pins xmin, that never comes. Then pg_locks is asked: whoever inserted into the stream's
--- table holds a row-exclusive lock on it until his end, and becomes visible before he gives it up. The old holes are dropped
--- when everybody who held it at some time after they were seen is gone.
+-- When an unrelated old transaction pins xmin, that never comes. Then pg_locks is asked: whoever publishes holds a row-exclusive
+-- lock on the stream's table from before he draws a seq until his end, and becomes visible before he gives it up. The mark is
+-- settled when everybody who held it at some time after the mark was taken is gone.
 
--- Before the holes are searched: is it settled that nothing can still come into the old ones? If so, old_stamp is null.
+-- Before the holes are searched: is the mark settled? If so, mark_stamp is null.
 create function headrace.suspect(
     p_cursor headrace.cursors, p_relation text, p_xmin xid8, p_now timestamptz
 ) returns headrace.cursors
@@ -18,11 +19,12 @@ language plpgsql as $$
 declare
     v_holders  text[];
 begin
-    if p_cursor.old_holes = '{}' then
+    if p_cursor.mark is null or p_cursor.mark_stamp is null then
         return p_cursor;
-    elsif p_xmin >= p_cursor.old_stamp then
-        p_cursor.old_stamp := null;
-    elsif p_cursor.suspects_at is null or p_now not between p_cursor.suspects_at and p_cursor.suspects_at + interval '1 second' then
+    elsif p_xmin >= p_cursor.mark_stamp then
+        p_cursor.mark_stamp := null;
+    elsif p_cursor.holes <> '{}'
+          and (p_cursor.suspects_at is null or p_now not between p_cursor.suspects_at and p_cursor.suspects_at + interval '1 second') then
         select coalesce(array_agg(virtualtransaction), '{}') into v_holders
             from pg_locks
             where locktype = 'relation' and mode = 'RowExclusiveLock' and granted and relation = p_relation::regclass
@@ -32,34 +34,38 @@ begin
             where p_cursor.suspects is null or holder = any (p_cursor.suspects));
         p_cursor.suspects_at := p_now;
         if p_cursor.suspects = '{}' then
-            p_cursor.old_stamp := null;
+            p_cursor.mark_stamp := null;
         end if;
     end if;
     return p_cursor;
 end $$;
 
--- After they were searched: take out what came, let the generations move on, add what is missing now.
-create function headrace.advance(p_cursor headrace.cursors, p_scanned headrace.scanned) returns headrace.cursors
+-- After they were searched: take out what came, forget what is settled, add what is missing now, take the next mark.
+create function headrace.advance(p_cursor headrace.cursors, p_scanned headrace.scanned, p_sequence text) returns headrace.cursors
 language plpgsql as $$
+declare
+    v_moved  boolean := p_scanned.position > p_cursor.position;
 begin
     if p_scanned.late is not null then
-        p_cursor.old_holes := p_cursor.old_holes - p_scanned.late;
-        p_cursor.young_holes := p_cursor.young_holes - p_scanned.late;
+        p_cursor.holes := p_cursor.holes - p_scanned.late;
     end if;
-    if p_cursor.old_stamp is null and p_scanned.holes_searched then
-        p_cursor.old_holes := '{}';
+    if p_scanned.missing is not null then
+        p_cursor.holes := p_cursor.holes + p_scanned.missing;
     end if;
-    if p_cursor.old_holes = '{}' then
-        p_cursor.old_holes := p_cursor.young_holes;
-        p_cursor.young_holes := '{}';
-        p_cursor.old_stamp := case when p_cursor.old_holes <> '{}' then pg_current_xact_id() end;
+    p_cursor.position := p_scanned.position;
+    if p_cursor.mark is not null and p_cursor.mark_stamp is null and p_scanned.holes_searched then
+        p_cursor.settled := p_cursor.mark;
+        p_cursor.mark := null;
         p_cursor.suspects := null;
         p_cursor.suspects_at := null;
     end if;
-    if p_scanned.missing is not null then
-        p_cursor.young_holes := p_cursor.young_holes + p_scanned.missing;
+    if p_cursor.holes <> '{}' then
+        p_cursor.holes := p_cursor.holes * int8multirange(int8range(p_cursor.settled + 1, null));
     end if;
-    p_cursor.position := p_scanned.position;
+    if p_cursor.mark is null and (v_moved or p_cursor.holes <> '{}') then
+        p_cursor.mark := pg_sequence_last_value(p_sequence::regclass);
+        p_cursor.mark_stamp := pg_snapshot_xmax(pg_current_snapshot());     -- a newer snapshot than the line before
+    end if;
     return p_cursor;
 end $$;
 
@@ -71,7 +77,7 @@ create type headrace.admitted as (
 
 -- Late arrivals of keys that are parked are parked with them, before any of these is picked: they come first in their key.
 create function headrace.let_in(
-    p_consumer headrace.consumers, p_relation text, p_cursor headrace.cursors, p_look int
+    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_look int
 ) returns headrace.admitted
 language plpgsql as $$
 declare
@@ -83,8 +89,9 @@ begin
     execute format($sql$
         with late as materialized (
             select m.seq, m.hash, m.wanted from unnest($2) as hole cross join lateral (
-                select seq, hashtextextended(key, 0) as hash, %2$s as wanted from %1$s
-                where seq >= lower(hole) and seq < upper(hole) order by seq limit $4) as m
+                select seq, hashtextextended(key, 0) as hash, (%2$s) as wanted from %1$s
+                where seq >= lower(hole) and seq < upper(hole)
+                  and seq >= lower($2) and seq < upper($2) order by seq limit $4) as m    -- said twice for the planner: only these segments
             order by m.seq limit $4
         ), parked as (
             insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
@@ -97,12 +104,11 @@ begin
         select range_agg(int8range(seq, seq + 1)), min(seq), count(*),
                (select case when count(*) >= $4 then max(seq) end from late)
         from parked
-        $sql$, p_relation, p_consumer.condition)
+        $sql$, headrace.source(p_stream, lower(p_cursor.holes), upper(p_cursor.holes)), p_consumer.condition)
         into v_late, v_lowest, v_count, v_until
-        using p_consumer.id, p_cursor.old_holes + p_cursor.young_holes, p_cursor.parked_floor, p_look;
+        using p_consumer.id, p_cursor.holes, p_cursor.parked_floor, p_look;
     if v_late is not null then
-        p_cursor.old_holes := p_cursor.old_holes - v_late;
-        p_cursor.young_holes := p_cursor.young_holes - v_late;
+        p_cursor.holes := p_cursor.holes - v_late;
         p_cursor.parked_floor := least(p_cursor.parked_floor, v_lowest);
     end if;
     return row(p_cursor, v_count, v_until)::headrace.admitted;

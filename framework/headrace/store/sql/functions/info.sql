@@ -47,7 +47,7 @@ begin
                 where p.consumer_id = v_consumer.id and p.seq >= v_cursor.parked_floor;
             select count(*) into blocked from headrace.blocked as b where b.consumer_id = v_consumer.id;
             select count(*) into dead_letters from headrace.dead_letters as d where d.consumer_id = v_consumer.id;
-            select count(*) into holes from unnest(v_cursor.young_holes + v_cursor.old_holes);
+            select count(*) into holes from unnest(v_cursor.holes);
             return next;
         end loop;
     end loop;

@@ -12,7 +12,8 @@ create type headrace.batch as (
                                 -- attempts is null when each is a first one
     looked_at   int,            -- how many messages above the cursor and in its holes were looked at
     more        boolean,        -- whether another call right away may find more
-    due_in      float8          -- seconds until a parked message or somebody's lease falls due next, if any
+    due_in      float8,         -- seconds until a parked message or somebody's lease falls due next, if any
+    version     int             -- of the consumer's settings
 );
 
 -- Lease ids rise, and none is ever given twice, not even after a crash: a lease commits without waiting for the disk, so a crash
@@ -35,7 +36,7 @@ declare
     c_window    constant int := 10000;      -- parked messages at which reading ahead stops
     v_state     record;
     v_consumer  headrace.consumers;
-    v_relation  text;
+    v_stream    headrace.streams;
     v_before    headrace.cursors;
     v_cursor    headrace.cursors;
     v_next      headrace.cursors;
@@ -60,7 +61,7 @@ begin
     perform set_config('synchronous_commit', 'off', true);
     perform pg_advisory_xact_lock(1212498508, p_consumer);
 
-    select c as consumer, s.relation, u as cursor into v_state
+    select c as consumer, s as stream, u as cursor into v_state
         from headrace.consumers as c
         join headrace.streams as s on s.id = c.stream_id
         cross join lateral (
@@ -70,9 +71,16 @@ begin
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
     v_consumer := v_state.consumer;
-    v_relation := v_state.relation;
+    v_stream := v_state.stream;
     v_before := v_state.cursor;
     v_cursor := v_before;
+    v_batch.version := v_consumer.version;
+    v_batch.looked_at := 0;
+    v_batch.more := false;
+    if v_consumer.paused_until > p_now then
+        v_batch.due_in := case when isfinite(v_consumer.paused_until) then extract(epoch from v_consumer.paused_until - p_now) end;
+        return v_batch;
+    end if;
 
     -- 1. Leases: expire what is past its time, count what is out, and note the keys that others are busy with.
     loop
@@ -81,23 +89,27 @@ begin
             into v_leases
             from headrace.leases where consumer_id = p_consumer and lease_id >= v_cursor.lease_floor;
         exit when v_expired or v_leases.expires_at is null or v_leases.expires_at > p_now;
-        perform headrace.expire(v_consumer, v_relation, v_cursor.lease_floor, p_now);
+        perform headrace.expire(v_consumer, v_stream, v_cursor.lease_floor, p_now);
         v_expired := true;
     end loop;
-    if v_leases.others and v_consumer.ordered then
+    if (v_leases.others or v_stream.one_message_per_key and v_leases.held > 0) and v_consumer.ordered then
+        -- Where only the latest message of a key counts, an owner gets no second one before he is done with the first.
         select array_agg(hash) into v_busy from headrace.leases as l cross join unnest(l.hashes) as hash
-            where l.consumer_id = p_consumer and l.lease_id >= v_cursor.lease_floor and l.owner <> p_owner;
+            where l.consumer_id = p_consumer and l.lease_id >= v_cursor.lease_floor
+              and (l.owner <> p_owner or v_stream.one_message_per_key);
     end if;
     v_batch.due_in := extract(epoch from v_leases.expires_at - p_now);
-    v_batch.looked_at := 0;
-    v_batch.more := false;
     v_room := least(p_limit, v_consumer.max_ack_pending - v_leases.held);
     if v_room <= 0 then
         return v_batch;
     end if;
 
     -- 2. Parked messages that are due and first of their key. Those of blocked keys go to the blocked ones, and late arrivals
-    -- whose key is parked take their place in it first.
+    -- whose key is parked take their place in it first. So do the next of those that are replayed.
+    if v_cursor.replay_floor is not null and (
+        select count(*) < c_window / 2 from headrace.parked where consumer_id = p_consumer and seq >= v_cursor.parked_floor) then
+        v_cursor := headrace.feed(p_consumer, v_cursor, p_look);
+    end if;
     select count(*) as waiting, min(seq) as lowest, min(due_at) filter (where due_at > p_now) as due_at,
            exists (select from headrace.blocked where consumer_id = p_consumer) as blocked
         into v_parked
@@ -105,8 +117,8 @@ begin
     if v_parked.blocked and v_parked.waiting > 0 and v_consumer.ordered then
         perform headrace.set_aside(p_consumer, v_cursor.parked_floor);
     end if;
-    if v_parked.waiting > 0 and v_consumer.ordered and v_cursor.old_holes + v_cursor.young_holes <> '{}' then
-        v_admitted := headrace.let_in(v_consumer, v_relation, v_cursor, p_look);
+    if v_parked.waiting > 0 and v_consumer.ordered and v_cursor.holes <> '{}' then
+        v_admitted := headrace.let_in(v_consumer, v_stream, v_cursor, p_look);
         v_cursor := v_admitted.cursor;
         v_parked.waiting := v_parked.waiting + v_admitted.count;
         v_parked.lowest := least(v_parked.lowest, v_cursor.parked_floor);
@@ -114,25 +126,35 @@ begin
     v_next := v_cursor;
     if v_parked.waiting > 0 then
         v_batch.due_in := least(v_batch.due_in, extract(epoch from v_parked.due_at - p_now));
-        v_picked := headrace.pick(v_consumer, v_relation, v_cursor.parked_floor, v_room, p_bytes, v_busy,
+        v_picked := headrace.pick(v_consumer, v_stream, v_cursor.parked_floor, v_room, p_bytes, v_busy,
                                   v_admitted.until, p_now);
         v_room := v_room - coalesce(cardinality(v_picked.seqs), 0);
         v_bytes := v_bytes - v_picked.bytes;
         v_parked.waiting := v_parked.waiting - v_picked.removed;
+        if v_stream.one_message_per_key then
+            v_busy := v_busy || v_picked.hashes;
+        elsif v_picked.removed > coalesce(cardinality(v_picked.seqs), 0) then
+            perform headrace.miss(p_consumer, v_picked.removed - coalesce(cardinality(v_picked.seqs), 0),
+                                  v_cursor.parked_floor, coalesce(v_picked.seqs[1], v_cursor.position + 1), p_now);
+        end if;
     end if;
 
     -- 3. Late arrivals and fresh messages.
     -- A full window stops the reading ahead; but the parked ones wait for what has come late, if that was more than one look.
-    if v_room > 0 and v_bytes > 0 and (v_parked.waiting < c_window or v_admitted.until is not null) then
-        if v_cursor.old_holes <> '{}' then
+    if v_room > 0 and v_bytes > 0 and v_cursor.replay_floor is null
+       and (v_parked.waiting < c_window or v_admitted.until is not null) then
+        if v_cursor.mark is not null then
             v_xmin := pg_snapshot_xmin(pg_current_snapshot());
-            v_next := headrace.suspect(v_cursor, v_relation, v_xmin, p_now);
+            v_next := headrace.suspect(v_cursor, v_stream.relation, v_xmin, p_now);
         end if;
         v_look := case when v_consumer.condition = 'true' and v_busy is null and v_parked.waiting = 0 and not v_parked.blocked
                        then v_room else greatest(v_room, p_look) end;
-        v_scanned := headrace.scan(v_consumer, v_relation, v_cursor, v_room, v_look, v_bytes,
-                                   v_busy, v_parked.waiting > 0, v_parked.blocked);
-        v_next := headrace.advance(v_next, v_scanned);
+        v_scanned := headrace.scan(v_consumer, v_stream, v_cursor, v_room, v_look, v_bytes, v_busy,
+                                   v_parked.waiting > 0 and not v_stream.one_message_per_key, v_parked.blocked);
+        v_next := headrace.advance(v_next, v_scanned, v_stream.sequence);
+        if v_stream.one_message_per_key and v_parked.waiting > 0 and v_scanned.looked_at > 0 then
+            perform headrace.forget_outdated(p_consumer, v_stream, v_scanned.hashes || v_scanned.waiting_hashes, v_cursor.parked_floor);
+        end if;
         v_batch.looked_at := v_scanned.looked_at;
         v_batch.more := v_scanned.looked_at >= v_look or coalesce(cardinality(v_scanned.seqs), 0) >= v_room or v_scanned.full_up
                         or v_admitted.until is not null;
@@ -148,7 +170,7 @@ begin
                 on conflict do nothing;
         end if;
     else
-        v_batch.more := v_room <= 0 or v_bytes <= 0;
+        v_batch.more := v_room <= 0 or v_bytes <= 0 or v_cursor.replay_floor is not null and v_parked.waiting < c_window / 2;
     end if;
 
     -- 4. The lease, and the cursor that goes with it.

@@ -8,7 +8,7 @@
 -- several, and parts of a run must not go to somebody else while he works on the rest. What a settle has locked is left
 -- to the settle.
 create function headrace.expire(
-    p_consumer headrace.consumers, p_relation text, p_floor bigint, p_now timestamptz
+    p_consumer headrace.consumers, p_stream headrace.streams, p_floor bigint, p_now timestamptz
 ) returns void
 language plpgsql as $$
 declare
@@ -31,7 +31,7 @@ begin
         into v_seqs, v_hashes, v_attempts
         from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts) as m(seq, hash, attempt);
     perform headrace.put_back(
-        p_consumer, p_relation, v_seqs, v_hashes, v_attempts,
+        p_consumer, p_stream, v_seqs, v_hashes, v_attempts,
         array_fill('retry'::text, array[coalesce(cardinality(v_seqs), 0)]), null,
         array_fill('The lease expired: the worker died, froze, or lost its connection.'::text, array[coalesce(cardinality(v_seqs), 0)]),
         null, p_now);
@@ -39,7 +39,7 @@ end $$;
 
 -- p_outcomes: 'retry', 'release', 'reject' or 'invalid' for each message; p_delays: seconds until a retry, or null for now.
 create function headrace.put_back(
-    p_consumer headrace.consumers, p_relation text, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
+    p_consumer headrace.consumers, p_stream headrace.streams, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
     p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[], p_now timestamptz
 ) returns void
 language plpgsql as $$
@@ -84,7 +84,7 @@ begin
             on conflict (consumer_id, seq) do update
                 set attempts = excluded.attempts, reason = excluded.reason, error = excluded.error,
                     traceback = excluded.traceback, blocks = excluded.blocks, died_at = excluded.died_at
-            $sql$, p_relation)
+            $sql$, headrace.source(p_stream, (select min(seq) from unnest(p_seqs) as seq), (select max(seq) from unnest(p_seqs) as seq)))
             using p_seqs, p_hashes, p_attempts, p_outcomes, p_errors, p_tracebacks, p_consumer.max_deliver, p_consumer.id,
                   p_consumer.on_exhausted, p_now;
     end if;
@@ -113,12 +113,13 @@ create type headrace.picked as (
 -- Take parked messages that are due. In an ordered consumer only with all of their key before them, so that what is taken
 -- of a key is always its beginning; and only up to p_until, if late arrivals have been let in only so far.
 create function headrace.pick(
-    p_consumer headrace.consumers, p_relation text, p_floor bigint, p_limit int, p_bytes bigint, p_busy bigint[],
+    p_consumer headrace.consumers, p_stream headrace.streams, p_floor bigint, p_limit int, p_bytes bigint, p_busy bigint[],
     p_until bigint, p_now timestamptz
 ) returns headrace.picked
 language plpgsql as $$
 declare
     v_ordered  text := '';
+    v_due      record;
     v_result   headrace.picked;
 begin
     if p_consumer.ordered then
@@ -128,22 +129,34 @@ begin
             v_ordered := v_ordered || ' and not p.key_hash = any ($4)';
         end if;
         if p_until is not null then
-            v_ordered := v_ordered || ' and p.seq <= $7';
+            v_ordered := v_ordered || ' and p.seq <= $6';
         end if;
     end if;
     execute format($sql$
-        with due as materialized (
-            select seq, key_hash, attempts + 1 as attempt from headrace.parked as p
-            where consumer_id = $1 and seq >= $2 and due_at <= $3 %1$s
-            order by seq limit $5
-        ), found as materialized (
+        select array_agg(seq) as seqs, array_agg(key_hash) as hashes, array_agg(attempts + 1) as attempts
+        from (
+            select seq, key_hash, attempts from headrace.parked as p
+            where consumer_id = $1 and seq >= $2 and due_at <= $3 %s
+            order by seq limit $5) as due
+        $sql$, v_ordered)
+        into v_due using p_consumer.id, p_floor, p_now, p_busy, p_limit, p_until;
+    if v_due.seqs is null then
+        v_result.removed := 0;
+        v_result.bytes := 0;
+        return v_result;
+    end if;
+    -- In two statements, so that the second reads a single segment where that is enough. Nobody else takes parked messages:
+    -- the consumer's lock is held.
+    execute format($sql$
+        with found as materialized (
             select due.*, m.key, m.data, m.headers, m.created_at, m.seq is not null as there,
                    coalesce(sum(pg_column_size(m.data)) over (order by due.seq rows between unbounded preceding and 1 preceding), 0)
                        as bytes_before
-            from due left join lateral (select * from %2$s as t where t.seq = due.seq) as m on true
+            from unnest($2, $3, $4) as due(seq, key_hash, attempt)
+            left join lateral (select * from %s as t where t.seq = due.seq and t.seq between $6 and $7) as m on true
             order by due.seq
         ), taken as materialized (
-            select * from found where bytes_before < $6
+            select * from found where bytes_before < $5
         ), gone as (
             delete from headrace.parked where consumer_id = $1 and seq in (select seq from taken)
         )
@@ -152,7 +165,65 @@ begin
                array_agg(headers) filter (where there), array_agg(created_at) filter (where there), count(*),
                coalesce(sum(pg_column_size(data)), 0)
         from taken
-        $sql$, v_ordered, p_relation)
-        into v_result using p_consumer.id, p_floor, p_now, p_busy, p_limit, p_bytes, p_until;
+        $sql$, headrace.source(p_stream, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)]))
+        into v_result
+        using p_consumer.id, v_due.seqs, v_due.hashes, v_due.attempts, p_bytes, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)];
     return v_result;
+end $$;
+
+-- one_message_per_key: what is parked of a key, and has no row any more, gave way to a newer message of it.
+create function headrace.forget_outdated(p_consumer int, p_stream headrace.streams, p_hashes bigint[], p_floor bigint) returns void
+language plpgsql as $$
+begin
+    execute format('delete from headrace.parked as p where consumer_id = $1 and key_hash = any ($2) and seq >= $3
+                    and not exists (select from %s as m where m.seq = p.seq)', p_stream.relation)
+        using p_consumer, p_hashes, p_floor;
+end $$;
+
+-- Retention removed messages that were to be delivered to a consumer: count them.
+create function headrace.miss(p_consumer int, p_count bigint, p_lower bigint, p_upper bigint, p_now timestamptz) returns void
+language sql as $$
+    insert into headrace.gaps as g (consumer_id, messages, lower, upper, happened_at)
+        values (p_consumer, p_count, p_lower, p_upper, p_now)
+        on conflict (consumer_id) do update set messages = g.messages + excluded.messages, lower = excluded.lower,
+            upper = excluded.upper, happened_at = excluded.happened_at
+$$;
+
+-- Replays: messages that are to be delivered apart from the cursor, a replay's or the last of each key. They may be many, and are
+-- parked little by little; nothing fresh is read before they are.
+
+-- Says that rows were added to headrace.replays, the first of them p_first. The caller's transaction holds the consumer's lock.
+create function headrace.start_replay(p_consumer int, p_first bigint) returns void
+language plpgsql as $$
+declare
+    v_cursor  headrace.cursors;
+    v_next    headrace.cursors;
+begin
+    select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+    v_next := v_cursor;
+    v_next.replay_floor := least(v_cursor.replay_floor, p_first);
+    perform headrace.move(v_cursor, v_next);
+end $$;
+
+-- Park the next p_look of them. What is leased or parked already is on its way.
+create function headrace.feed(p_consumer int, p_cursor headrace.cursors, p_look int) returns headrace.cursors
+language plpgsql as $$
+declare
+    v_fed  record;
+begin
+    with fed as (
+        delete from headrace.replays where consumer_id = p_consumer and seq in (
+            select seq from headrace.replays where consumer_id = p_consumer and seq >= p_cursor.replay_floor order by seq limit p_look)
+        returning seq, key_hash
+    ), parked as (
+        insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
+        select p_consumer, seq, key_hash, 0, '-infinity' from fed
+        where not exists (select from headrace.leases as l
+                          where l.consumer_id = p_consumer and l.lease_id >= p_cursor.lease_floor and fed.seq = any (l.seqs))
+        on conflict do nothing
+    )
+    select min(seq) as first, max(seq) as last, count(*) as count into v_fed from fed;
+    p_cursor.parked_floor := least(p_cursor.parked_floor, v_fed.first);
+    p_cursor.replay_floor := case when v_fed.count >= p_look then v_fed.last + 1 end;
+    return p_cursor;
 end $$;

@@ -1,48 +1,196 @@
 -- publish: append messages to a stream, inside the caller's own transaction.
 --
 --   select headrace.publish('orders', 'orders.us.42', '{"total": 12}');
+--
+-- Before a transaction draws a seq it has its xid, and it holds a row-exclusive lock on the stream's own table (the parent of
+-- the segments) from then until its end. The gap-aware cursor stands on both: see holes.sql.
 
+-- The lists run in parallel. p_message_ids: what makes a message the same one again, see headrace.publish_carefully. p_deliver_at: when
+-- to publish it, if that is later. Returns how many were published or scheduled.
 create function headrace.publish_many(
-    p_stream   text,
-    p_keys     text[],
-    p_data     json[],
-    p_headers  json[] default null
+    p_stream       text,
+    p_keys         text[],
+    p_data         json[],
+    p_headers      json[] default null,
+    p_message_ids  text[] default null,
+    p_deliver_at   timestamptz[] default null
 ) returns bigint
 language plpgsql as $$
 declare
     v_stream  headrace.streams;
     v_count   bigint;
 begin
-    select * into v_stream from headrace.streams where name = p_stream;
-    if not found then
-        raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_stream);
+    v_stream := headrace.open_stream(p_stream);
+    perform pg_current_xact_id();
+    if p_message_ids is not null or p_deliver_at is not null then
+        select c.count into v_count from headrace.publish_carefully(
+            v_stream, p_keys, p_data, p_headers, p_message_ids, p_deliver_at) as c;
+    elsif v_stream.one_message_per_key then
+        v_count := cardinality(headrace.put(v_stream, p_keys, p_data, p_headers));
+    else
+        execute format('insert into %s (key, data, headers) select * from unnest($1, $2, $3)', v_stream.relation)
+            using p_keys, p_data, p_headers;
+        get diagnostics v_count = row_count;
     end if;
-    perform pg_current_xact_id();       -- before any seq is drawn: see streams.sql
-    execute format('insert into %s (key, data, headers) select * from unnest($1, $2, $3)', v_stream.relation)
-        using p_keys, p_data, p_headers;
-    get diagnostics v_count = row_count;
     perform headrace.wake(v_stream.id);
     return v_count;
 end $$;
 
+-- Returns the message's seq: that of the first time if it was published before, and null if it is for later.
 create function headrace.publish(
-    p_stream   text,
-    p_key      text,
-    p_data     json,
-    p_headers  json default null
+    p_stream      text,
+    p_key         text,
+    p_data        json,
+    p_headers     json default null,
+    p_message_id  text default null,
+    p_deliver_at  timestamptz default null
 ) returns bigint
 language plpgsql as $$
 declare
     v_stream  headrace.streams;
     v_seq     bigint;
 begin
-    select * into v_stream from headrace.streams where name = p_stream;
-    if not found then
-        raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_stream);
-    end if;
+    v_stream := headrace.open_stream(p_stream);
     perform pg_current_xact_id();
-    execute format('insert into %s (key, data, headers) values ($1, $2, $3) returning seq', v_stream.relation)
-        into v_seq using p_key, p_data, p_headers;
+    if p_message_id is not null or p_deliver_at is not null then
+        select c.seqs[1] into v_seq from headrace.publish_carefully(
+            v_stream, array[p_key], array[p_data], array[p_headers], array[p_message_id], array[p_deliver_at]) as c;
+        if v_seq is null then
+            select seq into v_seq from headrace.message_ids where stream_id = v_stream.id and message_id = p_message_id;
+        end if;
+    elsif v_stream.one_message_per_key then
+        v_seq := (headrace.put(v_stream, array[p_key], array[p_data], array[p_headers]))[1];
+        if v_seq is null then       -- unchanged
+            execute format('select seq from %s where key = $1', v_stream.relation) into v_seq using p_key;
+        end if;
+    else
+        execute format('insert into %s (key, data, headers) values ($1, $2, $3) returning seq', v_stream.relation)
+            into v_seq using p_key, p_data, p_headers;
+    end if;
     perform headrace.wake(v_stream.id);
     return v_seq;
+end $$;
+
+create function headrace.open_stream(p_name text) returns headrace.streams
+language plpgsql stable as $$
+declare
+    v_stream  headrace.streams;
+begin
+    select * into v_stream from headrace.streams where name = p_name;
+    if not found then
+        raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_name);
+    end if;
+    if v_stream.full_until > clock_timestamp() then
+        raise exception using errcode = 'HR005', message = format(
+            'The stream %L holds its max_storage of %s, and what it holds must still be kept: publishing goes on by itself once something may go, or when max_storage is raised.',
+            p_name, pg_size_pretty(v_stream.max_storage));
+    end if;
+    return v_stream;
+end $$;
+
+-- Messages with ids, or for later. An id that was published within the stream's dedupe_window is not published again; of one that
+-- comes twice in a call the first message counts. `seqs`: of those that were published now, in their order.
+create function headrace.publish_carefully(
+    p_stream headrace.streams, p_keys text[], p_data json[], p_headers json[], p_message_ids text[], p_deliver_at timestamptz[],
+    out count bigint, out seqs bigint[]
+)
+language plpgsql as $$
+declare
+    v_now    timestamptz := clock_timestamp();
+    v_fresh  text[] := '{}';
+    v_due    record;
+begin
+    if p_message_ids is not null then
+        -- In the order of the ids, so that two publishers of the same ones don't wait for each other in a circle.
+        with fresh as (
+            insert into headrace.message_ids as m (stream_id, message_id, published_at)
+                select distinct p_stream.id, id, v_now from unnest(p_message_ids) as id where id is not null order by id
+                on conflict (stream_id, message_id) do update set published_at = excluded.published_at, seq = null
+                    where m.published_at < v_now - p_stream.dedupe_window
+                returning message_id
+        )
+        select coalesce(array_agg(message_id), '{}') into v_fresh from fresh;
+    end if;
+    with given as (
+        select *, row_number() over (partition by id order by place) as times
+        from unnest(p_keys, p_data, p_headers, p_message_ids, p_deliver_at) with ordinality as g(key, data, headers, id, due, place)
+    ), chosen as (
+        select * from given where id is null or times = 1 and id = any (v_fresh)
+    ), later as (
+        insert into headrace.scheduled (stream_id, deliver_at, key, data, headers)
+            select p_stream.id, due, key, data, headers from chosen where due > v_now order by place
+            returning id
+    )
+    select (select pg_catalog.count(*) from later) as later, array_agg(key order by place) as keys, array_agg(data order by place) as data,
+           array_agg(headers order by place) as headers, array_agg(id order by place) as ids
+        into v_due from chosen where due is null or due <= v_now;
+    count := v_due.later;
+    if v_due.keys is null then
+        return;
+    elsif p_stream.one_message_per_key then
+        seqs := headrace.put(p_stream, v_due.keys, v_due.data, v_due.headers);
+        execute format('update headrace.message_ids as i set seq = m.seq from unnest($2, $3) as d(id, key) join %s as m using (key)
+                        where i.stream_id = $1 and i.message_id = d.id', p_stream.relation)
+            using p_stream.id, v_due.ids, v_due.keys;
+    else
+        execute format('with published as (insert into %s (key, data, headers) select * from unnest($1, $2, $3) returning seq)
+                        select array_agg(seq order by seq) from published', p_stream.relation)
+            into seqs using v_due.keys, v_due.data, v_due.headers;
+        update headrace.message_ids as i set seq = d.seq from unnest(v_due.ids, seqs) as d(id, seq)
+            where i.stream_id = p_stream.id and i.message_id = d.id;
+    end if;
+    count := count + cardinality(seqs);
+end $$;
+
+-- one_message_per_key: move each key's row to a new seq, with the new payload. Of a key that comes twice the last message counts.
+-- A seq is drawn only once the key's row is locked, so that of two publishers the later one has the larger seq; and rows are
+-- locked in the order of their keys, so that no two publishers wait for each other in a circle.
+-- Returns the seqs that were published, without the payloads that `dedupe` found unchanged.
+create function headrace.put(p_stream headrace.streams, p_keys text[], p_data json[], p_headers json[]) returns bigint[]
+language plpgsql as $$
+declare
+    v_due   record;
+    v_seqs  bigint[];
+begin
+    execute format('lock table %s in row exclusive mode', p_stream.relation);   -- before any seq is drawn
+    execute format($sql$
+        with given as (
+            select key, data, headers, place, case when $4 then sha256(convert_to(data::text, 'UTF8')) end as digest
+            from (select *, row_number() over (partition by key order by place desc) as last
+                  from unnest($1, $2, $3) with ordinality as g(key, data, headers, place)) as g
+            where last = 1
+        ), held as materialized (
+            select key, digest from %s where key in (select key from given) order by key for update
+        )
+        select array_agg(key order by place) as keys, array_agg(data order by place) as data,
+               array_agg(headers order by place) as headers, array_agg(digest order by place) as digests
+        from given as g
+        where not ($4 and exists (select from held as h where h.key = g.key and h.digest = g.digest))
+        $sql$, p_stream.relation)
+        into v_due using p_keys, p_data, p_headers, p_stream.dedupe;
+    if v_due.keys is null then
+        return '{}';
+    end if;
+    execute format($sql$
+        with drawn as materialized (
+            select *, nextval($5::regclass) as seq from unnest($1, $2, $3, $4) as d(key, data, headers, digest)
+        ), moved as (
+            update %1$s as m set seq = d.seq, xid = pg_current_xact_id(), created_at = clock_timestamp(), data = d.data,
+                                 headers = d.headers, digest = d.digest
+            from drawn as d where m.key = d.key
+            returning m.key, m.seq
+        ), added as (
+            -- Another publisher may just have added the key, too; then this message comes after that.
+            insert into %1$s as m (seq, key, data, headers, digest)
+            select seq, key, data, headers, digest from drawn as d
+            where not exists (select from moved where moved.key = d.key) order by key
+            on conflict (key) do update
+                set seq = nextval($5::regclass), xid = pg_current_xact_id(), created_at = clock_timestamp(), data = excluded.data,
+                    headers = excluded.headers, digest = excluded.digest
+            returning m.seq
+        )
+        select array_agg(seq order by seq) from (select seq from moved union all select seq from added) as s
+        $sql$, p_stream.relation)
+        into v_seqs using v_due.keys, v_due.data, v_due.headers, v_due.digests, p_stream.sequence;
+    return v_seqs;
 end $$;

@@ -25,25 +25,53 @@ create type headrace.scanned as (
 -- p_busy:   the hashes of keys that other owners hold, or null
 -- p_parked, p_blocked: whether anything is parked or blocked at all
 create function headrace.scan(
-    p_consumer headrace.consumers, p_relation text, p_cursor headrace.cursors,
+    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors,
     p_limit int, p_look int, p_bytes bigint, p_busy bigint[], p_parked boolean, p_blocked boolean
 ) returns headrace.scanned
 language plpgsql as $$
 declare
-    v_holes    int8multirange := p_cursor.old_holes + p_cursor.young_holes;
+    v_segment  headrace.segments;
+    v_next     bigint;
+    v_result   headrace.scanned;
+begin
+    if p_stream.one_message_per_key then
+        return headrace.scan_table(p_consumer, p_stream, p_cursor, p_stream.relation, '', p_limit, p_look, p_bytes, p_busy, p_parked, p_blocked);
+    end if;
+    v_segment := headrace.segment_after(p_stream.id, p_cursor.position);
+    p_cursor.position := greatest(p_cursor.position, v_segment.lower - 1);      -- what was before it has been removed
+    v_result := headrace.scan_table(p_consumer, p_stream, p_cursor, v_segment.relation, '', p_limit, p_look, p_bytes, p_busy, p_parked, p_blocked);
+    if v_result.looked_at >= p_look or cardinality(v_result.seqs) >= p_limit or v_result.full_up
+       or v_segment.upper is null or coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0) < v_segment.upper then
+        return v_result;
+    end if;
+    select upper into v_next from headrace.segments where stream_id = p_stream.id and lower >= v_segment.upper order by lower limit 1;
+    if v_next is not null then
+        v_result := headrace.scan_table(p_consumer, p_stream, p_cursor, p_stream.relation, 'and seq < ' || v_next,
+                                        p_limit, p_look, p_bytes, p_busy, p_parked, p_blocked);
+        if v_result.position > p_cursor.position then
+            return v_result;
+        end if;
+    end if;
+    return headrace.scan_table(p_consumer, p_stream, p_cursor, p_stream.relation, '', p_limit, p_look, p_bytes, p_busy, p_parked, p_blocked);
+end $$;
+
+-- p_relation, p_bound: where to look for fresh messages.
+create function headrace.scan_table(
+    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_relation text, p_bound text,
+    p_limit int, p_look int, p_bytes bigint, p_busy bigint[], p_parked boolean, p_blocked boolean
+) returns headrace.scanned
+language plpgsql as $$
+declare
     v_fresh    text := format('select seq, key, data, headers, created_at, hashtextextended(key, 0) as hash
-                               from %s where seq > $1 order by seq limit $2', p_relation);
-    v_late     text := format('select m.* from unnest($7) as hole cross join lateral (
-                                   select seq, key, data, headers, created_at, hashtextextended(key, 0) as hash
-                                   from %s where seq >= lower(hole) and seq < upper(hole) order by seq limit $2) as m
-                               order by m.seq limit $2', p_relation);
+                               from %s where seq > $1 %s order by seq limit $2', p_relation, p_bound);
+    v_late     text;
     c_page     constant bigint := 8192;     -- what fits a page is not moved to the side table for large values
     v_bounded  text;
     v_verdict  text := '';
     v_result   headrace.scanned;
 begin
     if p_consumer.condition <> 'true' then
-        v_verdict := format('when not %s then ''unwanted'' ', p_consumer.condition);
+        v_verdict := format('when not (%s) then ''unwanted'' ', p_consumer.condition);
     end if;
     if p_consumer.ordered and p_blocked then
         v_verdict := v_verdict || 'when exists (select from headrace.blocked as b
@@ -57,7 +85,7 @@ begin
                                                 where p.consumer_id = $4 and p.key_hash = hash and p.seq >= $6) then ''waiting'' ';
     end if;
 
-    if v_holes = '{}' and v_verdict = '' then
+    if p_cursor.holes = '{}' and v_verdict = '' then
         if p_limit * c_page < p_bytes and pg_relation_size((select reltoastrelid from pg_class where oid = p_relation::regclass)) = 0 then
             v_bounded := format('from (%s) as m', v_fresh);
         else
@@ -78,6 +106,14 @@ begin
         end if;
     end if;
 
+    if p_cursor.holes <> '{}' then
+        -- The bounds are said twice, the second time for the planner: only these segments.
+        v_late := format('select m.* from unnest($7) as hole cross join lateral (
+                              select seq, key, data, headers, created_at, hashtextextended(key, 0) as hash from %s
+                              where seq >= lower(hole) and seq < upper(hole) and seq >= lower($7) and seq < upper($7)
+                              order by seq limit $2) as m
+                          order by m.seq limit $2', headrace.source(p_stream, lower(p_cursor.holes), upper(p_cursor.holes)));
+    end if;
     execute format($sql$
         with judged as (
             select *, case %1$s else 'ready' end as verdict from (%2$s) as m
@@ -106,8 +142,8 @@ begin
         $sql$,
         case when v_verdict = '' then 'when false then ''''' else v_verdict end,
         -- Nothing fresh is looked at before all that is late, or a message could overtake a late one of its key.
-        case when v_holes = '{}' then v_fresh else format('(%s) union all (%s) order by seq limit $2', v_late, v_fresh) end)
+        case when v_late is null then v_fresh else format('(%s) union all (%s) order by seq limit $2', v_late, v_fresh) end)
         into v_result
-        using p_cursor.position, p_look, p_bytes, p_consumer.id, p_busy, p_cursor.parked_floor, v_holes, p_limit;
+        using p_cursor.position, p_look, p_bytes, p_consumer.id, p_busy, p_cursor.parked_floor, p_cursor.holes, p_limit;
     return v_result;
 end $$;

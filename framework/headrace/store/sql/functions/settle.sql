@@ -53,7 +53,7 @@ begin
                 where not exists (select from held as h where h.lease_id = a.lease_id and h.seq = a.seq)) as lost
             into v_done from held where outcome <> 'ack';
         if v_done.seqs is not null then
-            perform headrace.put_back(c, s.relation, v_done.seqs, v_done.hashes, v_done.attempts, v_done.outcomes, v_done.delays,
+            perform headrace.put_back(c, s, v_done.seqs, v_done.hashes, v_done.attempts, v_done.outcomes, v_done.delays,
                                       v_done.errors, v_done.tracebacks, p_now)
                 from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where c.id = p_consumer;
         end if;
@@ -107,7 +107,7 @@ begin
     select array_agg(m.seq) as seqs, array_agg(m.hash) as hashes, array_agg(coalesce(m.attempt, 1)) as attempts, count(*) as count
         into v_lost from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts) as m(seq, hash, attempt);
     if v_lost.count > 0 then
-        perform headrace.put_back(c, s.relation, v_lost.seqs, v_lost.hashes, v_lost.attempts,
+        perform headrace.put_back(c, s, v_lost.seqs, v_lost.hashes, v_lost.attempts,
                                   array_fill('release'::text, array[v_lost.count::int]), null, null, null, clock_timestamp())
             from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where c.id = p_consumer;
     end if;

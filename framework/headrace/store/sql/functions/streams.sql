@@ -1,24 +1,27 @@
 -- Streams: one table each, in the schema headrace_streams, under the stream's own name.
 
-create function headrace.create_stream(p_name text) returns int
+-- p_settings: any of the policy's columns of headrace.streams, durations in seconds. A stream that exists stays as it is.
+create function headrace.create_stream(p_name text, p_settings json default '{}') returns int
 language plpgsql as $$
 declare
-    v_id        int;
-    v_relation  text := format('headrace_streams.%I', p_name);
-    v_sequence  text := format('headrace_streams.%I', p_name || '_seq');
+    v_stream  headrace.streams;
 begin
     if p_name !~ '^[a-z0-9][a-z0-9_-]{0,47}$' then
         raise exception using errcode = 'HR004', message = format(
             'The stream name %L can''t be used: take 1 to 48 lower-case letters, digits, "-" and "_", the first one a letter or digit.', p_name);
     end if;
     perform pg_advisory_xact_lock(1212498508, 0);   -- one at a time: a second creation finds the first one's work
-    select id into v_id from headrace.streams where name = p_name;
+    select * into v_stream from headrace.streams where name = p_name;
     if found then
-        return v_id;
+        return v_stream.id;
     end if;
 
-    insert into headrace.streams (name, relation) values (p_name, v_relation) returning id into v_id;
-    execute format('create sequence %s', v_sequence);
+    insert into headrace.streams (name, relation, sequence, one_message_per_key)
+        values (p_name, format('headrace_streams.%I', p_name), format('headrace_streams.%I', p_name || '.seq'),
+                coalesce((p_settings ->> 'one_message_per_key')::boolean, false))
+        returning * into v_stream;
+    perform headrace.set_policy(v_stream.id, p_settings);
+    execute format('create sequence %s', v_stream.sequence);
     -- Defaults are evaluated in the order of the columns, and that order carries the gap-aware cursor: a transaction has
     -- its xid before it draws a seq. created_at comes after seq, so that whoever drew a later seq has a later time.
     -- The key's grammar, as in NATS: tokens parted by dots, none empty, none exactly "*" or ">".
@@ -26,7 +29,7 @@ begin
     execute format($ddl$
         create table %1$s (
             xid         xid8 not null default pg_current_xact_id(),
-            seq         bigint not null default nextval(%2$L) primary key,
+            seq         bigint not null default nextval(%2$L) constraint %3$I primary key,
             created_at  timestamptz not null default clock_timestamp(),
             key         text collate "C" not null
                         constraint valid_key check (octet_length(key) <= 1024 and ('.' || key || '.') not like '%%..%%'
@@ -37,15 +40,67 @@ begin
                                                  or data::text !~ '(^|[^\\])(\\\\)*\\u0000'),
             headers     json
                         constraint headers_are_objects check (headers is null or json_typeof(headers) = 'object')
-        ) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000,
-                autovacuum_analyze_scale_factor = 0.5)
-        $ddl$, v_relation, v_sequence);
-    execute format('alter sequence %s owned by %s.seq', v_sequence, v_relation);
+        ) %4$s
+        $ddl$, v_stream.relation, v_stream.sequence, p_name || '.pkey',
+        case when not v_stream.one_message_per_key then 'partition by range (seq)' else
+            -- Every update leaves a dead row: vacuum early, by count, and never wait for the lock to shorten the file.
+            'with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+                   autovacuum_analyze_scale_factor = 0.5, vacuum_truncate = off)' end);
+    execute format('alter sequence %s owned by %s.seq', v_stream.sequence, v_stream.relation);
     begin
-        execute format('alter table %s alter column data set compression lz4', v_relation);
+        execute format('alter table %s alter column data set compression lz4', v_stream.relation);
     exception when feature_not_supported then
         -- This server was built without lz4; pglz costs two thirds of the throughput of 10 kB payloads.
-        execute format('alter table %s alter column data set storage external', v_relation);
+        execute format('alter table %s alter column data set storage external', v_stream.relation);
     end;
-    return v_id;
+    if v_stream.one_message_per_key then
+        execute format('alter table %s add column digest bytea, add constraint %I unique (key)', v_stream.relation, p_name || '.key');
+    else
+        perform headrace.lay_out(v_stream.id, 1, case when v_stream.max_storage is null then 100000
+            else least(100000, greatest(1000, v_stream.max_storage / 16 / 256)) end);
+    end if;
+    return v_stream.id;
 end $$;
+
+-- Change what a stream keeps; settings that are not given stay.
+create function headrace.edit_stream(p_name text, p_settings json) returns void
+language plpgsql as $$
+declare
+    v_stream  headrace.streams;
+begin
+    select * into v_stream from headrace.streams where name = p_name for update;
+    if not found then
+        raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_name);
+    end if;
+    if (p_settings ->> 'one_message_per_key')::boolean <> v_stream.one_message_per_key then
+        raise exception using errcode = 'HR004', message = format(
+            'one_message_per_key of the stream %L can''t be changed, its table is made for it: create another stream, and republish this one into it.', p_name);
+    end if;
+    perform headrace.set_policy(v_stream.id, p_settings);
+end $$;
+
+create function headrace.set_policy(p_stream int, p_settings json) returns void
+language plpgsql as $$
+begin
+    update headrace.streams as s set
+        retention       = case when p.has ? 'retention'       then p.j ->> 'retention' else s.retention end,
+        retain_up_to    = case when p.has ? 'retain_up_to'    then make_interval(secs => (p.j ->> 'retain_up_to')::float8) else s.retain_up_to end,
+        retain_at_least = case when p.has ? 'retain_at_least' then make_interval(secs => (p.j ->> 'retain_at_least')::float8) else s.retain_at_least end,
+        max_storage     = case when p.has ? 'max_storage'     then (p.j ->> 'max_storage')::bigint else s.max_storage end,
+        dedupe          = case when p.has ? 'dedupe'          then (p.j ->> 'dedupe')::boolean else s.dedupe end,
+        tombstones      = case when p.has ? 'tombstones'      then (p.j ->> 'tombstones')::boolean else s.tombstones end,
+        dedupe_window   = case when p.has ? 'dedupe_window'   then make_interval(secs => (p.j ->> 'dedupe_window')::float8) else s.dedupe_window end,
+        full_until      = null,     -- whoever watches the size will say so again
+        updated_at      = clock_timestamp()
+    from (select p_settings as j, p_settings::jsonb as has) as p
+    where s.id = p_stream;
+end $$;
+
+create function headrace.stream_settings(s headrace.streams) returns json
+language sql stable as $$
+    select json_build_object(
+        'retention', s.retention, 'retain_up_to', extract(epoch from s.retain_up_to)::float8,
+        'retain_at_least', extract(epoch from s.retain_at_least)::float8, 'max_storage', s.max_storage,
+        'one_message_per_key', s.one_message_per_key, 'dedupe', s.dedupe, 'tombstones', s.tombstones,
+        'dedupe_window', extract(epoch from s.dedupe_window)::float8)
+$$;

@@ -10,7 +10,10 @@ alter table headrace.streams
     add column tombstones           boolean not null default false,     -- a null payload deletes its key
     add column dedupe_window        interval not null default '2 minutes',      -- for so long message ids are remembered
     add column full_until           timestamptz,        -- until then publishing is refused; renewed while it must be
-    add column updated_at           timestamptz not null default clock_timestamp();
+    add column updated_at           timestamptz not null default clock_timestamp(),
+    add column sequence             text;       -- that its seqs are drawn from, quoted
+update headrace.streams set sequence = format('headrace_streams.%I', name || '.seq');
+alter table headrace.streams alter column sequence set not null;
 
 -- The range partitions of a stream's table, by seq. The last one has no upper bound, and stays empty while somebody makes
 -- new ones ahead of it. See segments.sql.
@@ -75,8 +78,10 @@ create index message_ids_by_age on headrace.message_ids (stream_id, published_at
 -- A cursor's holes become one set, with a mark that says which of them may be forgotten when. See holes.sql.
 alter table headrace.cursors
     add column holes       int8multirange not null default '{}',
-    add column mark        bigint,      -- holes up to here are forgotten once ...
-    add column mark_stamp  xid8;        -- ... every transaction with a smaller xid has ended
+    add column settled       bigint not null default 0,   -- nothing can come any more at or below this seq
+    add column mark          bigint,    -- the next value of that, once ...
+    add column mark_stamp    xid8,      -- ... every transaction with a smaller xid has ended; null when that is known
+    add column replay_floor  bigint;    -- where what is left in headrace.replays begins, if anything is
 update headrace.cursors set holes = young_holes + old_holes;
 alter table headrace.cursors drop column young_holes, drop column old_holes, drop column old_stamp;
 
@@ -91,7 +96,7 @@ declare
 begin
     for v_stream in select * from headrace.streams loop
         execute format('lock table %s', v_stream.relation);
-        v_sequence := format('headrace_streams.%I', v_stream.name || '.seq');
+        v_sequence := v_stream.sequence;
         execute format('alter sequence headrace_streams.%I rename to %I', v_stream.name || '_seq', v_stream.name || '.seq');
         execute format('select last_value from %s', v_sequence) into v_last;
         execute format('alter sequence %s owned by none', v_sequence);

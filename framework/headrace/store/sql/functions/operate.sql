@@ -1,0 +1,121 @@
+-- operate: pause and resume a consumer, see which of its keys wait for a person, and delete consumers and streams.
+
+-- Nothing is leased to anybody until then; null for until somebody resumes it. What is in flight goes on.
+create function headrace.pause(p_consumer int, p_until timestamptz) returns void
+language plpgsql as $$
+begin
+    update headrace.consumers set paused_until = coalesce(p_until, 'infinity') where id = p_consumer;
+    if not found then
+        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+    end if;
+end $$;
+
+create function headrace.resume(p_consumer int) returns void
+language plpgsql as $$
+declare
+    v_stream  int;
+begin
+    update headrace.consumers set paused_until = null where id = p_consumer returning stream_id into v_stream;
+    if not found then
+        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+    end if;
+    perform pg_notify('headrace', v_stream::text);      -- whoever waits looks at once, and needs not have said that he does
+end $$;
+
+-- The keys that a dead letter blocks, in the order of those letters' seqs. `waiting`: the messages of the key behind it.
+create function headrace.blocked_keys(p_consumer int, p_limit int)
+returns table (key text, seq bigint, since timestamptz, waiting bigint, error text)
+language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+    with recursive keys as (        -- a walk from key to key, however many messages each has
+        (select b.key_hash from headrace.blocked as b where b.consumer_id = p_consumer order by b.key_hash limit 1)
+        union all
+        select (select b.key_hash from headrace.blocked as b where b.consumer_id = p_consumer and b.key_hash > keys.key_hash
+                order by b.key_hash limit 1)
+        from keys where keys.key_hash is not null
+    )
+    select letter.key, letter.seq, letter.died_at,
+           (select count(*) from headrace.blocked as b
+            where b.consumer_id = p_consumer and b.key_hash = keys.key_hash and b.seq <> letter.seq),
+           letter.error
+    from keys cross join lateral (
+        select d.* from headrace.blocked as b join headrace.dead_letters as d on d.consumer_id = b.consumer_id and d.seq = b.seq
+        where b.consumer_id = p_consumer and b.key_hash = keys.key_hash and d.blocks
+        order by b.seq limit 1) as letter
+    where keys.key_hash is not null
+    order by letter.seq limit p_limit
+$$;
+
+-- How many workers are at a consumer, by its leases; and whether anybody waits for its next message.
+create function headrace.users(p_consumer int, p_now timestamptz, out workers bigint, out messages bigint, out waiting boolean)
+language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+    select count(distinct l.owner), coalesce(sum(l.held), 0),
+           exists (select from headrace.waiting as w where w.consumer_id = p_consumer and w.until > p_now)
+    from headrace.leases as l
+    where l.consumer_id = p_consumer and l.expires_at > p_now and l.lease_id >= (
+        select c.lease_floor from headrace.cursors as c where c.consumer_id = p_consumer order by c.version desc limit 1)
+$$;
+
+-- p_force: whoever works on its messages. What he settles then is lost, and he learns that the consumer is gone.
+create function headrace.delete_consumer(p_consumer int, p_force boolean, p_now timestamptz default clock_timestamp()) returns void
+language plpgsql set lock_timeout = '5s' as $$
+begin
+    perform headrace.evict(p_consumer, p_force, p_now);
+    delete from headrace.consumers where id = p_consumer;
+exception when lock_not_available or deadlock_detected then
+    raise exception using errcode = 'HR006', message =
+        'Somebody has kept hold of the consumer for 5 seconds, and nothing was deleted: try again, or look for a transaction that was left open.';
+end $$;
+
+-- Take a consumer's lock, and end its leases; refuse if it is in use, unless by force.
+create function headrace.evict(p_consumer int, p_force boolean, p_now timestamptz) returns void
+language plpgsql as $$
+declare
+    v_consumer  record;
+    v_users     record;
+begin
+    perform pg_advisory_xact_lock(1212498508, p_consumer);
+    select c.name, s.name as stream into v_consumer
+        from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where c.id = p_consumer;
+    if not found then
+        raise exception using errcode = 'HR002', message = 'The consumer no longer exists.';
+    end if;
+    select * into v_users from headrace.users(p_consumer, p_now);
+    if not p_force and (v_users.workers > 0 or v_users.waiting) then
+        raise exception using errcode = 'HR006', message = format(
+            'The consumer %L of the stream %L is in use: %s. Stop its workers first, or delete it by force.',
+            v_consumer.name, v_consumer.stream,
+            case when v_users.workers > 0
+                 then format('%s at work on %s', headrace.counted(v_users.workers, 'worker'), headrace.counted(v_users.messages, 'message'))
+                 else 'a worker waits for its next message' end);
+    end if;
+    -- Before the consumer itself: a settle in progress has locked its leases, and will ask whether the consumer exists.
+    delete from headrace.leases where consumer_id = p_consumer;
+end $$;
+
+create function headrace.counted(p_count bigint, p_what text) returns text
+language sql immutable as $$
+    select format('%s %s%s', p_count, p_what, case when p_count <> 1 then 's' end)
+$$;
+
+-- A stream goes with its messages and its consumers. p_force: whoever works on them.
+create function headrace.delete_stream(p_stream text, p_force boolean, p_now timestamptz default clock_timestamp()) returns void
+language plpgsql set lock_timeout = '5s' as $$
+declare
+    v_stream    headrace.streams;
+    v_consumer  int;
+begin
+    perform pg_advisory_xact_lock(1212498508, 0);   -- nobody declares a consumer meanwhile
+    select * into v_stream from headrace.streams where name = p_stream;
+    if not found then
+        raise exception using errcode = 'HR001', message = format('There is no stream %L.', p_stream);
+    end if;
+    for v_consumer in select id from headrace.consumers where stream_id = v_stream.id order by id loop
+        perform headrace.evict(v_consumer, p_force, p_now);
+    end loop;
+    execute format('drop table %s', v_stream.relation);     -- with its segments, and the sequence that its column owns
+    delete from headrace.streams where id = v_stream.id;
+exception when lock_not_available or deadlock_detected then
+    raise exception using errcode = 'HR006', message = format(
+        'Somebody has kept hold of the stream %L for 5 seconds, and nothing was deleted: stop its publishers, or look for a transaction that was left open.',
+        p_stream);
+end $$;

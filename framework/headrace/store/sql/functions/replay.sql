@@ -1,0 +1,167 @@
+-- replay: deliver messages once more, to one consumer; or publish them once more, into another stream.
+
+create type headrace.chosen as (
+    clause  text,       -- over a message's columns, with every literal quoted by Postgres
+    first   bigint,     -- which seqs can match at all ...
+    last    bigint      -- ... bounds for the planner, and for choosing the segments
+);
+
+-- Filters, a condition, seqs and times as one clause. Each may be null; all bounds are inclusive.
+create function headrace.choose(
+    p_stream headrace.streams, p_filters text[], p_where json,
+    p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz
+) returns headrace.chosen
+language plpgsql stable as $$
+declare
+    v_chosen  headrace.chosen;
+begin
+    v_chosen.clause := '(' || headrace.condition(coalesce(p_filters, '{>}'), p_where) || ')';
+    v_chosen.first := greatest(coalesce(p_from_seq, 1), 1);
+    v_chosen.last := least(p_to_seq, coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0));
+    if p_from_time is not null then
+        v_chosen.clause := v_chosen.clause || format(' and created_at >= %L', p_from_time);
+        v_chosen.first := greatest(v_chosen.first, headrace.seq_near(p_stream, p_from_time - interval '1 minute'));
+    end if;
+    if p_to_time is not null then
+        v_chosen.clause := v_chosen.clause || format(' and created_at <= %L', p_to_time);
+        v_chosen.last := least(v_chosen.last, headrace.seq_near(p_stream, p_to_time + interval '1 minute'));
+    end if;
+    return v_chosen;
+end $$;
+
+-- Deliver again what a consumer has had, as far as it matches both its own filters and the given ones. What is above the cursor,
+-- in flight, parked or blocked comes by itself, and is neither taken nor counted. p_dry_run: only count. Returns how many.
+create function headrace.replay(
+    p_consumer int, p_filters text[], p_where json,
+    p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz, p_dry_run boolean
+) returns bigint
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_consumer  headrace.consumers;
+    v_stream    headrace.streams;
+    v_cursor    headrace.cursors;
+    v_chosen    headrace.chosen;
+    v_wanted    text;
+    v_count     bigint;
+    v_first     bigint;
+    v_itself    bigint[];
+    v_gone      bigint;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception using errcode = 'HR003', message =
+            'headrace.replay must run under read committed: each of its reads must see the newest state.';
+    end if;
+    select * into v_consumer from headrace.consumers where id = p_consumer;
+    if not found then
+        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+    end if;
+    select * into v_stream from headrace.streams where id = v_consumer.stream_id;
+    v_chosen := headrace.choose(v_stream, p_filters, p_where, p_from_seq, p_to_seq, p_from_time, p_to_time);
+    -- The position and the holes are read in the very statement that reads the messages: what was missing when the cursor passed
+    -- and has come since is still to be delivered.
+    v_wanted := format($sql$
+        from (select position, holes from headrace.cursors where consumer_id = $1 order by version desc limit 1) as cursor
+        cross join lateral (
+            select seq, hashtextextended(key, 0) as hash from %s
+            where seq >= $2 and seq <= $3 and seq <= cursor.position and not seq <@ cursor.holes and (%s) and (%s)) as m
+        where not exists (select from headrace.replays as r where r.consumer_id = $1 and r.seq = m.seq)
+        $sql$, headrace.source(v_stream, v_chosen.first, v_chosen.last), v_consumer.condition, v_chosen.clause);
+    if p_dry_run then
+        execute format($sql$
+            select count(*) %s
+               and m.seq not in (select unnest(seqs) from headrace.leases where consumer_id = $1)
+               and not exists (select from headrace.parked as p where p.consumer_id = $1 and p.seq = m.seq)
+               and not exists (select from headrace.blocked as b where b.consumer_id = $1 and b.key_hash = m.hash and b.seq = m.seq)
+            $sql$, v_wanted) into v_count using p_consumer, v_chosen.first, v_chosen.last;
+        return v_count;
+    end if;
+
+    -- Looking takes as long as it takes, and nobody waits for it: what is written down is not there for others until the end.
+    execute format($sql$
+        with added as (
+            insert into headrace.replays (consumer_id, seq, key_hash) select $1, m.seq, m.hash %s order by m.seq
+            on conflict do nothing returning seq
+        )
+        select count(*), min(seq) from added
+        $sql$, v_wanted) into v_count, v_first using p_consumer, v_chosen.first, v_chosen.last;
+    if v_count = 0 then
+        return 0;
+    end if;
+    -- Then the consumer's lock, and what comes by itself by now is taken out again.
+    perform pg_advisory_xact_lock(1212498508, p_consumer);
+    select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+    if not found then
+        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+    end if;
+    v_itself := array(
+        select unnest(l.seqs) from headrace.leases as l where l.consumer_id = p_consumer and l.lease_id >= v_cursor.lease_floor
+        union all
+        select p.seq from headrace.parked as p where p.consumer_id = p_consumer and p.seq >= v_cursor.parked_floor
+        union all
+        select b.seq from headrace.blocked as b where b.consumer_id = p_consumer
+        union all
+        select r.seq from unnest(v_cursor.holes) as hole cross join lateral (
+            select seq from headrace.replays where consumer_id = p_consumer and seq >= lower(hole) and seq < upper(hole)) as r
+        union all
+        select r.seq from headrace.replays as r where r.consumer_id = p_consumer and r.seq > v_cursor.position);
+    delete from headrace.replays where consumer_id = p_consumer and seq = any (v_itself);
+    get diagnostics v_gone = row_count;
+    perform headrace.start_replay(p_consumer, v_first);
+    perform headrace.wake(v_stream.id);
+    return v_count - v_gone;
+end $$;
+
+-- Publish the messages of a stream that match, in their order, to another one (or to itself: those that are there now), in the
+-- caller's transaction: all or none. p_dry_run: only count. Returns how many.
+create function headrace.republish(
+    p_stream text, p_target text, p_filters text[], p_where json,
+    p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz, p_dry_run boolean
+) returns bigint
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    c_messages  constant int := 1000;
+    c_bytes     constant bigint := 4000000;
+    v_stream    headrace.streams;
+    v_chosen    headrace.chosen;
+    v_messages  text;
+    v_message   record;
+    v_keys      text[] := '{}';
+    v_data      json[] := '{}';
+    v_headers   json[] := '{}';
+    v_bytes     bigint := 0;
+    v_count     bigint := 0;
+begin
+    select * into v_stream from headrace.streams where name = p_stream;
+    if not found then
+        raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_stream);
+    elsif not exists (select from headrace.streams where name = p_target) then
+        raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_target);
+    end if;
+    v_chosen := headrace.choose(v_stream, p_filters, p_where, p_from_seq, p_to_seq, p_from_time, p_to_time);
+    v_messages := format('from %s where seq >= $1 and seq <= $2 and (%s)',
+                         headrace.source(v_stream, v_chosen.first, v_chosen.last), v_chosen.clause);
+    if p_dry_run then
+        execute 'select count(*) ' || v_messages into v_count using v_chosen.first, v_chosen.last;
+        return v_count;
+    end if;
+    -- One cursor, and so one snapshot: nothing that is published from here on is met, not even into this very stream.
+    for v_message in execute 'select key, data, headers, pg_column_size(data) as bytes ' || v_messages || ' order by seq'
+        using v_chosen.first, v_chosen.last
+    loop
+        v_keys := array_append(v_keys, v_message.key);
+        v_data := array_append(v_data, v_message.data);
+        v_headers := array_append(v_headers, v_message.headers);
+        v_bytes := v_bytes + v_message.bytes;
+        if cardinality(v_keys) >= c_messages or v_bytes >= c_bytes then
+            v_count := v_count + headrace.publish_many(p_target, v_keys, v_data, v_headers);
+            v_keys := '{}';
+            v_data := '{}';
+            v_headers := '{}';
+            v_bytes := 0;
+        end if;
+    end loop;
+    if v_keys <> '{}' then
+        v_count := v_count + headrace.publish_many(p_target, v_keys, v_data, v_headers);
+    end if;
+    return v_count;
+end $$;

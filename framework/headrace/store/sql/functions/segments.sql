@@ -1,0 +1,52 @@
+-- Segments: the range partitions of an append stream, by seq. Publishers write through the parent, and Postgres finds the
+-- segment; whole segments are dropped by retention. They are made ahead, each wider than the one before, and the last
+-- has no upper bound, so that no publish ever fails for want of one: the longer nobody makes new ones, the coarser they get.
+
+create function headrace.add_segment(p_stream int, p_lower bigint, p_upper bigint) returns text
+language plpgsql as $$
+declare
+    v_stream  headrace.streams;
+    v_leaf    text;
+begin
+    select * into strict v_stream from headrace.streams where id = p_stream;
+    v_leaf := format('headrace_streams.%I', v_stream.name || '.' || p_lower);
+    -- Made apart and attached, which takes a weaker lock on the parent than making it as a partition.
+    execute format('create table %s (like %s including constraints including storage including compression)
+                    with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000,
+                          autovacuum_analyze_scale_factor = 0.5)', v_leaf, v_stream.relation);
+    execute format('alter table %s attach partition %s for values from (%s) to (%s)',
+                   v_stream.relation, v_leaf, p_lower, coalesce(p_upper::text, 'maxvalue'));
+    insert into headrace.segments (stream_id, lower, upper, relation) values (p_stream, p_lower, p_upper, v_leaf);
+    return v_leaf;
+end $$;
+
+-- Lay out segments from p_lower on: one of the wanted width, two that are wider and wider, and the one without a bound.
+create function headrace.lay_out(p_stream int, p_lower bigint, p_width bigint) returns void
+language plpgsql as $$
+begin
+    perform headrace.add_segment(p_stream, p_lower, p_lower + p_width);
+    perform headrace.add_segment(p_stream, p_lower + p_width, p_lower + 17 * p_width);
+    perform headrace.add_segment(p_stream, p_lower + 17 * p_width, p_lower + 273 * p_width);
+    perform headrace.add_segment(p_stream, p_lower + 273 * p_width, null);
+end $$;
+
+-- The segment that the seq after a position lies in; the first one there is, if retention has removed that.
+create function headrace.segment_after(p_stream int, p_position bigint) returns headrace.segments
+language sql stable as $$
+    (select s from headrace.segments as s where stream_id = p_stream and lower <= p_position + 1 order by lower desc limit 1)
+    union all
+    (select s from headrace.segments as s where stream_id = p_stream and lower > p_position + 1 order by lower limit 1)
+    limit 1
+$$;
+
+-- The table to read seqs from p_first to p_last from: a single segment where that is enough, since a query on the parent is
+-- planned for every segment that it may touch.
+create function headrace.source(p_stream headrace.streams, p_first bigint, p_last bigint) returns text
+language sql stable as $$
+    select coalesce(
+        (select relation from (
+            select relation, upper from headrace.segments
+            where stream_id = p_stream.id and lower <= p_first order by lower desc limit 1) as s
+         where upper is null or upper > p_last),
+        p_stream.relation)
+$$;
