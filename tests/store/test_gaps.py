@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest

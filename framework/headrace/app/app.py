@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,14 +16,16 @@ import anyio.abc
 import anyio.to_thread
 
 from headrace import store
+from headrace.app.admin import Admin
 from headrace.app.consumer import Consumer, define
 from headrace.app.service import Service
 from headrace.embedded import EmbeddedPostgres, Tenancy
 from headrace.model import payloads
-from headrace.model.durations import Duration, seconds
+from headrace.model.conditions import Condition
+from headrace.model.durations import Duration, seconds, when
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_key
-from headrace.model.specs import Backoff, OnExhausted
+from headrace.model.specs import Backoff, DeliverPolicy, OnExhausted, Retention, StreamSpec
 from headrace.store.translate import translated
 
 logger = logging.getLogger("headrace")
@@ -58,7 +61,7 @@ class App:
             raise ConfigurationError(f"streams={streams!r} must be a list, such as [{streams!r}].")
         self.dsn = dsn
         self.consumers: list[Consumer] = []
-        self._streams = dict.fromkeys(streams)
+        self._streams: dict[str, StreamSpec | None] = dict.fromkeys(streams)
         self._max_connections = max_connections
         self._shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
         self._data_dir = None if data_dir is None else Path(data_dir)
@@ -70,9 +73,48 @@ class App:
 
     # --- what is declared
 
-    def stream(self, name: str) -> str:
-        """Declare a stream, to be created at start unless it exists. Returns the name."""
-        self._streams[name] = None
+    def stream(
+        self,
+        name: str,
+        *,
+        retention: Retention = "limits",
+        retain_up_to: Duration | None = None,
+        retain_at_least: Duration | None = None,
+        max_storage: int | None = None,
+        one_message_per_key: bool = False,
+        dedupe: bool = False,
+        tombstones: bool = False,
+        dedupe_window: Duration = "2m",
+    ) -> str:
+        """Declare a stream and what it keeps: at start it is created, or its settings are changed to these.
+
+        Declared by its name alone, or merely named by a consumer, a stream that exists stays as it is.
+
+        Args:
+            retention: "limits", those below; or "interest", a message stays until every consumer is done with it.
+            retain_up_to: for how long a message stays.
+            retain_at_least: for how long it stays whatever the size; when that leaves no room, publishing is refused for a while.
+            max_storage: bytes on disk, beyond which the oldest messages are removed.
+            one_message_per_key: a new message takes the place of the one before it with the same key.
+            dedupe: of a key, an unchanged payload is not published again.
+            tombstones: a payload of None deletes its key, once every consumer has been given it.
+            dedupe_window: for how long message ids are remembered.
+
+        Returns:
+            The name. Raises `ConfigurationError` for settings that contradict each other.
+        """
+        spec = StreamSpec(
+            name=name,
+            retention=retention,
+            retain_up_to=None if retain_up_to is None else seconds(retain_up_to, "retain_up_to"),
+            retain_at_least=None if retain_at_least is None else seconds(retain_at_least, "retain_at_least"),
+            max_storage=max_storage,
+            one_message_per_key=one_message_per_key,
+            dedupe=dedupe,
+            tombstones=tombstones,
+            dedupe_window=seconds(dedupe_window, "dedupe_window"),
+        )
+        self._streams[name] = None if spec == StreamSpec(name=name) else spec
         return name
 
     def consumer(
@@ -80,6 +122,7 @@ class App:
         stream: str,
         *,
         filter: str | Sequence[str] = ">",  # noqa: A002 - the word of the field
+        where: str | Mapping[str, Any] | Condition | None = None,
         name: str | None = None,
         concurrency: int | tuple[int, int] = (1, 64),
         max_deliver: int = 10,
@@ -89,6 +132,9 @@ class App:
         on_exhausted: OnExhausted = "dead_letter",
         ordered: bool = True,
         timeout: Duration | None = None,
+        deliver_policy: DeliverPolicy = "all",
+        start_seq: int | None = None,
+        start_time: datetime | None = None,
     ) -> Callable[[F], F]:
         """Make a function the handler of a consumer of `stream`.
 
@@ -98,6 +144,8 @@ class App:
 
         Args:
             filter: which keys: one filter or several, as NATS has them (`orders.*.new`, `orders.us.>`).
+            where: which of these by their content: text such as `"data.status = 'paid' and data.total > 100"`, the same as JSON, or
+                `field("total") > 100`.
             name: the consumer's name, by which the store knows its place; the function's name by default.
             concurrency: how many handlers run at a time in one process: exactly so many, or a range to be scaled in.
             max_deliver: attempts before a message is exhausted; -1 for no limit.
@@ -108,6 +156,8 @@ class App:
             on_exhausted: what becomes of an exhausted message: "dead_letter"; "block", its key waits for a person; "drop".
             ordered: whether the messages of a key are handled strictly in order.
             timeout: how long the handler may take for one message.
+            deliver_policy: where the consumer begins when it is new: with "all" there is; with what is "new"; at `start_seq`
+                ("by_start_seq") or `start_time` ("by_start_time"); or with the last message of each key ("last_per_key").
 
         Raises:
             ConfigurationError: a setting that can't be, an annotation that can't be decoded, a name that is taken.
@@ -116,7 +166,8 @@ class App:
 
         def register(function: F) -> F:
             consumer = define(
-                function, stream, filter=filter, name=name, concurrency=concurrency, max_deliver=max_deliver,
+                function, stream, filter=filter, where=where, name=name, deliver_policy=deliver_policy,
+                start_seq=start_seq, start_time=start_time, concurrency=concurrency, max_deliver=max_deliver,
                 ack_wait=ack_wait, max_ack_pending=max_ack_pending, backoff=backoff, on_exhausted=on_exhausted,
                 ordered=ordered, timeout=timeout,
             )  # fmt: skip
@@ -141,8 +192,9 @@ class App:
 
     async def publish(
         self, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
+        message_id: str | None = None, delay: Duration | None = None, deliver_at: datetime | None = None,
         connection: store.Executor | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int | None:  # fmt: skip
         """Append a message.
 
         Args:
@@ -150,54 +202,78 @@ class App:
             key: tokens parted by dots, such as `orders.us.42`. Messages of one key are handled in order.
             data: anything that msgspec can write as JSON.
             headers: names and JSON values that travel along.
+            message_id: publishing the same id again, within the stream's `dedupe_window`, changes nothing.
+            delay: publish it after so long; or, with `deliver_at`, at a time. It has its place in the stream from then on.
             connection: an asyncpg connection of yours, inside a transaction: the message is there if that commits.
 
         Returns:
-            The message's seq.
+            The message's seq: of the first time if it was published before; None if it is for later.
 
         Raises:
             UnknownStream: there is none of that name; publishing creates nothing.
             InvalidInput: a key, data or headers that can't be stored; `InvalidKey` and `InvalidData` say which.
+            StreamFull: the stream holds its `max_storage`, and nothing may go; try again later.
             StoreUnavailable: it may or may not have been published.
         """
+        due = when(delay, deliver_at)
         text, header_text = payloads.encode(data), payloads.encode_headers(headers)
         check_key(key)
         with self._translated(connection):
-            seq = await store.publish(connection or self.database, stream, key, text, header_text)
-        self._published(stream)
+            seq = await store.publish(
+                connection or self.database, stream, key, text, header_text, message_id=message_id, deliver_at=due
+            )
+        self._published(stream, due)
         return seq
 
     async def publish_many(
-        self, stream: str, messages: Iterable[tuple[Any, ...]], *, connection: store.Executor | None = None
-    ) -> int:
+        self, stream: str, messages: Iterable[tuple[Any, ...]], *, message_ids: Sequence[str | None] | None = None,
+        delay: Duration | None = None, deliver_at: datetime | None = None, connection: store.Executor | None = None,
+    ) -> int:  # fmt: skip
         """Append messages in their order, all or none: (key, data) or (key, data, headers) tuples.
 
+        Args:
+            message_ids: an id, or None, for each; see `publish`, for the rest too.
+
         Returns:
-            How many. Raises as `publish` does.
+            How many were published, or are for later: without those whose id is known, and those that `dedupe` found unchanged.
+            Raises as `publish` does.
         """
+        due = when(delay, deliver_at)
         keys, data, headers = payloads.parallel(messages)
+        if message_ids is not None and len(message_ids) != len(keys):
+            raise InvalidInput(
+                f"There are {len(keys)} messages and {len(message_ids)} message_ids: give one, or None, for each."
+            )
+        more: dict[str, Any] = {"message_ids": message_ids, "deliver_at": None if due is None else [due] * len(keys)}
         try:
             if connection is not None:
                 with self._translated(connection):
-                    count = await store.publish_many(connection, stream, keys, data, headers)
+                    count = await store.publish_many(connection, stream, keys, data, headers, **more)
             else:
-                count = await store.publish_all(self.database, stream, keys, data, headers)
+                count = await store.publish_all(self.database, stream, keys, data, headers, **more)
         except InvalidInput:
             for key in keys:  # the store can't say which one it was
                 check_key(key)
             raise
-        self._published(stream)
+        self._published(stream, due)
         return count
 
     def _translated(self, connection: store.Executor | None) -> AbstractContextManager[None]:
         """Errors of a user's own connection are as our own's. It need not be to this app's database, nor the app connected."""
         return nullcontext() if connection is None else translated("the given connection")
 
-    def _published(self, stream: str) -> None:
+    def _published(self, stream: str, due: datetime | None) -> None:
         if self._service is not None:
             self._service.published(stream)
+            if due is not None:
+                self._service.scheduled()
 
     # --- running
+
+    @property
+    def admin(self) -> Admin:
+        """See and mend streams and consumers, while connected. Raises `ConfigurationError` otherwise."""
+        return Admin(self.database)
 
     @property
     def database(self) -> store.Database:
@@ -232,8 +308,10 @@ class App:
         await self._database.open()
         for step in await store.migrate(self._database):
             logger.info("schema: %s", step)
-        for name in self._streams:
-            await store.create_stream(self._database, name)
+        for name, spec in self._streams.items():
+            await store.create_stream(self._database, spec or name)
+            if spec is not None:
+                await store.edit_stream(self._database, spec)
 
     async def _disconnect(self) -> None:
         with anyio.CancelScope(shield=True):

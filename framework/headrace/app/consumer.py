@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from headrace.model.conditions import Condition, parse
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError
 from headrace.model.keys import check_filters
-from headrace.model.specs import Backoff, ConsumerSpec, OnExhausted
+from headrace.model.specs import Backoff, ConsumerSpec, DeliverPolicy, OnExhausted
 from headrace.runtime.handler import Handler
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
@@ -33,6 +35,10 @@ def define(
     stream: str,
     *,
     filter: str | Sequence[str],  # noqa: A002 - the word of the field
+    where: str | Mapping[str, Any] | Condition | None,
+    deliver_policy: DeliverPolicy,
+    start_seq: int | None,
+    start_time: datetime | None,
     name: str | None,
     concurrency: int | tuple[int, int],
     max_deliver: int,
@@ -54,6 +60,10 @@ def define(
         stream=stream,
         name=name,
         filters=check_filters(filter),
+        where=None if where is None else parse(where),
+        deliver_policy=deliver_policy,
+        start_seq=start_seq,
+        start_time=start_time,
         ordered=ordered,
         ack_wait=seconds(ack_wait, "ack_wait"),
         max_ack_pending=max_ack_pending,

@@ -50,6 +50,27 @@ class Demand:
         return min(BATCH, self.target - waiting) if waiting <= self.target // 2 else 0
 
 
+class Look:
+    """How many messages a lease call may look at to find some that match, so that it takes neither long nor too many calls."""
+
+    LEAST, FIRST, MOST = 1, 2_000, 20_000
+    SHORT, LONG = 0.01, 0.025  # seconds
+
+    def __init__(self) -> None:
+        self.limit = self.FIRST
+
+    def took(self, seconds: float, looked_at: int) -> None:
+        """A call that looked at so many messages took so long."""
+        if seconds > self.LONG and looked_at:
+            self.limit = max(self.LEAST, int(min(self.limit, looked_at) * max(0.25, self.LONG / seconds)))
+        elif looked_at >= self.limit and seconds < self.SHORT:
+            self.limit = min(self.limit * 2, self.MOST)
+
+    def too_slow(self) -> None:
+        """A call was broken off: one message at least takes too long to judge. Look at few, so that the others get past."""
+        self.limit = max(self.LEAST, self.limit // 8)
+
+
 class Poll:
     """When to look again: soon after there was something, then ever less often."""
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import msgspec
 
+from headrace.model.conditions import Condition
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError
 from headrace.model.keys import check_filters
-
-if TYPE_CHECKING:
-    from headrace.model.conditions import Condition
 
 OnExhausted = Literal["dead_letter", "block", "drop"]
 DeliverPolicy = Literal["all", "new", "by_start_seq", "by_start_time", "last_per_key"]
@@ -113,7 +111,11 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
         self._check_contradictions()
 
     def _check_contradictions(self) -> None:
-        if self.retain_up_to is not None and self.retain_at_least is not None and self.retain_at_least > self.retain_up_to:
+        if (
+            self.retain_up_to is not None
+            and self.retain_at_least is not None
+            and self.retain_at_least > self.retain_up_to
+        ):
             raise ConfigurationError(
                 f"{self._who} can't keep messages for at least {self.retain_at_least:g} s and at most {self.retain_up_to:g} s:"
                 " retain_at_least must not be longer than retain_up_to."

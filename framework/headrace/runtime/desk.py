@@ -14,19 +14,25 @@ from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import RELEASE, Failure
 from headrace.model.specs import Backoff
 from headrace.runtime.message import Message
+from headrace.runtime.settings import Settings
 from headrace.runtime.wiring import Clock, Keeping, Settling
 
 
 class Desk:
     """Hands outcomes to custody, keeps lanes and custody in step, and tells the settler when there is news."""
 
-    def __init__(self, lanes: Lanes[Message], custody: Custody[Message], backoff: Backoff, clock: Clock) -> None:
-        self.backoff = backoff
+    def __init__(self, lanes: Lanes[Message], custody: Custody[Message], settings: Settings, clock: Clock) -> None:
+        self._settings = settings
         self._lanes = lanes
         self._custody = custody
         self._clock = clock
         self.settler: Settling  # the two that act on it; wired by the pipeline
         self.keeper: Keeping
+
+    @property
+    def backoff(self) -> Backoff:
+        """The wait before the next attempt, as the settings have it now."""
+        return self._settings.spec.backoff
 
     def ack(self, message: Message) -> None:
         """It is done."""

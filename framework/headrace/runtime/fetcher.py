@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from itertools import repeat
 from uuid import UUID
 
@@ -9,14 +10,20 @@ import anyio
 
 from headrace import store
 from headrace.flow.custody import Custody
-from headrace.flow.demand import Demand, Poll
+from headrace.flow.demand import Demand, Look, Poll
 from headrace.flow.lanes import Lanes
+from headrace.model.errors import FilterTooSlow
 from headrace.model.records import Batch
-from headrace.model.specs import ConsumerSpec
 from headrace.runtime.desk import Desk
 from headrace.runtime.message import Message
+from headrace.runtime.settings import Settings
 from headrace.runtime.weather import Weather
 from headrace.runtime.wiring import Acting, Clock, Settling
+
+logger = logging.getLogger("headrace")
+
+JUDGING = 5.0
+"""Seconds that judging messages by a condition may take in one lease call; then it is the condition's fault."""
 
 ANNOUNCE = 10.0
 """Seconds for which a consumer that waits asks publishers to notify it. Asked again after half of it."""
@@ -31,12 +38,12 @@ class Fetcher:
     """
 
     def __init__(
-        self, database: store.Database, consumer: int, spec: ConsumerSpec, owner: UUID,
+        self, database: store.Database, consumer: int, settings: Settings, owner: UUID,
         lanes: Lanes[Message], custody: Custody[Message], desk: Desk, actors: Acting, settler: Settling, clock: Clock,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
-        self._spec = spec
+        self._settings = settings
         self._owner = owner
         self._lanes = lanes
         self._custody = custody
@@ -44,8 +51,9 @@ class Fetcher:
         self._actors = actors
         self._settler = settler
         self._clock = clock
-        self._demand = Demand(spec.max_ack_pending)
+        self._demand = Demand(settings.spec.max_ack_pending)
         self._poll = Poll()
+        self._look = Look()
         self._room = anyio.Event()
         self._news = anyio.Event()
         self._announced = float("-inf")
@@ -83,8 +91,16 @@ class Fetcher:
             if want <= 0:
                 await self._room.wait()
                 continue
-            batch = await self._lease(want)
+            try:
+                batch = await self._lease(want)
+            except FilterTooSlow as error:
+                logger.error("%s: %s It is tried again with fewer messages.", self._settings.spec.name, error)
+                self._look.too_slow()
+                await anyio.sleep(JUDGING / 5)
+                continue
             weather.cleared()
+            if batch.version != self._settings.version:
+                await self._read_settings()
             if batch.lease_id is not None:
                 self._poll.found()
                 await self._dispatch(batch, batch.lease_id)
@@ -96,7 +112,7 @@ class Fetcher:
         self._room = anyio.Event()
         self._demand.observe(self._clock(), self._custody.acked, self._actors.target)
         self._lanes.low_water = self._demand.target // 2
-        return min(self._demand.want(self._lanes.waiting), self._spec.max_ack_pending - self._custody.held)
+        return min(self._demand.want(self._lanes.waiting), self._settings.spec.max_ack_pending - self._custody.held)
 
     async def _lease(self, want: int) -> Batch:
         self._news = anyio.Event()
@@ -107,7 +123,7 @@ class Fetcher:
         self._lanes.begin_call()
         self._called_at = self._clock()
         try:
-            batch = await store.lease(self._database, self._consumer, self._owner, want)
+            batch = await self._call(want)
         except BaseException:
             self._lanes.add(())
             raise
@@ -116,18 +132,35 @@ class Fetcher:
             self._lanes.add(())
         return batch
 
+    async def _call(self, want: int) -> Batch:
+        where = self._settings.spec.where
+        if where is None:
+            return await store.lease(self._database, self._consumer, self._owner, want)
+        batch = await store.lease(
+            self._database, self._consumer, self._owner, want, look=self._look.limit, judging=JUDGING
+        )
+        self._look.took(self._clock() - self._called_at, batch.looked_at)
+        return batch
+
+    async def _read_settings(self) -> None:
+        spec, version = await store.consumer_spec(self._database, self._consumer)
+        if self._settings.version is not None:
+            logger.info("%s: the settings were changed; they count from now on", spec.name)
+        self._demand.limit = spec.max_ack_pending
+        self._settings.change(spec, version)
+
     async def _dispatch(self, batch: Batch, lease_id: int) -> None:
         size = len(batch.seqs)
         # Counted from before the call, so that our deadline never comes after the store's.
-        lease = self._custody.take(lease_id, size, self._called_at + self._spec.ack_wait)
+        lease = self._custody.take(lease_id, size, self._called_at + self._settings.spec.ack_wait)
         self.leased += size
         self._demand.weigh(batch.data)
-        stream, consumer, desk = self._spec.stream, self._spec.name, self._desk
+        stream, consumer, desk = self._settings.spec.stream, self._settings.spec.name, self._desk
         refused = self._lanes.add(
             Message(stream, consumer, key, seq, attempt, created_at, data, headers, lease, lane, desk)
             for key, seq, attempt, created_at, data, headers, lane in zip(
                 batch.keys, batch.seqs, batch.attempts or repeat(1), batch.created_at, batch.data, batch.headers,
-                batch.keys if self._spec.ordered else batch.seqs, strict=False,
+                batch.keys if self._settings.spec.ordered else batch.seqs, strict=False,
             )
         )  # fmt: skip
         self._actors.wake()

@@ -9,9 +9,9 @@ import anyio
 
 from headrace import store
 from headrace.flow.custody import Custody
-from headrace.model.specs import ConsumerSpec
 from headrace.runtime.actors import Actors
 from headrace.runtime.message import Message
+from headrace.runtime.settings import Settings
 from headrace.runtime.weather import Weather
 from headrace.runtime.wiring import Clock
 
@@ -22,12 +22,12 @@ class Keeper:
     """Keeps the leases of one consumer."""
 
     def __init__(
-        self, database: store.Database, consumer: int, spec: ConsumerSpec, owner: UUID,
+        self, database: store.Database, consumer: int, settings: Settings, owner: UUID,
         custody: Custody[Message], actors: Actors, clock: Clock,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
-        self._spec = spec
+        self._settings = settings
         self._owner = owner
         self._custody = custody
         self._actors = actors
@@ -36,24 +36,24 @@ class Keeper:
     async def run(self, weather: Weather) -> None:
         """Extend until cancelled. Raises `StoreUnavailable`."""
         while True:
-            await anyio.sleep(self._spec.ack_wait / 2)
+            await self._settings.rest()
             if self._custody.leases:
                 await self.extend()
             weather.cleared()
 
     async def extend(self) -> None:
         """Extend all leases once. Raises `StoreUnavailable`."""
-        asked, began = list(self._custody.leases.values()), self._clock()
+        asked, began, ack_wait = list(self._custody.leases.values()), self._clock(), self._settings.spec.ack_wait
         alive = await store.extend(self._database, self._consumer, self._owner)
-        lost = self._custody.extended(asked, alive, began + self._spec.ack_wait)
+        lost = self._custody.extended(asked, alive, began + ack_wait)
         for lease in lost:
             lease.deadline = float("-inf")  # what waits of it must not start
         if lost:
             logger.warning(
                 "%s: %d leases were lost (a pause longer than ack_wait=%gs, or a seek); their messages come again",
-                self._spec.name,
+                self._settings.spec.name,
                 len(lost),
-                self._spec.ack_wait,
+                ack_wait,
             )
 
     async def watch(self, timeout: float) -> None:
@@ -61,4 +61,4 @@ class Keeper:
         while True:
             await anyio.sleep(min(max(timeout / 20, 0.01), 0.5))
             for _ in self._actors.overdue(self._clock()):
-                logger.warning("%s: a handler took longer than its timeout of %gs", self._spec.name, timeout)
+                logger.warning("%s: a handler took longer than its timeout of %gs", self._settings.spec.name, timeout)

@@ -24,6 +24,7 @@ from headrace.runtime.handler import Handler
 from headrace.runtime.keeper import Keeper
 from headrace.runtime.message import Message
 from headrace.runtime.scaler import scale
+from headrace.runtime.settings import Settings
 from headrace.runtime.settler import Settler
 from headrace.runtime.weather import keep_going
 
@@ -49,6 +50,7 @@ class Pipeline:
     ) -> None:  # fmt: skip
         clock = time.monotonic
         self.spec = spec
+        self.settings = settings = Settings(spec)
         self._clock = clock
         self._handler = handler
         self._timeout = timeout
@@ -57,12 +59,12 @@ class Pipeline:
         self.lanes: Lanes[Message] = Lanes()
         self.custody: Custody[Message] = Custody()
         self.governor = Governor(*concurrency)
-        self.desk = Desk(self.lanes, self.custody, spec.backoff, clock)
+        self.desk = Desk(self.lanes, self.custody, settings, clock)
         self.actors = Actors(handler, timeout, self.lanes, self.desk, clock)
-        self.settler = Settler(database, consumer, spec, self.lanes, self.custody, clock)
-        self.keeper = Keeper(database, consumer, spec, owner, self.custody, self.actors, clock)
+        self.settler = Settler(database, consumer, settings, self.lanes, self.custody, clock)
+        self.keeper = Keeper(database, consumer, settings, owner, self.custody, self.actors, clock)
         self.fetcher = Fetcher(
-            database, consumer, spec, owner, self.lanes, self.custody, self.desk, self.actors, self.settler, clock
+            database, consumer, settings, owner, self.lanes, self.custody, self.desk, self.actors, self.settler, clock
         )
         self.lanes.on_low = self.fetcher.room
         self.settler.fetcher = self.fetcher

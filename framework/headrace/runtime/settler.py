@@ -11,8 +11,8 @@ from headrace.flow.custody import Custody, Lease, Parcel
 from headrace.flow.lanes import Lanes
 from headrace.model.errors import StoreUnavailable
 from headrace.model.records import Lost
-from headrace.model.specs import ConsumerSpec
 from headrace.runtime.message import Message
+from headrace.runtime.settings import Settings
 from headrace.runtime.weather import Weather
 from headrace.runtime.wiring import Clock, Fetching
 
@@ -25,12 +25,12 @@ class Settler:
     fetcher: Fetching  # wired by the pipeline
 
     def __init__(
-        self, database: store.Database, consumer: int, spec: ConsumerSpec,
+        self, database: store.Database, consumer: int, settings: Settings,
         lanes: Lanes[Message], custody: Custody[Message], clock: Clock,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
-        self._spec = spec
+        self._settings = settings
         self._lanes = lanes
         self._custody = custody
         self._clock = clock
@@ -95,7 +95,7 @@ class Settler:
             logger.warning(
                 "%s: the lease of %d outcomes was lost before they were settled (a pause longer than ack_wait=%gs, or a"
                 " seek); their messages come again",
-                self._spec.name,
+                self._settings.spec.name,
                 len(lost),
-                self._spec.ack_wait,
+                self._settings.spec.ack_wait,
             )

@@ -7,17 +7,15 @@ the caller's inside a transaction.
 
 from headrace.store.catalog import (
     Declared,
-    consumer,
     consumer_id,
-    consumers,
+    consumer_spec,
     create_stream,
     declare_consumer,
     edit_stream,
-    stream,
-    streams,
 )
 from headrace.store.database import Database, Executor
 from headrace.store.dead_letters import dead_letters, discard, redrive
+from headrace.store.info import consumer, consumers, stream, streams
 from headrace.store.lease import extend, lease, reclaim, wait
 from headrace.store.listen import listen
 from headrace.store.migrate import migrate, schema_version
@@ -31,6 +29,7 @@ __all__ = [
     "Executor",
     "consumer",
     "consumer_id",
+    "consumer_spec",
     "consumers",
     "create_stream",
     "dead_letters",

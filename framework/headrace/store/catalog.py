@@ -1,4 +1,4 @@
-"""Streams and consumers: declare them, and ask how they are."""
+"""Streams and consumers: declare them, and find them again."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from headrace.model.errors import UnknownConsumer, UnknownStream
-from headrace.model.records import ConsumerInfo, StreamInfo
+from headrace.model import conditions
+from headrace.model.errors import UnknownConsumer
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.store.database import Executor
 
@@ -66,11 +66,7 @@ async def declare_consumer(executor: Executor, spec: ConsumerSpec) -> Declared:
 
 
 def _where(spec: ConsumerSpec) -> str | None:
-    if spec.where is None:
-        return None
-    from headrace.model import conditions
-
-    return conditions.encode(spec.where)
+    return None if spec.where is None else conditions.encode(spec.where)
 
 
 def _changes(before: dict[str, Any], spec: ConsumerSpec) -> dict[str, tuple[Any, Any]]:
@@ -92,31 +88,15 @@ async def consumer_id(executor: Executor, stream: str, name: str) -> int:
     return found
 
 
-async def streams(executor: Executor) -> list[StreamInfo]:
-    """All streams, by name."""
-    return [StreamInfo(**row) for row in await executor.fetch("select * from headrace.stream_info()")]
-
-
-async def stream(executor: Executor, name: str) -> StreamInfo:
-    """One stream. Raises `UnknownStream`."""
-    row = await executor.fetchrow("select * from headrace.stream_info($1)", name)
+async def consumer_spec(executor: Executor, consumer: int) -> tuple[ConsumerSpec, int]:
+    """The settings of a consumer, and their version, which rises when they change. Raises `UnknownConsumer`."""
+    row = await executor.fetchrow(
+        """select s.name as stream, c.name, c.version, c.deliver_policy, c.start_seq, c.start_time,
+                  headrace.consumer_settings(c) as settings
+           from headrace.consumers c join headrace.streams s on s.id = c.stream_id where c.id = $1""",
+        consumer,
+    )
     if row is None:
-        raise UnknownStream(f"There is no stream {name!r}.")
-    return StreamInfo(**row)
-
-
-async def consumers(executor: Executor, stream: str | None = None) -> list[ConsumerInfo]:
-    """The consumers of a stream, or of all."""
-    return [_consumer(row) for row in await executor.fetch("select * from headrace.consumer_info($1)", stream)]
-
-
-async def consumer(executor: Executor, stream: str, name: str) -> ConsumerInfo:
-    """One consumer. Raises `UnknownConsumer`."""
-    row = await executor.fetchrow("select * from headrace.consumer_info($1, $2)", stream, name)
-    if row is None:
-        raise UnknownConsumer(f"There is no consumer {name!r} on the stream {stream!r}.")
-    return _consumer(row)
-
-
-def _consumer(row: Any) -> ConsumerInfo:
-    return ConsumerInfo(**{**row, "settings": msgspec.json.decode(row["settings"])})
+        raise UnknownConsumer("The consumer no longer exists: declare it again.")
+    given = {name: row[name] for name in ("stream", "name", "deliver_policy", "start_seq", "start_time")}
+    return msgspec.convert({**msgspec.json.decode(row["settings"]), **given}, ConsumerSpec), row["version"]

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import asyncpg
 
-from headrace.model.errors import ConfigurationError, StoreUnavailable
+from headrace.model.errors import ConfigurationError, FilterTooSlow, StoreUnavailable
 from headrace.store.translate import translated
 
 CONNECT_TIMEOUT = 10.0
@@ -174,3 +174,24 @@ class Database:
             "idle": pool.get_idle_size() if pool else 0,
             "max": self.max_connections,
         }
+
+
+@asynccontextmanager
+async def within(executor: Any, limit: float) -> AsyncIterator[Any]:
+    """A connection inside a transaction, on which no statement may take longer than `limit` seconds.
+
+    Args:
+        executor: a `Database`, or an asyncpg connection.
+
+    Raises:
+        FilterTooSlow: one did. Nothing of the transaction stays.
+    """
+    async with executor.transaction() as transaction:
+        connection = transaction if isinstance(executor, Database) else executor
+        await connection.execute(f"{_BRIEFLY}; set local statement_timeout = {limit * 1000:.0f}")
+        try:
+            yield connection
+        except asyncpg.QueryCanceledError as error:
+            raise FilterTooSlow(
+                f"Judging messages by the condition took longer than {limit:g} s: simplify it, most of all its regular expressions."
+            ) from error

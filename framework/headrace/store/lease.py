@@ -6,11 +6,13 @@ from datetime import datetime
 from uuid import UUID
 
 from headrace.model.records import Batch
-from headrace.store.database import Executor
+from headrace.store.database import Executor, within
 
 # Bounds of one call. Bytes are as stored, so compressed payloads come out larger.
 MAX_LOOK = 2_000
 MAX_BYTES = 16_000_000
+
+_LEASE = "select * from headrace.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()))"
 
 
 async def lease(
@@ -22,6 +24,7 @@ async def lease(
     look: int = MAX_LOOK,
     max_bytes: int = MAX_BYTES,
     now: datetime | None = None,
+    judging: float | None = None,
 ) -> Batch:
     """Lease up to `limit` messages to `owner` for the consumer's `ack_wait`.
 
@@ -31,20 +34,19 @@ async def lease(
         look: how many messages may be looked at to find so many.
         max_bytes: no more is added to a batch that has passed this size.
         now: the time, for tests; the server's clock otherwise.
+        judging: seconds that the call may take, for consumers with a condition that may take forever.
 
     Raises:
+        FilterTooSlow: it took longer than that. Nothing was leased.
         UnknownConsumer: it was deleted.
         StoreUnavailable: nothing is lost by it; what was leased, if anything, comes again.
     """
-    row = await executor.fetchrow(
-        "select * from headrace.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()))",
-        consumer,
-        owner,
-        limit,
-        look,
-        max_bytes,
-        now,
-    )
+    arguments = (consumer, owner, limit, look, max_bytes, now)
+    if judging is None:
+        row = await executor.fetchrow(_LEASE, *arguments)
+    else:
+        async with within(executor, judging) as connection:
+            row = await connection.fetchrow(_LEASE, *arguments)
     lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version = row
     if lease_id is None:
         return Batch(None, [], None, [], [], [], [], looked_at, more, due_in, version)

@@ -41,7 +41,11 @@ def migrations() -> list[Migration]:
 
 def functions() -> str:
     """The text of all server functions."""
-    return "\n".join((_SQL / "functions" / f"{name}.sql").read_text(encoding="utf-8") for name in FUNCTIONS if (_SQL / "functions" / f"{name}.sql").is_file())
+    return "\n".join(
+        (_SQL / "functions" / f"{name}.sql").read_text(encoding="utf-8")
+        for name in FUNCTIONS
+        if (_SQL / "functions" / f"{name}.sql").is_file()
+    )
 
 
 async def migrate(database: Database) -> list[str]:

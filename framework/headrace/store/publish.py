@@ -66,7 +66,9 @@ async def publish_many(
     careful = message_ids is not None or deliver_at is not None
     for start, end in chunks(data):
         published += await executor.fetchval(
-            "select headrace.publish_many($1, $2, $3, $4, $5, $6)" if careful else "select headrace.publish_many($1, $2, $3, $4)",
+            "select headrace.publish_many($1, $2, $3, $4, $5, $6)"
+            if careful
+            else "select headrace.publish_many($1, $2, $3, $4)",
             stream,
             keys[start:end],
             data[start:end],
@@ -97,9 +99,7 @@ async def publish_all(
 ) -> int:
     """As `publish_many`, all or nothing."""
     if sum(1 for _ in chunks(data)) <= 1:
-        return await publish_many(
-            database, stream, keys, data, headers, message_ids=message_ids, deliver_at=deliver_at
-        )
+        return await publish_many(database, stream, keys, data, headers, message_ids=message_ids, deliver_at=deliver_at)
     async with database.transaction() as connection:
         return await publish_many(
             connection, stream, keys, data, headers, message_ids=message_ids, deliver_at=deliver_at
