@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -25,6 +25,8 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     looked_at: int
     more: bool
     due_in: float | None
+    version: int = 0
+    """Of the consumer's settings: it rises when they change."""
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False):
@@ -35,32 +37,121 @@ class Lost(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How a stream is. Its settings are explained at `StreamSpec`."""
+
     name: str
     created_at: datetime
+    retention: str
+    retain_up_to: float | None
+    retain_at_least: float | None
+    max_storage: int | None
+    one_message_per_key: bool
+    dedupe: bool
+    tombstones: bool
+    dedupe_window: float
     first_seq: int | None
     last_seq: int | None
     messages: int
     """Estimated from the planner's statistics once the stream is large, and exact below 10,000."""
     size: int
     """Bytes on disk, indexes and large values included."""
+    segments: int
     consumers: int
+    scheduled: int
+    """Messages that are to be published later."""
+    next_scheduled: datetime | None
+    full: bool
+    """Publishing is refused: `max_storage` is reached, and what is held must still be kept."""
 
 
 class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How a consumer is. What has grown large is counted up to a million."""
+
     stream: str
     name: str
     settings: dict[str, Any]
+    """As at `ConsumerSpec`, `where` as text; and `version`, which rises whenever they change."""
     position: int
     """Every message up to here has been looked at, but for those that commit late."""
+    last_seq: int
+    """The stream's last message; 0 for none."""
     lag: int
     """Sequence numbers above the position. Rolled back transactions leave gaps, so it is an upper bound."""
-    in_flight: int
+    num_pending: int
+    """Messages that wait to be leased: those above the position that match, the parked ones, and those to be replayed."""
+    num_pending_exact: bool
+    """False: there were too many to look at them all, and it is at least so many."""
+    num_ack_pending: int
+    """Messages that are leased and not settled."""
     owners: int
     parked: int
     blocked: int
+    replaying: int
+    """Messages that a replay, or the policy `last_per_key`, has still to deliver."""
     dead_letters: int
     holes: int
     """Ranges of sequence numbers that a late commit may still fill."""
+    oldest_unacked_at: datetime | None
+    """When the lowest message was published that is not settled yet."""
+    paused_until: datetime | None
+    """`datetime.max`, in UTC, until somebody resumes it."""
+    missed: int
+    """Sequence numbers that retention removed before the consumer got to them, in all."""
+    last_gap: tuple[int, int, datetime] | None
+    """The last time that happened: from this one, to before that one, and when."""
+
+    @property
+    def in_flight(self) -> int:
+        """The same as `num_ack_pending`."""
+        return self.num_ack_pending
+
+
+class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message as the stream holds it."""
+
+    seq: int
+    key: str
+    data: Any
+    headers: dict[str, Any] | None
+    created_at: datetime
+
+
+class PeekedMessage(StoredMessage, frozen=True, kw_only=True):
+    """A message that a consumer is at, or comes to next."""
+
+    state: Literal["in_flight", "parked", "blocked", "next"]
+    attempts: int
+    """Deliveries so far that counted, the one in flight included."""
+    owner: str | None
+    """Who has it, if it is in flight: a UUID."""
+    until: datetime | None
+    """When the lease ends; or when a parked message is due, None for now."""
+
+
+class BlockedKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key that waits for a person: redrive or purge its dead letter."""
+
+    key: str
+    seq: int
+    """Of the dead letter that blocks it, the first one if there are several."""
+    since: datetime
+    waiting: int
+    """How many messages of the key wait behind it."""
+    error: str | None
+
+
+class Received(msgspec.Struct, frozen=True, kw_only=True):
+    """A message under a lease of its own."""
+
+    ack_id: str
+    """To ack or nack it by; it names the lease and the seq."""
+    seq: int
+    key: str
+    data: Any
+    headers: dict[str, Any] | None
+    created_at: datetime
+    attempt: int
+    """1 for the first."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):

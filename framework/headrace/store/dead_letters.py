@@ -3,56 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import msgspec
-
+from headrace.model.conditions import Condition
 from headrace.model.records import DeadLetter
 from headrace.store.database import Executor
+from headrace.store.peek import decoded, encoded
 
 
-async def dead_letters(executor: Executor, consumer: int, *, above: int = 0, limit: int = 100) -> list[DeadLetter]:
-    """Dead letters with a seq above `above`, in the order of seq, at most `limit`."""
+async def dead_letters(
+    executor: Executor,
+    consumer: int,
+    *,
+    filters: Sequence[str] | None = None,
+    where: Condition | None = None,
+    above: int = 0,
+    limit: int = 100,
+) -> list[DeadLetter]:
+    """Dead letters that match, with a seq above `above`, in the order of seq, at most `limit`."""
     rows = await executor.fetch(
         """select seq, key, data, headers, created_at, attempts, reason, error, traceback, blocks, died_at
-           from headrace.dead_letters where consumer_id = $1 and seq > $2 order by seq limit $3""",
-        consumer,
-        above,
-        limit,
-    )
+           from headrace.find_dead_letters($1, $2, $3, $4, $5)""",
+        consumer, filters, encoded(where), above, limit,
+    )  # fmt: skip
     return [
-        DeadLetter(
-            **{
-                **row,
-                "data": _decoded(row["data"]),
-                "headers": _decoded(row["headers"] or "null"),
-            }
-        )
-        for row in rows
+        DeadLetter(**{**row, "data": decoded(row["data"]), "headers": decoded(row["headers"] or "null")}) for row in rows
     ]
 
 
-def _decoded(text: str) -> Any:
-    """The data; as text where Postgres takes for JSON what Python can't hold. Just such messages die."""
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return text
-
-
-async def redrive(executor: Executor, consumer: int, seqs: Sequence[int] | None = None) -> int:
-    """Deliver dead letters again, attempts counted from zero; `seqs` says which, None all. Returns how many.
+async def redrive(
+    executor: Executor,
+    consumer: int,
+    seqs: Sequence[int] | None = None,
+    *,
+    key: str | None = None,
+    filters: Sequence[str] | None = None,
+    where: Condition | None = None,
+    dry_run: bool = False,
+) -> int:
+    """Deliver dead letters again, attempts counted from zero, those of a key in their order.
 
     A key that a dead letter blocks goes on, from that message; others that block the same key are delivered again with it.
+    One whose message retention has removed stays as it is.
+
+    Args:
+        seqs: which. They have to match all that is given; when nothing is, it is all of them.
+        dry_run: only count them.
+
+    Returns:
+        How many. Raises `UnknownConsumer`.
     """
-    count: int = await executor.fetchval("select headrace.redrive($1, $2)", consumer, seqs)
-    return count
+    return await _call("redrive", executor, consumer, seqs, key, filters, where, dry_run)
 
 
-async def discard(executor: Executor, consumer: int, seqs: Sequence[int] | None = None) -> int:
-    """Forget dead letters; `seqs` says which, None all. Returns how many.
+async def discard(
+    executor: Executor,
+    consumer: int,
+    seqs: Sequence[int] | None = None,
+    *,
+    key: str | None = None,
+    filters: Sequence[str] | None = None,
+    where: Condition | None = None,
+    dry_run: bool = False,
+) -> int:
+    """Forget dead letters; which, as in `redrive`. Returns how many.
 
     A key that they block goes on after them, once no other dead letter blocks it.
     """
-    count: int = await executor.fetchval("select headrace.discard($1, $2)", consumer, seqs)
+    return await _call("discard", executor, consumer, seqs, key, filters, where, dry_run)
+
+
+async def _call(
+    verb: str,
+    executor: Executor,
+    consumer: int,
+    seqs: Sequence[int] | None,
+    key: str | None,
+    filters: Sequence[str] | None,
+    where: Condition | None,
+    dry_run: bool,
+) -> int:
+    count: int = await executor.fetchval(
+        f"select headrace.{verb}($1, $2, $3, $4, $5, $6)", consumer, seqs, key, filters, encoded(where), dry_run
+    )
     return count

@@ -1,7 +1,9 @@
--- What people and tools ask about streams and consumers. Nothing here counts the whole of a large table.
+-- What people and tools ask about streams and consumers. Nothing here counts the whole of a large stream; and what may have grown
+-- large beside it is counted up to a million.
 
-create function headrace.stream_info(p_stream text default null)
-returns table (name text, created_at timestamptz, first_seq bigint, last_seq bigint, messages bigint, size bigint, consumers bigint)
+create function headrace.stream_info(p_stream text default null, p_now timestamptz default clock_timestamp())
+returns table (name text, created_at timestamptz, settings json, first_seq bigint, last_seq bigint, messages bigint, size bigint,
+               segments bigint, consumers bigint, scheduled bigint, next_scheduled timestamptz, "full" boolean)
 language plpgsql stable as $$
 declare
     v_stream  headrace.streams;
@@ -9,27 +11,79 @@ begin
     for v_stream in select * from headrace.streams as s where p_stream is null or s.name = p_stream order by s.name loop
         name := v_stream.name;
         created_at := v_stream.created_at;
-        execute format('select min(seq), max(seq), (select count(*) from (select from %1$s limit 10000) as few) from %1$s', v_stream.relation)
-            into first_seq, last_seq, messages;
+        settings := headrace.stream_settings(v_stream);
+        last_seq := headrace.last_message(v_stream);
+        execute format('select min(seq), (select count(*) from (select from %1$s limit 10000) as few) from %1$s', v_stream.relation)
+            into first_seq, messages;
         if messages = 10000 then
-            select greatest(messages, reltuples::bigint) into messages from pg_class where oid = v_stream.relation::regclass;
+            messages := greatest(messages, headrace.estimate(v_stream, first_seq, last_seq));
         end if;
-        size := pg_total_relation_size(v_stream.relation::regclass);
+        select coalesce(sum(pg_total_relation_size(leaf)), 0) into size from headrace.leaves(v_stream) as leaf;
+        select count(*) into segments from headrace.segments as g where g.stream_id = v_stream.id;
         select count(*) into consumers from headrace.consumers as c where c.stream_id = v_stream.id;
+        select count(*), min(deliver_at) into scheduled, next_scheduled from (
+            select deliver_at from headrace.scheduled where stream_id = v_stream.id order by deliver_at limit 1000000) as s;
+        "full" := coalesce(v_stream.full_until > p_now, false);
         return next;
     end loop;
 end $$;
 
-create function headrace.consumer_info(p_stream text default null, p_name text default null)
-returns table (stream text, name text, settings json, "position" bigint, lag bigint, in_flight bigint, owners bigint,
-               parked bigint, blocked bigint, dead_letters bigint, holes bigint)
+-- The tables that hold a stream's messages.
+create function headrace.leaves(p_stream headrace.streams) returns setof regclass
+language sql stable as $$
+    select to_regclass(relation) from headrace.segments where stream_id = p_stream.id
+    union all
+    select to_regclass(p_stream.relation)
+$$;
+
+-- About how many messages: as many to the page as when it was analyzed last. A segment that never was has as many as it has seqs.
+create function headrace.estimate(p_stream headrace.streams, p_first bigint, p_last bigint) returns bigint
+language sql stable as $$
+    select coalesce(sum(case
+        when c.reltuples >= 0 and c.relpages > 0
+            then c.reltuples / c.relpages * (pg_relation_size(c.oid) / current_setting('block_size')::int)
+        when g.lower is not null then greatest(least(g.upper - 1, p_last) - greatest(g.lower, p_first) + 1, 0) end), 0)::bigint
+    from headrace.leaves(p_stream) as leaf
+    join pg_class as c on c.oid = leaf
+    left join headrace.segments as g on g.stream_id = p_stream.id and to_regclass(g.relation) = leaf
+    where c.relkind = 'r'
+$$;
+
+-- The seq of the last message, null when there is none. It is looked for where the sequence has come to, which is seldom in
+-- more than one segment; elsewhere if everything after it was rolled back.
+create function headrace.last_message(p_stream headrace.streams) returns bigint
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
+    v_drawn  bigint := coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0);
+    v_last   bigint;
+begin
+    execute format('select max(seq) from %s where seq > $1 - 1000', headrace.source(p_stream, v_drawn - 999, v_drawn))
+        into v_last using v_drawn;
+    if v_last is null then
+        execute format('select max(seq) from %s', p_stream.relation) into v_last;
+    end if;
+    return v_last;
+end $$;
+
+-- p_look: how many messages above the position are judged at most, to count those that are pending.
+create function headrace.consumer_info(
+    p_stream text default null, p_name text default null, p_look int default 10000, p_now timestamptz default clock_timestamp()
+)
+returns table (stream text, name text, settings json, begins json, "position" bigint, last_seq bigint, lag bigint, num_pending bigint,
+               num_pending_exact boolean, num_ack_pending bigint, owners bigint, parked bigint, blocked bigint, replaying bigint,
+               dead_letters bigint, holes bigint, oldest_unacked_at timestamptz, paused_until timestamptz, missed bigint,
+               gap_lower bigint, gap_upper bigint, gap_at timestamptz)
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    c_most      constant int := 1000000;
     v_consumer  headrace.consumers;
     v_stream    headrace.streams;
     v_cursor    headrace.cursors;
+    v_lowest    bigint[];
+    v_ahead     record;
 begin
     for v_stream in select * from headrace.streams as s where p_stream is null or s.name = p_stream order by s.name loop
+        last_seq := coalesce(headrace.last_message(v_stream), 0);
         for v_consumer in
             select * from headrace.consumers as c
             where c.stream_id = v_stream.id and (p_name is null or c.name = p_name) order by c.name
@@ -38,17 +92,70 @@ begin
             stream := v_stream.name;
             name := v_consumer.name;
             settings := headrace.consumer_settings(v_consumer);
+            begins := json_build_object('deliver_policy', v_consumer.deliver_policy, 'start_seq', v_consumer.start_seq,
+                                        'start_time', v_consumer.start_time, 'version', v_consumer.version);
             "position" := v_cursor.position;
-            execute format('select coalesce(max(seq), 0) from %s', v_stream.relation) into lag;
-            lag := greatest(lag - v_cursor.position, 0);
-            select coalesce(sum(l.held), 0), count(distinct l.owner) into in_flight, owners
+            lag := greatest(last_seq - v_cursor.position, 0);
+            holes := (select count(*) from unnest(v_cursor.holes));
+            paused_until := case when v_consumer.paused_until > p_now then v_consumer.paused_until end;
+
+            select coalesce(sum(l.held), 0), count(distinct l.owner), array[min((select min(s) from unnest(l.seqs) as s))]
+                into num_ack_pending, owners, v_lowest
                 from headrace.leases as l where l.consumer_id = v_consumer.id and l.lease_id >= v_cursor.lease_floor;
-            select count(*) into parked from headrace.parked as p
-                where p.consumer_id = v_consumer.id and p.seq >= v_cursor.parked_floor;
-            select count(*) into blocked from headrace.blocked as b where b.consumer_id = v_consumer.id;
-            select count(*) into dead_letters from headrace.dead_letters as d where d.consumer_id = v_consumer.id;
-            select count(*) into holes from unnest(v_cursor.holes);
+            select count(*), v_lowest || min(p.seq) into parked, v_lowest
+                from headrace.parked as p where p.consumer_id = v_consumer.id and p.seq >= v_cursor.parked_floor;
+            select count(*), v_lowest || min(b.seq) into blocked, v_lowest
+                from (select seq from headrace.blocked where consumer_id = v_consumer.id limit c_most) as b;
+            select count(*) into replaying
+                from (
+                    select from headrace.replays as r
+                    where r.consumer_id = v_consumer.id and r.seq >= v_cursor.replay_floor limit c_most) as r;
+            select count(*) into dead_letters
+                from (select from headrace.dead_letters as d where d.consumer_id = v_consumer.id limit c_most) as d;
+
+            select * into v_ahead from headrace.look_ahead(v_consumer, v_stream, v_cursor.position, last_seq, p_look);
+            num_pending := v_ahead.wanted + parked + replaying;
+            num_pending_exact := v_ahead.complete and replaying < c_most;
+            oldest_unacked_at := v_ahead.oldest;
+            v_lowest := array_remove(v_lowest, null);
+            if v_lowest <> '{}' then
+                execute format('select created_at from %s where seq = any ($1) order by seq limit 1', headrace.source(
+                        v_stream, (select min(s) from unnest(v_lowest) as s), (select max(s) from unnest(v_lowest) as s)))
+                    into oldest_unacked_at using v_lowest;
+            end if;
+
+            select g.messages, g.lower, g.upper, g.happened_at into missed, gap_lower, gap_upper, gap_at
+                from headrace.gaps as g where g.consumer_id = v_consumer.id;
+            missed := coalesce(missed, 0);
             return next;
         end loop;
     end loop;
+end $$;
+
+-- Of the next p_look messages above a position: how many a consumer wants, when the oldest of these was published, and whether
+-- that were all. First among so many seqs, so that few segments are planned for; a sparse stream is looked at once more.
+create function headrace.look_ahead(
+    p_consumer headrace.consumers, p_stream headrace.streams, p_position bigint, p_last bigint, p_look int,
+    out wanted bigint, out oldest timestamptz, out complete boolean
+)
+language plpgsql stable as $$
+declare
+    v_until   bigint := least(p_last, p_position + 10 * p_look::bigint);
+    v_looked  bigint;
+begin
+    wanted := 0;
+    complete := p_position >= p_last;
+    if complete or p_look = 0 then
+        return;
+    end if;
+    loop
+        execute format($sql$
+            select count(*) filter (where wanted), min(created_at) filter (where wanted), count(*)
+            from (select created_at, (%s) as wanted from %s where seq > $1 and seq <= $2 order by seq limit $3) as m
+            $sql$, p_consumer.condition, headrace.source(p_stream, p_position + 1, v_until))
+            into wanted, oldest, v_looked using p_position, v_until, p_look;
+        exit when v_looked >= p_look or v_until >= p_last;
+        v_until := p_last;
+    end loop;
+    complete := v_looked < p_look;
 end $$;

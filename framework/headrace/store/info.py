@@ -1,0 +1,64 @@
+"""What there is to know about streams and consumers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headrace.model import conditions
+from headrace.model.errors import UnknownConsumer, UnknownStream
+from headrace.model.records import ConsumerInfo, StreamInfo
+from headrace.store.database import Executor
+
+# How many messages above a consumer's position are judged at most, to count those that it has still to be given.
+MAX_LOOK = 10_000
+
+
+async def streams(executor: Executor) -> list[StreamInfo]:
+    """All streams, by name."""
+    return [_stream(row) for row in await executor.fetch("select * from headrace.stream_info()")]
+
+
+async def stream(executor: Executor, name: str) -> StreamInfo:
+    """One stream. Raises `UnknownStream`."""
+    row = await executor.fetchrow("select * from headrace.stream_info($1)", name)
+    if row is None:
+        raise UnknownStream(f"There is no stream {name!r}.")
+    return _stream(row)
+
+
+def _stream(row: Any) -> StreamInfo:
+    found = dict(row)
+    return StreamInfo(**msgspec.json.decode(found.pop("settings")), **found)
+
+
+async def consumers(executor: Executor, stream: str | None = None, *, look: int = MAX_LOOK) -> list[ConsumerInfo]:
+    """The consumers of a stream, or of all. See `consumer`."""
+    rows = await executor.fetch("select * from headrace.consumer_info($1, null, $2)", stream, look)
+    return [_consumer(row) for row in rows]
+
+
+async def consumer(executor: Executor, stream: str, name: str, *, look: int = MAX_LOOK) -> ConsumerInfo:
+    """One consumer.
+
+    Args:
+        look: how many messages above the position are judged at most, to count those that are pending. 0 judges none: a
+            consumer whose condition takes too long can still be looked at.
+
+    Raises:
+        UnknownConsumer.
+    """
+    row = await executor.fetchrow("select * from headrace.consumer_info($1, $2, $3)", stream, name, look)
+    if row is None:
+        raise UnknownConsumer(f"There is no consumer {name!r} on the stream {stream!r}.")
+    return _consumer(row)
+
+
+def _consumer(row: Any) -> ConsumerInfo:
+    found = dict(row)
+    settings = {**msgspec.json.decode(found.pop("settings")), **msgspec.json.decode(found.pop("begins"))}
+    if settings["where"] is not None:
+        settings["where"] = conditions.describe(conditions.parse(settings["where"]))
+    lower, upper, at = (found.pop(f"gap_{part}") for part in ("lower", "upper", "at"))
+    return ConsumerInfo(settings=settings, last_gap=None if at is None else (lower, upper, at), **found)

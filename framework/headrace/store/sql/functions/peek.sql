@@ -1,0 +1,111 @@
+-- Look at messages without touching them: those of a stream, and those that a consumer is at.
+
+create type headrace.peeked as (
+    state       text,           -- in_flight, parked, blocked, or next
+    seq bigint, key text, data json, headers json, created_at timestamptz,
+    attempts    int,            -- deliveries so far that counted, the one in flight included
+    owner       uuid,           -- who has it, if it is in flight
+    until       timestamptz     -- when his lease ends; or when a parked message is due, null for now
+);
+
+-- Of each state at most p_limit, in the order of seq. For those that come next at most p_look messages are judged.
+create function headrace.peek(p_consumer int, p_limit int, p_look int default 10000) returns setof headrace.peeked
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_consumer  headrace.consumers;
+    v_stream    headrace.streams;
+    v_cursor    headrace.cursors;
+    v_seqs bigint[]; v_attempts int[]; v_owners uuid[]; v_until timestamptz[];
+begin
+    select * into v_consumer from headrace.consumers where id = p_consumer;
+    if not found then
+        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+    end if;
+    select * into v_stream from headrace.streams where id = v_consumer.stream_id;
+    select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+
+    select array_agg(l.seq), array_agg(l.attempt), array_agg(l.owner), array_agg(l.expires_at)
+        into v_seqs, v_attempts, v_owners, v_until from (
+            select m.seq, coalesce(m.attempt, 1) as attempt, held.owner, held.expires_at
+            from headrace.leases as held cross join unnest(held.seqs, held.attempts) as m(seq, attempt)
+            where held.consumer_id = p_consumer and held.lease_id >= v_cursor.lease_floor order by m.seq limit p_limit) as l;
+    return query select * from headrace.show(v_stream, 'in_flight', v_seqs, v_attempts, v_owners, v_until);
+
+    select array_agg(p.seq), array_agg(p.attempts), array_agg(nullif(p.due_at, '-infinity'))
+        into v_seqs, v_attempts, v_until from (
+            select seq, attempts, due_at from headrace.parked
+            where consumer_id = p_consumer and seq >= v_cursor.parked_floor order by seq limit p_limit) as p;
+    return query select * from headrace.show(v_stream, 'parked', v_seqs, v_attempts, null, v_until);
+
+    v_seqs := array(select seq from headrace.blocked where consumer_id = p_consumer order by seq limit p_limit);
+    return query select * from headrace.show(v_stream, 'blocked', v_seqs, null, null, null);
+
+    -- What is replayed comes before anything new.
+    v_seqs := array(select seq from headrace.replays
+                    where consumer_id = p_consumer and seq >= v_cursor.replay_floor order by seq limit p_limit);
+    return query select * from headrace.show(v_stream, 'next', v_seqs, null, null, null);
+    if p_limit > cardinality(v_seqs) then
+        return query execute format($sql$
+            select 'next', m.seq, m.key, m.data, m.headers, m.created_at, 0, null::uuid, null::timestamptz
+            from (select seq, key, data, headers, created_at, (%s) as wanted from %s where seq > $1 order by seq limit $2) as m
+            where wanted and not ($3 and exists (
+                select from headrace.blocked as b where b.consumer_id = $4 and b.key_hash = hashtextextended(m.key, 0)))
+            order by m.seq limit $5
+            $sql$, v_consumer.condition, v_stream.relation)
+            using v_cursor.position, p_look, v_consumer.ordered, p_consumer, p_limit - cardinality(v_seqs);
+    end if;
+end $$;
+
+-- The messages of these seqs, as far as they are still in the stream. The lists run in parallel.
+create function headrace.show(
+    p_stream headrace.streams, p_state text, p_seqs bigint[], p_attempts int[], p_owners uuid[], p_until timestamptz[]
+) returns setof headrace.peeked
+language plpgsql stable as $$
+begin
+    if cardinality(p_seqs) > 0 then
+        return query execute format($sql$
+            select $1, m.seq, m.key, m.data, m.headers, m.created_at, coalesce(s.attempts, 0), s.owner, s.until
+            from unnest($2, $3, $4, $5) as s(seq, attempts, owner, until)
+            cross join lateral (select t.seq, t.key, t.data, t.headers, t.created_at from %s as t where t.seq = s.seq) as m
+            order by m.seq
+            $sql$, headrace.source(p_stream, p_seqs[1], p_seqs[cardinality(p_seqs)]))
+            using p_state, p_seqs, p_attempts, p_owners, p_until;
+    end if;
+end $$;
+
+-- The messages of a stream that match, from a seq on, the first or the newest p_limit of them, in the order of seq.
+-- Filters and condition may be null.
+create function headrace.messages(
+    p_stream text, p_filters text[], p_where json, p_start bigint, p_limit int, p_newest boolean
+) returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_stream  headrace.streams;
+begin
+    select * into v_stream from headrace.streams where name = p_stream;
+    if not found then
+        raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_stream);
+    end if;
+    return query execute format($sql$
+        select * from (
+            select seq, key, data, headers, created_at from %s
+            where seq >= $1 and (%s) order by seq %s limit $2) as m
+        order by m.seq
+        $sql$, v_stream.relation, headrace.condition(coalesce(p_filters, '{>}'), p_where), case when p_newest then 'desc' else '' end)
+        using coalesce(p_start, 1), p_limit;
+end $$;
+
+-- The latest message of a key. Where a stream keeps more than one for each, the way to it leads back from the end.
+create function headrace.latest(p_stream text, p_key text)
+returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_stream  headrace.streams;
+begin
+    select * into v_stream from headrace.streams where name = p_stream;
+    if not found then
+        raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_stream);
+    end if;
+    return query execute format(
+        'select seq, key, data, headers, created_at from %s where key = $1 order by seq desc limit 1', v_stream.relation) using p_key;
+end $$;
