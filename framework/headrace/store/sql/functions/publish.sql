@@ -104,7 +104,8 @@ begin
         -- In the order of the ids, so that two publishers of the same ones don't wait for each other in a circle.
         with fresh as (
             insert into headrace.message_ids as m (stream_id, message_id, published_at)
-                select distinct p_stream.id, id, v_now from unnest(p_message_ids) as id where id is not null order by id
+                select p_stream.id, given.id, v_now from (select distinct unnest(p_message_ids)) as given(id)
+                where given.id is not null order by given.id
                 on conflict (stream_id, message_id) do update set published_at = excluded.published_at, seq = null
                     where m.published_at < v_now - p_stream.dedupe_window
                 returning message_id
@@ -149,25 +150,25 @@ end $$;
 create function headrace.put(p_stream headrace.streams, p_keys text[], p_data json[], p_headers json[]) returns bigint[]
 language plpgsql as $$
 declare
+    v_held  record;
     v_due   record;
     v_seqs  bigint[];
 begin
     execute format('lock table %s in row exclusive mode', p_stream.relation);   -- before any seq is drawn
-    execute format($sql$
-        with given as (
-            select key, data, headers, place, case when $4 then sha256(convert_to(data::text, 'UTF8')) end as digest
+    execute format('select array_agg(key) as keys, array_agg(digest) as digests
+                    from (select key, digest from %s where key = any ($1) order by key for update) as held', p_stream.relation)
+        into v_held using p_keys;
+    select array_agg(key order by place) as keys, array_agg(data order by place) as data,
+           array_agg(headers order by place) as headers, array_agg(digest order by place) as digests
+        into v_due
+        from (
+            select *, case when p_stream.dedupe then sha256(convert_to(data::text, 'UTF8')) end as digest
             from (select *, row_number() over (partition by key order by place desc) as last
-                  from unnest($1, $2, $3) with ordinality as g(key, data, headers, place)) as g
-            where last = 1
-        ), held as materialized (
-            select key, digest from %s where key in (select key from given) order by key for update
-        )
-        select array_agg(key order by place) as keys, array_agg(data order by place) as data,
-               array_agg(headers order by place) as headers, array_agg(digest order by place) as digests
-        from given as g
-        where not ($4 and exists (select from held as h where h.key = g.key and h.digest = g.digest))
-        $sql$, p_stream.relation)
-        into v_due using p_keys, p_data, p_headers, p_stream.dedupe;
+                  from unnest(p_keys, p_data, p_headers) with ordinality as g(key, data, headers, place)) as g
+            where last = 1) as g
+        where not p_stream.dedupe
+           or not exists (select from unnest(v_held.keys, v_held.digests) as h(key, digest)
+                          where h.key = g.key and h.digest = g.digest);
     if v_due.keys is null then
         return '{}';
     end if;

@@ -21,6 +21,7 @@ begin
                 coalesce((p_settings ->> 'one_message_per_key')::boolean, false))
         returning * into v_stream;
     perform headrace.set_policy(v_stream.id, p_settings);
+    select * into v_stream from headrace.streams where id = v_stream.id;
     execute format('create sequence %s', v_stream.sequence);
     -- Defaults are evaluated in the order of the columns, and that order carries the gap-aware cursor: a transaction has
     -- its xid before it draws a seq. created_at comes after seq, so that whoever drew a later seq has a later time.

@@ -1,0 +1,110 @@
+"""Publishing again with the same id changes nothing; publishing for later waits for its time."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from headrace import store
+from headrace.model.specs import StreamSpec
+from tests.conftest import Connect, Declare
+from tests.support.waiting import start, until_blocked
+
+pytestmark = pytest.mark.asyncio
+
+
+async def count(database: store.Database, stream: str = "orders") -> int:
+    found: int = await database.fetchval(f'select count(*) from headrace_streams."{stream}"')
+    return found
+
+
+async def test_the_same_id_is_published_once_and_its_seq_is_told_again(
+    database: store.Database, declare: Declare
+) -> None:
+    await declare()
+    first = await store.publish(database, "orders", "a", "1", message_id="x")
+    again = await store.publish(database, "orders", "a", "2", message_id="x")
+    other = await store.publish(database, "orders", "a", "3", message_id="y")
+    assert (first, again, other, await count(database)) == (1, 1, 2, 2)
+
+
+async def test_ids_belong_to_a_stream(database: store.Database, declare: Declare) -> None:
+    await declare()
+    await store.create_stream(database, "other")
+    await store.publish(database, "orders", "a", "1", message_id="x")
+    await store.publish(database, "other", "a", "1", message_id="x")
+    assert (await count(database), await count(database, "other")) == (1, 1)
+
+
+async def test_a_batch_leaves_out_what_is_known_and_what_it_has_twice(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    await store.publish(database, "orders", "a", "0", message_id="x")
+    published = await store.publish_many(
+        database, "orders", list("abcde"), list("12345"), message_ids=["x", "y", None, "y", "z"]
+    )
+    assert published == 3
+    assert (await reader.lease()).data == ["0", "2", "3", "5"]
+    assert await store.publish(database, "orders", "b", "9", message_id="z") == 4
+
+
+async def test_an_id_is_forgotten_after_the_window(database: store.Database, declare: Declare) -> None:
+    await declare()
+    await store.edit_stream(database, StreamSpec(name="orders", dedupe_window=0))
+    await store.publish(database, "orders", "a", "1", message_id="x")
+    assert await store.publish(database, "orders", "a", "2", message_id="x") == 2
+
+
+async def test_an_id_of_a_publish_that_was_rolled_back_is_free(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    await declare()
+    other = await connect()
+    transaction = other.transaction()
+    await transaction.start()
+    await store.publish(other, "orders", "a", "1", message_id="x")
+    waiting = await start(store.publish(database, "orders", "a", "2", message_id="x"))
+    await until_blocked(database, by=other)
+    await transaction.rollback()
+    assert await waiting == 2
+    assert await count(database) == 1
+
+
+async def test_two_publishers_of_one_id_publish_it_once(database: store.Database, declare: Declare) -> None:
+    await declare()
+    seqs = await asyncio.gather(*(store.publish(database, "orders", "a", "1", message_id="x") for _ in range(8)))
+    assert (set(seqs), await count(database)) == ({1}, 1)
+
+
+async def test_an_id_counts_in_a_compacted_stream_too(database: store.Database) -> None:
+    await store.create_stream(database, StreamSpec(name="latest", one_message_per_key=True))
+    assert await store.publish(database, "latest", "a", "1", message_id="x") == 1
+    assert await store.publish(database, "latest", "a", "2", message_id="x") == 1
+    assert await database.fetchval("select data::text from headrace_streams.latest") == "1"
+
+
+async def test_a_message_for_later_is_not_in_the_stream_yet(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    later = datetime.now(UTC) + timedelta(hours=1)
+    assert await store.publish(database, "orders", "a", "1", deliver_at=later) is None
+    assert (await count(database), await reader.drain()) == (0, [])
+    assert await database.fetchval("select count(*) from headrace.scheduled") == 1
+
+
+async def test_a_time_that_has_passed_is_now(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    past = datetime.now(UTC) - timedelta(hours=1)
+    assert await store.publish(database, "orders", "a", "1", deliver_at=past) == 1
+    assert await store.publish_many(database, "orders", ["a", "b"], ["1", "2"], deliver_at=[past, None]) == 2
+    assert await reader.drain() == [1, 2, 3]
+
+
+async def test_a_message_for_later_may_have_an_id(database: store.Database, declare: Declare) -> None:
+    await declare()
+    later = datetime.now(UTC) + timedelta(hours=1)
+    for _ in range(2):
+        assert await store.publish(database, "orders", "a", "1", message_id="x", deliver_at=later) is None
+    assert await database.fetchval("select count(*) from headrace.scheduled") == 1
