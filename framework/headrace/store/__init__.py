@@ -19,14 +19,19 @@ from headrace.store.info import consumer, consumers, stream, streams
 from headrace.store.lease import extend, lease, reclaim, wait
 from headrace.store.listen import listen
 from headrace.store.migrate import migrate, schema_version
+from headrace.store.operate import blocked_keys, delete_consumer, delete_stream, pause, resume
+from headrace.store.peek import latest, messages, peek
 from headrace.store.publish import publish, publish_all, publish_many
-from headrace.store.seek import seek
+from headrace.store.replay import Selection, replay, republish
+from headrace.store.seek import seek, seek_to
 from headrace.store.settle import settle
 
 __all__ = [
     "Database",
     "Declared",
     "Executor",
+    "Selection",
+    "blocked_keys",
     "consumer",
     "consumer_id",
     "consumer_spec",
@@ -34,19 +39,29 @@ __all__ = [
     "create_stream",
     "dead_letters",
     "declare_consumer",
+    "delete_consumer",
+    "delete_stream",
     "discard",
     "edit_stream",
     "extend",
+    "latest",
     "lease",
     "listen",
+    "messages",
     "migrate",
+    "pause",
+    "peek",
     "publish",
     "publish_all",
     "publish_many",
     "reclaim",
     "redrive",
+    "replay",
+    "republish",
+    "resume",
     "schema_version",
     "seek",
+    "seek_to",
     "settle",
     "stream",
     "streams",
