@@ -26,7 +26,8 @@ async def dead_letters(
         consumer, filters, encoded(where), above, limit,
     )  # fmt: skip
     return [
-        DeadLetter(**{**row, "data": decoded(row["data"]), "headers": decoded(row["headers"] or "null")}) for row in rows
+        DeadLetter(**{**row, "data": decoded(row["data"]), "headers": decoded(row["headers"] or "null")})
+        for row in rows
     ]
 
 

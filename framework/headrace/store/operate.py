@@ -24,7 +24,9 @@ async def blocked_keys(executor: Executor, consumer: int, *, limit: int = 100) -
     return [BlockedKey(**row) for row in rows]
 
 
-async def delete_consumer(executor: Executor, consumer: int, *, force: bool = False, now: datetime | None = None) -> None:
+async def delete_consumer(
+    executor: Executor, consumer: int, *, force: bool = False, now: datetime | None = None
+) -> None:
     """Delete a consumer with all that belongs to it: its place, its dead letters.
 
     Args:
@@ -49,4 +51,6 @@ async def delete_stream(executor: Executor, stream: str, *, force: bool = False,
         InUse: they are; or somebody, a publisher perhaps, has kept a lock for 5 seconds.
         UnknownStream.
     """
-    await executor.fetchval("select headrace.delete_stream($1, $2, coalesce($3, clock_timestamp()))", stream, force, now)
+    await executor.fetchval(
+        "select headrace.delete_stream($1, $2, coalesce($3, clock_timestamp()))", stream, force, now
+    )

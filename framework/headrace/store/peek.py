@@ -19,7 +19,9 @@ async def peek(executor: Executor, consumer: int, *, limit: int = 10) -> list[Pe
     What comes next is looked for among the 10,000 messages above the position.
     """
     rows = await executor.fetch("select * from headrace.peek($1, $2)", consumer, limit)
-    return [PeekedMessage(**{**_read(row), "owner": None if row["owner"] is None else str(row["owner"])}) for row in rows]
+    return [
+        PeekedMessage(**{**_read(row), "owner": None if row["owner"] is None else str(row["owner"])}) for row in rows
+    ]
 
 
 async def messages(

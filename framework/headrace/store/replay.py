@@ -43,7 +43,9 @@ async def replay(executor: Executor, consumer: int, selection: Selection, *, dry
     return count
 
 
-async def republish(executor: Executor, stream: str, target: str, selection: Selection, *, dry_run: bool = False) -> int:
+async def republish(
+    executor: Executor, stream: str, target: str, selection: Selection, *, dry_run: bool = False
+) -> int:
     """Publish messages of `stream` to `target`, in their order, all or none; `target` may be the stream itself.
 
     They are new messages there: new seqs, the time of now. With `dry_run` those that match are only counted.

@@ -21,7 +21,12 @@ async def seek(executor: Executor, consumer: int, position: int | None) -> int:
 
 
 async def seek_to(
-    executor: Executor, consumer: int, *, seq: int | None = None, time: datetime | None = None, now: datetime | None = None
+    executor: Executor,
+    consumer: int,
+    *,
+    seq: int | None = None,
+    time: datetime | None = None,
+    now: datetime | None = None,
 ) -> int:
     """Move the consumer so that the next message is the first one at or above `seq`, or published at or after `time`.
 
