@@ -1,4 +1,4 @@
-"""The service: all the consumers that one process runs, and the ear that wakes them."""
+"""The service: all the consumers that one process runs, the ear that wakes them, and the janitor."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import anyio
 
 from headrace import store
 from headrace.app.consumer import Consumer
+from headrace.runtime.janitor import Janitor
 from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.weather import Weather, keep_going
 
@@ -24,6 +25,7 @@ class Service:
         self._consumers = consumers
         self._shutdown_timeout = shutdown_timeout
         self._pipelines: list[Pipeline] = []
+        self._janitor = Janitor(database, self.published)
         self._draining = False
         self._by_stream: dict[int, list[Pipeline]] = {}
         self._by_name: dict[str, list[Pipeline]] = {}
@@ -48,12 +50,13 @@ class Service:
 
     async def run(self) -> None:
         """Run until `stop` and the end of the drain."""
-        async with anyio.create_task_group() as ear:
-            ear.start_soon(keep_going, "listening", self._listen)
+        async with anyio.create_task_group() as others:
+            others.start_soon(keep_going, "listening", self._listen)
+            others.start_soon(self._janitor.run)
             async with anyio.create_task_group() as consumers:
                 for pipeline in self._pipelines:
                     consumers.start_soon(pipeline.run)
-            ear.cancel_scope.cancel()
+            others.cancel_scope.cancel()
 
     async def _listen(self, weather: Weather) -> None:
         def ready() -> None:
@@ -78,6 +81,10 @@ class Service:
         """This process has published to a stream: its own consumers needn't wait for the notification."""
         for pipeline in self._by_name.get(stream, ()):
             pipeline.fetcher.wake()
+
+    def scheduled(self) -> None:
+        """This process has published something for later."""
+        self._janitor.hurry()
 
     def drain(self) -> None:
         """Begin to drain, if that has not begun."""

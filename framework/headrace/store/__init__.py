@@ -1,6 +1,6 @@
 """The store: a durable log with leases, on nothing but Postgres. This room has the only SQL.
 
-Five verbs, a module each: `publish`, `lease`, `settle`, `seek` (and, with retention, `retain`). The work is done by server
+Five verbs, a module each: `publish`, `lease`, `settle`, `seek`, and retain, which is `sweep` here. The work is done by server
 functions in `sql/functions/`; the modules here call them. Every verb runs on an `Executor`: a `Database`, or a connection of
 the caller's inside a transaction.
 """
@@ -23,6 +23,7 @@ from headrace.store.operate import blocked_keys, delete_consumer, delete_stream,
 from headrace.store.peek import latest, messages, peek
 from headrace.store.publish import publish, publish_all, publish_many
 from headrace.store.replay import Selection, replay, republish
+from headrace.store.retention import Sweeper, Swept, sweep
 from headrace.store.seek import seek, seek_to
 from headrace.store.settle import settle
 
@@ -31,6 +32,8 @@ __all__ = [
     "Declared",
     "Executor",
     "Selection",
+    "Sweeper",
+    "Swept",
     "blocked_keys",
     "consumer",
     "consumer_id",
@@ -65,5 +68,6 @@ __all__ = [
     "settle",
     "stream",
     "streams",
+    "sweep",
     "wait",
 ]

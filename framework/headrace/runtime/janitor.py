@@ -1,0 +1,93 @@
+"""The janitor: keeps the streams as their policies say, and publishes what was scheduled when it is due.
+
+Every process has one; they take turns, stream by stream. Three loops, since none may wait for another: sweeping, delivering, and
+vacuuming.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from headrace import store
+from headrace.model.errors import StoreUnavailable
+from headrace.runtime.weather import Weather, keep_going
+
+logger = logging.getLogger("headrace")
+
+AT_ONCE, BUSY, USUAL, IDLE = 0.02, 0.25, 1.0, 4.0
+"""Seconds between sweeps: when more is to be done, after something was, after nothing was, and at most."""
+
+SCHEDULE = 1.0
+"""Seconds after which the schedule is looked at again, for what other processes have put there."""
+
+SOON = 0.001
+"""The shortest wait for what is due, in seconds."""
+
+REPAIR = 60.0
+"""Seconds that a chore rests after it failed for a reason that won't pass by itself, such as a missing privilege."""
+
+
+class Janitor:
+    """Looks after all streams of a database.
+
+    Args:
+        database: an open database.
+        published: called with a stream's name when scheduled messages were published to it.
+    """
+
+    def __init__(self, database: store.Database, published: Callable[[str], None]) -> None:
+        self._sweeper = store.Sweeper(database)
+        self._published = published
+        self._schedule = anyio.Event()
+
+    def hurry(self) -> None:
+        """This process has scheduled something: look when it is due."""
+        self._schedule.set()
+
+    async def run(self) -> None:
+        """Work until cancelled. The failure of a database is weather, and any other one is no reason to stop the app."""
+        async with anyio.create_task_group() as group:
+            for what, chore in (("retention", self.sweep), ("schedule", self.deliver), ("vacuum", self.vacuum)):
+                group.start_soon(keep_going, what, _again_and_again(what, chore))
+
+    async def sweep(self, weather: Weather) -> None:
+        """Sweep until cancelled. Raises `StoreUnavailable`."""
+        rest = USUAL
+        while True:
+            swept = await self._sweeper.sweep()
+            weather.cleared()
+            rest = AT_ONCE if swept.more else BUSY if swept.something else min(max(2 * rest, USUAL), IDLE)
+            await anyio.sleep(rest)
+
+    async def deliver(self, weather: Weather) -> None:
+        """Publish what is due until cancelled. Raises `StoreUnavailable`."""
+        while True:
+            self._schedule = anyio.Event()
+            _, due_in = await self._sweeper.deliver(published=self._published)
+            weather.cleared()
+            with anyio.move_on_after(SCHEDULE if due_in is None else min(max(due_in, SOON), SCHEDULE)):
+                await self._schedule.wait()
+
+    async def vacuum(self, weather: Weather) -> None:
+        """Vacuum what needs it until cancelled. Raises `StoreUnavailable`."""
+        while True:
+            await self._sweeper.vacuum()
+            weather.cleared()
+            await anyio.sleep(USUAL)
+
+
+def _again_and_again(what: str, chore: Callable[[Weather], Awaitable[None]]) -> Callable[[Weather], Awaitable[None]]:
+    async def loop(weather: Weather) -> None:
+        while True:
+            try:
+                await chore(weather)
+            except StoreUnavailable:
+                raise
+            except Exception:
+                logger.exception("%s failed, and is tried again in %g s", what, REPAIR)
+                await anyio.sleep(REPAIR)
+
+    return loop
