@@ -1,0 +1,150 @@
+"""Whether a message meets a condition: what the database decides, said a second time. For tests and tools."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from headrace.model.conditions.paths import DOCUMENTS, split
+from headrace.model.conditions.tree import And, Compare, Condition, In, Match, Not, Null, Or, Scalar
+
+_NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?")
+_WHOLE = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+")
+_ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "<": lambda found, value: found < value,
+    "<=": lambda found, value: found <= value,
+    ">": lambda found, value: found > value,
+    ">=": lambda found, value: found >= value,
+}
+_HUGE = 10**9  # powers of ten beyond this are as good as any
+
+
+class _Object(list[tuple[str, Any]]):
+    """A JSON object, a name that comes twice included."""
+
+
+def matches(
+    condition: Condition,
+    key: str,
+    data: str,
+    headers: str | None = None,
+    seq: int = 0,
+    created_at: datetime | None = None,
+) -> bool:
+    """Whether the message meets the condition. `data` and `headers` are JSON text; a time without a zone is in UTC."""
+    at = created_at or datetime.fromtimestamp(0, UTC)
+    message: dict[str, Any] = {
+        "key": key,
+        "seq": Decimal(seq),
+        "created_at": at if at.tzinfo else at.replace(tzinfo=UTC),
+        "data": _read(data),
+        "headers": _read(headers or "null"),
+    }
+    return _meets(condition, message)
+
+
+def _meets(condition: Condition, message: dict[str, Any]) -> bool:
+    match condition:
+        case And(conditions):
+            return all(_meets(part, message) for part in conditions)
+        case Or(conditions):
+            return any(_meets(part, message) for part in conditions)
+        case Not(inner):
+            return not _meets(inner, message)
+        case Null(field, op):
+            return (_find(message, field) is None) is (op == "is null")
+        case In(field, op, values):
+            found = _find(message, field)
+            among = any(_equal(found, _value(field, value)) for value in values)
+            return among if op == "in" else found is not None and not among
+        case Compare(field, op, literal):
+            found, value = _find(message, field), _value(field, literal)
+            if op in ("=", "!="):
+                return found is not None and _equal(found, value) is (op == "=")
+            return type(found) is type(value) and _ORDER[op](found, value)
+        case Match(field, op, pattern):
+            found = _find(message, field)
+            return isinstance(found, str) and _pattern(op, pattern).search(found) is not None
+    raise TypeError(f"no condition: {condition!r}")
+
+
+def _equal(found: Any, value: Any) -> bool:
+    return type(found) is type(value) and bool(found == value)
+
+
+def _value(field: str, literal: Scalar) -> Any:
+    return datetime.fromisoformat(str(literal)) if field == "created_at" else literal
+
+
+def _pattern(op: str, pattern: str) -> re.Pattern[str]:
+    """As Python's regular expression. The two dialects agree on little more than characters, classes and repetition."""
+    if op == "regex":
+        return re.compile(pattern, re.ASCII | re.DOTALL)
+    plain = re.sub(r"\\(.)|(%)|(_)|(.)", _piece, pattern, flags=re.DOTALL)
+    return re.compile(rf"\A{plain}\Z", re.DOTALL | (re.ASCII | re.IGNORECASE if op == "ilike" else re.ASCII))
+
+
+def _piece(match: re.Match[str]) -> str:
+    if match[2]:
+        return ".*"
+    return "." if match[3] else re.escape(match[1] or match[4])
+
+
+def _find(message: dict[str, Any], field: str) -> Any:
+    """The field's value; None if it is missing or null."""
+    name, *steps = split(field)
+    found = message[name]
+    if name in DOCUMENTS:
+        values = _all(found, steps)
+        found = values[-1] if values else None
+    return found
+
+
+def _all(value: Any, steps: list[str]) -> list[Any]:
+    """What lies at the path, in the order of the text: several where an object has a name twice."""
+    if not steps:
+        return [value]
+    step, *rest = steps
+    if isinstance(value, _Object):
+        return [found for name, part in value if name == step for found in _all(part, rest)]
+    if isinstance(value, list) and _WHOLE.fullmatch(step) and -len(value) <= int(step) < len(value):
+        return _all(value[int(step)], rest)
+    return []
+
+
+def _read(text: str) -> Any:
+    """The JSON, its numbers exact; None for what Postgres can't take apart."""
+    broken = False
+
+    def made(pairs: list[tuple[str, Any]]) -> _Object:
+        nonlocal broken
+        broken = broken or any(_unreadable(name) or _unreadable(value) for name, value in pairs)
+        return _Object(pairs)
+
+    value = json.loads(text, object_pairs_hook=made, parse_int=_number, parse_float=_number)
+    return None if broken or _unreadable(value) else value
+
+
+def _unreadable(value: Any) -> bool:
+    if isinstance(value, str):
+        return any(char == "\0" or "\ud800" <= char <= "\udfff" for char in value)
+    return isinstance(value, list) and not isinstance(value, _Object) and any(map(_unreadable, value))
+
+
+def _number(text: str) -> Decimal:
+    """The number, unless its power of ten is beyond Decimal: then one that compares with any literal as it would."""
+    match = _NUMBER.fullmatch(text)
+    assert match is not None, text
+    sign, whole, fraction, power = match.groups()
+    digits = (whole + (fraction or "")).lstrip("0")
+    # Python refuses to read whole numbers of many thousand digits.
+    size = (
+        int((power or "0")[:12])
+        if len((power or "0").lstrip("+-0")) <= 9
+        else _HUGE * (-1 if "-" in (power or "") else 1)
+    )
+    return Decimal(f"{sign}{digits}e{max(-_HUGE, min(_HUGE, size)) - len(fraction or '')}") if digits else Decimal(0)
