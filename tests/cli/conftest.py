@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +27,44 @@ class Ended:
 
 
 Headrace = Callable[..., Ended]
+
+
+class Operator:
+    """Calls commands on one database, and says what was wrong if one does not end as it should."""
+
+    def __init__(self, headrace: Headrace, dsn: str) -> None:
+        self._headrace = headrace
+        self.dsn = dsn
+
+    def call(self, *words: object, code: int = 0) -> Ended:
+        """Call a command that is to end with `code`."""
+        ended = self._headrace(*words)
+        assert ended.code == code, (words, ended)
+        return ended
+
+    def out(self, *words: object, code: int = 0) -> str:
+        """What the command prints."""
+        return self.call(*words, code=code).out
+
+    def json(self, *words: object, code: int = 0) -> Any:
+        """What the command prints with --json, decoded."""
+        return json.loads(self.out(*words, "--json", code=code))
+
+    def refused(self, code: int, *words: object) -> str:
+        """The one sentence by which a command is refused, which prints nothing else and ends with `code`."""
+        ended = self.call(*words, code=code)
+        assert (ended.out, ended.err.count("\n")) == ("", 1), ended
+        assert ended.err.startswith("headrace: ")
+        assert "Traceback" not in ended.err
+        return ended.err
+
+    def send(self, stream: str, *messages: tuple[str, object]) -> None:
+        """Send messages, in one go."""
+        lines = "".join(json.dumps({"key": key, "data": data}) + "\n" for key, data in messages)
+        with tempfile.NamedTemporaryFile("w", suffix=".ndjson") as file:
+            file.write(lines)
+            file.flush()
+            self.call("publish", stream, file.name)
 
 
 @pytest.fixture(autouse=True)
@@ -51,3 +92,10 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
     """`headrace` as processes of their own, in `tmp_path`; those still alive at the end are killed."""
     with Commands(tmp_path) as commands:
         yield commands
+
+
+@pytest.fixture
+def operator(headrace: Headrace, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Operator:
+    """A person at a terminal of his own: every command is for the same fresh database."""
+    monkeypatch.setenv("HEADRACE_DATABASE", dsn)
+    return Operator(headrace, dsn)

@@ -40,5 +40,5 @@ def test_its_life(headrace: Headrace, data: Path) -> None:
     assert "not running" in headrace("pg", "url").err
 
     # Commands start it as they need it, and its schema is theirs to look after.
-    assert "no stream yet" in headrace("stream", "ls").out
+    assert "no stream yet" in headrace("stream", "ls").err
     assert headrace("pg", "status").code == 3

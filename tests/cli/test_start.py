@@ -37,7 +37,9 @@ def test_help_imports_no_command() -> None:
     assert _imported_by("--help", of=(*_SLOW, "headrace.cli.run", "headrace.cli.publish")) == set()
 
 
-@pytest.mark.parametrize("command", ["run", "publish", "stream", "consumer", "migrate", "pg", "new", "demo"])
+@pytest.mark.parametrize(
+    "command", ["run", "publish", "stream", "consumer", "migrate", "pg", "new", "completion", "demo"]
+)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     from headrace.cli.main import call
 

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from headrace import store
-from headrace.cli.tables import size
 from headrace.model.specs import Backoff, ConsumerSpec
 from tests.cli.conftest import Headrace
 from tests.support import servers
@@ -66,8 +65,8 @@ def test_the_database_comes_from_the_environment(
 
 
 def test_nothing_yet(headrace: Headrace, dsn: str) -> None:
-    assert "no stream yet" in headrace("stream", "ls", "--database", dsn).out
-    assert "no consumer yet" in headrace("consumer", "ls", "--database", dsn).out
+    assert "no stream yet" in headrace("stream", "ls", "--database", dsn).err
+    assert "no consumer yet" in headrace("consumer", "ls", "--database", dsn).err
 
 
 def test_migrate_says_what_it_did_and_does_it_once(headrace: Headrace, empty_dsn: str) -> None:
@@ -75,10 +74,3 @@ def test_migrate_says_what_it_did_and_does_it_once(headrace: Headrace, empty_dsn
     assert first.code == 0
     assert "applied migration 1" in first.out
     assert "applied" not in headrace("migrate", "--database", empty_dsn).out
-
-
-@pytest.mark.parametrize(
-    ("count", "told"), [(0, "0 bytes"), (8192, "8.19 kB"), (999_999, "1000 kB"), (123_456_789, "123 MB")]
-)
-def test_sizes_for_people(count: int, told: str) -> None:
-    assert size(count) == told

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Concatenate, ParamSpec, TypeVar
 
 from headrace import store
+from headrace.app.admin import Admin
+from headrace.cli.loop import run_async
 from headrace.embedded import EmbeddedPostgres
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def administer(
+    url: str | None, function: Callable[Concatenate[Admin, P], Awaitable[T]], *args: P.args, **settings: P.kwargs
+) -> T:
+    """Connect, call a method of `Admin` or a function that takes one, and return what it returns.
+
+    Raises what `connected` raises, and what the function does.
+    """
+
+    async def call() -> T:
+        async with connected(url) as database:
+            return await function(Admin(database), *args, **settings)
+
+    return run_async(call)
 
 
 @asynccontextmanager

@@ -1,23 +1,62 @@
-"""`headrace consumer ls|info`."""
+"""`headrace consumer add|ls|info|edit|rm`: consumers themselves."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
-from headrace import store
-from headrace.cli.connection import connected
-from headrace.cli.loop import run_async
-from headrace.cli.options import DatabaseOption, JsonOption, print_json
+from headrace.app.admin import Admin
+from headrace.cli.connection import administer
+from headrace.cli.options import DatabaseOption, JsonOption, YesOption, flag, print_json
+from headrace.cli.problems import UsageProblem
+from headrace.cli.settings import Beginning, ConsumerSettings
 from headrace.cli.tables import number, print_pairs, print_table
+from headrace.cli.talk import NOT_DONE, confirmed, count, say
+from headrace.cli.times import ago, in_utc, lasting
+from headrace.cli.which import ConsumerWords, which
+from headrace.model.conditions import parse
 from headrace.model.records import ConsumerInfo
+from headrace.model.specs import ConsumerSpec
 
-consumer = App(name="consumer", help_format="plaintext")
+_DURATIONS = frozenset({"ack_wait", "base", "limit", "delays"})
 
 
-@consumer.command(name="ls")
-def list_consumers(
+def add(
+    stream: Annotated[str, Parameter(help="The stream that it reads.")],
+    name: Annotated[str, Parameter(help="The consumer's name.")],
+    /,
+    *,
+    settings: ConsumerSettings = ConsumerSettings(),  # noqa: B008 - frozen
+    beginning: Beginning = Beginning(),  # noqa: B008 - frozen
+    defaults: Annotated[bool, flag("Take defaults for the rest, as it does anyway.")] = False,
+    database: DatabaseOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Create a consumer on a stream.
+
+    One that is there with the same settings is left as it is, wherever it has got to.
+    """
+    given = settings.given() | beginning.given()
+    if given.get("where") is not None:
+        given["where"] = parse(given["where"])
+    there, created = administer(database, _add, ConsumerSpec(stream=stream, name=name, **given))
+    if json:
+        print_json(created)
+    else:
+        did = "There is" if there else "Created"
+        print(f"{did} the consumer {name!r} of {stream!r}, with {_pending(created)} to come.")
+
+
+async def _add(admin: Admin, spec: ConsumerSpec) -> tuple[bool, ConsumerInfo]:
+    """Whether it was there before, with the same settings; and how it is now."""
+    there = spec.name in [one.name for one in await admin.consumers(spec.stream)]
+    await admin.create_consumer(spec)
+    return there, await admin.consumer(spec.stream, spec.name)
+
+
+def ls(
     stream: Annotated[str | None, Parameter(help="Only those of this stream.", show_default=False)] = None,
     /,
     *,
@@ -25,63 +64,150 @@ def list_consumers(
     json: JsonOption = False,
 ) -> None:
     """List the consumers, of a stream or of all."""
-    found = run_async(_consumers, database, stream)
+    found = administer(database, Admin.consumers, stream)
     if json:
         print_json(found)
     elif not found:
-        print("There is no consumer yet: an app declares its own when it starts.")
+        say("There is no consumer yet: `headrace consumer add` creates one, and so does an app that declares it.")
     else:
         print_table(
-            ("stream", "consumer", "lag#", "in flight#", "parked#", "blocked#", "dead#", "workers#"),
-            ((c.stream, c.name, *map(number, (c.lag, c.in_flight, c.parked, c.blocked, c.dead_letters, c.owners)))
-             for c in found),
+            ("stream", "consumer", "lag#", "in flight#", "parked#", "blocked#", "dead#", "workers#", "state"),
+            ((c.stream, c.name, *map(number, (c.lag, c.num_ack_pending, c.parked, c.blocked, c.dead_letters, c.owners)),
+              _state(c)) for c in found),
         )  # fmt: skip
 
 
-@consumer.command(name="info")
-def consumer_info(
-    stream: Annotated[str, Parameter(help="The stream that it reads.")],
-    name: Annotated[str, Parameter(help="The consumer's name.")],
-    /,
-    *,
+def info(*consumer: ConsumerWords, database: DatabaseOption = None, json: JsonOption = False) -> None:
+    """Show one consumer: its place, what is in flight, and its settings."""
+    found = administer(database, _info, consumer)
+    if json:
+        print_json(found)
+    else:
+        print_pairs([*_facts(found), *_settings(found)])
+
+
+async def _info(admin: Admin, words: tuple[str, ...]) -> ConsumerInfo:
+    return await admin.consumer(*await which(admin, words))
+
+
+def edit(
+    *consumer: ConsumerWords,
+    settings: ConsumerSettings = ConsumerSettings(),  # noqa: B008 - frozen
     database: DatabaseOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show one consumer: its place, what is in flight, and its settings."""
-    found = run_async(_consumer, database, stream, name)
+    """Change settings of a consumer, while it is at work.
+
+    What isn't given stays as it is. To move the consumer, see `headrace consumer seek`.
+    """
+    changes = settings.given()
+    if not changes:
+        raise UsageProblem("There is nothing to change: give a setting, such as --ack-wait 1m.")
+    changed = administer(database, _edit, consumer, changes)
     if json:
-        print_json(found)
-        return
-    print_pairs(
-        [
-            ("consumer", f"{found.name} of {found.stream}"),
-            ("position", f"{number(found.position)} ({number(found.lag)} behind)"),
-            ("in flight", f"{number(found.in_flight)} with {number(found.owners)} workers"),
-            ("parked", number(found.parked)),
-            ("blocked", number(found.blocked)),
-            ("dead letters", number(found.dead_letters)),
-            ("holes", number(found.holes)),
-            *((name, _setting(value)) for name, value in found.settings.items() if name not in ("stream", "name")),
-        ]
-    )
+        print_json(changed)
+    else:
+        print(f"Changed the consumer {changed.name!r} of {changed.stream!r}.")
+        print_pairs((name, value) for name, value in _settings(changed) if name in changes)
 
 
-def _setting(value: Any) -> str:
+async def _edit(admin: Admin, words: tuple[str, ...], changes: dict[str, Any]) -> ConsumerInfo:
+    stream, name = await which(admin, words)
+    await admin.edit_consumer(stream, name, **changes)
+    return await admin.consumer(stream, name)
+
+
+def rm(
+    *consumer: ConsumerWords,
+    yes: YesOption = False,
+    force: Annotated[bool, flag("Even while workers have messages of it in flight.")] = False,
+    database: DatabaseOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Delete a consumer.
+
+    Its place in the stream, its parked messages and its dead letters go with it.
+    """
+    deleted = administer(database, _rm, consumer, yes, force)
+    if deleted is None:
+        return NOT_DONE
+    stream, name = deleted
+    if json:
+        print_json({"deleted": name, "stream": stream})
+    else:
+        print(f"Deleted the consumer {name!r} of {stream!r}.")
+    return 0
+
+
+async def _rm(admin: Admin, words: tuple[str, ...], yes: bool, force: bool) -> tuple[str, str] | None:
+    stream, name = await which(admin, words)
+    found = await admin.consumer(stream, name)
+    dead = f" and its {count(found.dead_letters, 'dead letter')}" if found.dead_letters else ""
+    if not await confirmed(f"Delete the consumer {name!r} of {stream!r}{dead}?", yes):
+        return None
+    await admin.delete_consumer(stream, name, force=force)
+    return stream, name
+
+
+def _facts(consumer: ConsumerInfo) -> list[tuple[str, str]]:
+    """What is going on with a consumer; what isn't, isn't told, but for what one always looks for."""
+    facts = [
+        ("consumer", f"{consumer.name} of {consumer.stream}"),
+        ("position", f"{number(consumer.position)} ({number(consumer.lag)} behind {number(consumer.last_seq)})"),
+        ("pending", _pending(consumer)),
+        ("in flight", f"{number(consumer.num_ack_pending)} with {count(consumer.owners, 'worker')}"),
+        ("parked", number(consumer.parked)),
+        ("blocked", number(consumer.blocked)),
+        ("dead letters", number(consumer.dead_letters)),
+        ("holes", number(consumer.holes)),
+    ]
+    if consumer.paused_until is not None:
+        facts.insert(1, ("paused", until(consumer.paused_until)))
+    if consumer.replaying:
+        facts.append(("replaying", f"{number(consumer.replaying)} to come"))
+    if consumer.oldest_unacked_at is not None:
+        facts.append(("oldest unacked", f"{in_utc(consumer.oldest_unacked_at)} ({ago(consumer.oldest_unacked_at)})"))
+    if consumer.missed:
+        facts.append(("missed", f"{number(consumer.missed)}, removed before it got them{_last_gap(consumer)}"))
+    return facts
+
+
+def _last_gap(consumer: ConsumerInfo) -> str:
+    if consumer.last_gap is None:
+        return ""
+    lower, upper, at = consumer.last_gap
+    return f"; at {in_utc(at)} seqs {number(lower)} to {number(upper - 1)}"
+
+
+def _settings(consumer: ConsumerInfo) -> list[tuple[str, str]]:
+    return [
+        (name, _setting(name, value))
+        for name, value in consumer.settings.items()
+        if name not in ("stream", "name") and value is not None
+    ]
+
+
+def _setting(name: str, value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_setting(inner)}" for name, inner in value.items()) or "default"
-    if isinstance(value, list):
-        return ", ".join(map(_setting, value))
-    return "yes" if value is True else "no" if value is False else str(value)
+        return ", ".join(f"{inner} {_setting(inner, given)}" for inner, given in value.items()) or "default"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_setting(name, one) for one in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return lasting(value) if name in _DURATIONS else str(value)
 
 
-async def _consumers(url: str | None, stream: str | None) -> list[ConsumerInfo]:
-    async with connected(url) as database:
-        if stream is not None:
-            await store.stream(database, stream)  # an unknown stream is an error, and not an empty list
-        return await store.consumers(database, stream)
+def _pending(consumer: ConsumerInfo) -> str:
+    least = "" if consumer.num_pending_exact else "at least "
+    return f"{least}{count(consumer.num_pending, 'message')}"
 
 
-async def _consumer(url: str | None, stream: str, name: str) -> ConsumerInfo:
-    async with connected(url) as database:
-        await store.stream(database, stream)
-        return await store.consumer(database, stream, name)
+def _state(consumer: ConsumerInfo) -> str:
+    if consumer.paused_until is not None:
+        return f"paused {until(consumer.paused_until)}"
+    return "replaying" if consumer.replaying else ""
+
+
+def until(moment: datetime | None) -> str:
+    """Until a time, in words; without one, or with Postgres's infinity, until somebody resumes it."""
+    return "until resumed" if moment is None or moment.year >= 9999 else f"until {in_utc(moment)}"

@@ -6,6 +6,7 @@ is called.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,11 +24,15 @@ _USAGE = 64  # EX_USAGE
 _COMMANDS = {
     "run": ("headrace.cli.run:run", "Run the consumers of an application."),
     "publish": ("headrace.cli.publish:publish", "Publish the lines of a file or of standard input to a stream."),
-    "stream": ("headrace.cli.streams:stream", "List streams, and see how one is."),
-    "consumer": ("headrace.cli.consumers:consumer", "List consumers, and see how one is."),
+    "stream": ("headrace.cli.groups:stream", "Make, see and change streams, and the messages in them."),
+    "consumer": (
+        "headrace.cli.groups:consumer",
+        "Make, see, change and move consumers; receive by hand; dead letters.",
+    ),
     "migrate": ("headrace.cli.migrate:migrate", "Bring the database's schema up to this version of Headrace."),
     "pg": ("headrace.cli.pg:pg", "Start, stop and enter the embedded Postgres."),
     "new": ("headrace.cli.new:new", "Make a new service to start from."),
+    "completion": ("headrace.cli.completion:completion", "Print the script that completes commands in a shell."),
     "demo": (
         "headrace.cli.demo.command:demo",
         "Send a git repository's history through a stream, and check the result.",
@@ -38,7 +43,15 @@ _COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point: runs a command and exits with its code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    _write_out_what_cannot_be_encoded()
     sys.exit(call(given))
+
+
+def _write_out_what_cannot_be_encoded() -> None:
+    """Where the locale lacks a character, print its code, and don't fail over it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def call(arguments: list[str]) -> int:
@@ -68,12 +81,14 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments == ["--version"]:  # here, and not by cyclopts, which would import its printer for it
         print(installed_version())
         return 0
-    result = build()(arguments or ["--help"], exit_on_error=False, print_error=False, result_action="return_value")
+    result = build(arguments[0] if arguments else None)(
+        arguments or ["--help"], exit_on_error=False, print_error=False, result_action="return_value"
+    )
     return result if isinstance(result, int) else 0
 
 
-def build() -> App:
-    """The tree of commands, none of them imported yet."""
+def build(called: str | None = None) -> App:
+    """The tree of commands, none of them imported yet. The one that is `called` tells its help itself, in full."""
     app = App(
         name="headrace",
         help=_HELP,
@@ -82,7 +97,7 @@ def build() -> App:
         suppress_keyboard_interrupt=False,
     )
     for name, (place, sentence) in _COMMANDS.items():
-        app.command(place, name=name, help=sentence)
+        app.command(place, name=name, help=None if name == called else sentence)
     return app
 
 

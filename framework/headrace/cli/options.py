@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 DatabaseOption = Annotated[
     str | None,
@@ -18,9 +19,29 @@ DatabaseOption = Annotated[
     ),
 ]
 
-JsonOption = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON, for programs.")]
+JsonOption = Annotated[
+    bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON, for programs.")
+]
 
 
 def print_json(value: object) -> None:
     """Print `value` as indented JSON."""
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+YesOption = Annotated[
+    bool,
+    Parameter(
+        name=("--yes", "-y"),
+        negative="",
+        show_default=False,
+        help="Don't ask. Needed where there is no terminal to ask on.",
+    ),
+]
+
+LimitOption = Annotated[int, Parameter(name="--limit", validator=Number(gte=1, lte=10_000), help="At most so many.")]
+
+
+def flag(help: str) -> Parameter:  # noqa: A002 - as Parameter has it
+    """An option that is given or not."""
+    return Parameter(negative="", show_default=False, help=help)

@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 from headrace.cli.options import JsonOption, print_json
 from headrace.embedded import EmbeddedPostgres, Status
 
-pg = App(name="pg", help_format="plaintext")
+pg = App(name="pg", help="Start, stop and enter the embedded Postgres.", help_format="plaintext")
 
 NOT_RUNNING = 3  # as `pg_ctl status` has it
 

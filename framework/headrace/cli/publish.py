@@ -25,7 +25,9 @@ from headrace.model.errors import HeadraceError, InvalidInput, StoreFull, StoreU
 
 def publish(
     stream: Annotated[str, Parameter(help="The stream to publish to.")],
-    file: Annotated[str, Parameter(help="NDJSON; - is standard input. A name in .gz is decompressed.")] = STDIN,
+    file: Annotated[
+        str, Parameter(allow_leading_hyphen=True, help="NDJSON; - is standard input. A name in .gz is decompressed.")
+    ] = STDIN,
     /,
     *,
     create: Annotated[bool, Parameter(negative="", help="Create the stream, unless it exists.")] = False,
@@ -50,7 +52,8 @@ async def _publish(stream: str, file: str, create: bool, skip: int, batch: int, 
             publication = Publication(database, stream, lines, batch)
             with progress_of(lines) as progress:
                 await publication.run(progress)
-    print(f"Published {counted(publication.published)} to {stream!r}.")
+    already = f"; {publication.unchanged:,} had not changed" if publication.unchanged else ""
+    print(f"Published {counted(publication.published)} to {stream!r}{already}.")
 
 
 async def _find_or_create(database: store.Database, stream: str, create: bool) -> None:
@@ -68,11 +71,13 @@ class Publication:
 
     Attributes:
         published: messages that are in the stream for certain.
+        unchanged: those that a stream with `dedupe` had already, and passed over.
         done: the number of the last line that is, or that was empty.
     """
 
     def __init__(self, database: store.Database, stream: str, lines: Lines, batch: int) -> None:
         self.published = 0
+        self.unchanged = 0
         self.done = lines.number
         self._database = database
         self._stream = stream
@@ -119,7 +124,7 @@ class Publication:
         committing = False
         try:
             async with self._database.transaction() as connection:
-                await self._send(connection, chunk)
+                published = await self._send(connection, chunk)
                 committing = True
         except StoreFull:
             raise
@@ -130,7 +135,8 @@ class Publication:
                 f"{error} It is not known whether lines {chunk.lines[0]} to {chunk.lines[-1]} were published:"
                 " the connection broke at their commit."
             ) from error
-        self.published += len(chunk)
+        self.published += published
+        self.unchanged += len(chunk) - published
 
     async def _first_refused(self, chunk: Chunk) -> int:
         """The place of the first message that the database refuses, which doesn't say which it was."""
@@ -153,8 +159,8 @@ class Publication:
         except _Undo:
             return False
 
-    async def _send(self, connection: store.Executor, chunk: Chunk) -> None:
-        await store.publish_many(connection, self._stream, chunk.keys, chunk.data, chunk.headers)
+    async def _send(self, connection: store.Executor, chunk: Chunk) -> int:
+        return await store.publish_many(connection, self._stream, chunk.keys, chunk.data, chunk.headers)
 
 
 def counted(messages: int) -> str:

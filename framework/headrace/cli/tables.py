@@ -1,46 +1,109 @@
-"""Tables for people, printed with rich, which is imported only here."""
+"""Tables for people, printed with rich, which is imported only here.
+
+What a key or data may hold to trick a terminal is written out: an escape character is printed as `\\x1b`.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
+
+_GAP = 2
+_LEAST_ROOM = 20
+_UNBOUNDED = 10_000_000
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table. A column whose name ends in `#` holds numbers, which stand to the right."""
+    """Print a table.
+
+    A column whose name ends in `#` holds numbers, which stand to the right. One whose name ends in `…` is cut to what the
+    terminal's line has room for; there is one at most.
+    """
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2), pad_edge=False, header_style="dim")
+    console = _console()
+    cells = [[printable(cell) for cell in row] for row in rows]
+    for place in (place for place, name in enumerate(columns) if name.endswith("…")):
+        _cut(columns, cells, place, console.width)
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
     for name in columns:
-        table.add_column(name.removesuffix("#"), justify="right" if name.endswith("#") else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))  # a Text, since a name may look like markup
-    _print(table)
+        table.add_column(name.rstrip("#…"), justify="right" if name.endswith("#") else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))  # a Text, since a name may look like markup
+    _print(console, table)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
-    """Print names and values, one pair to a line."""
+    """Print names and values, one pair to a line; a value may have several."""
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim")
+    grid = Table.grid(padding=(0, _GAP))
+    grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in pairs:
-        grid.add_row(name, Text(value))
-    _print(grid)
+        grid.add_row(name, Text("\n".join(printable(line.expandtabs(4)) for line in value.split("\n"))))
+    _print(_console(), grid)
 
 
-def _print(printable: RenderableType) -> None:
+def _console() -> Console:
     from rich.console import Console
 
-    # Piped into another program, a table is not cut to the 80 columns of no terminal at all.
-    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(printable)
+    # Piped into another program, nothing is cut or folded to the 80 columns of no terminal at all.
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _UNBOUNDED)
+
+
+def _print(console: Console, printable: RenderableType) -> None:
+    # Written by us, since rich would end the process by itself when the reader has gone.
+    with console.capture() as captured:
+        console.print(printable)
+    sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().split("\n")[:-1])
+
+
+def _cut(columns: Sequence[str], rows: list[list[str]], place: int, width: int) -> None:
+    """Cut the cells of one column to what the others leave of the width."""
+    from rich.cells import cell_len
+
+    others = [
+        [name.rstrip("#…"), *(row[other] for row in rows)] for other, name in enumerate(columns) if other != place
+    ]
+    room = max(width - sum(_GAP + max(map(cell_len, cells)) for cells in others), _LEAST_ROOM)
+    for row in rows:
+        row[place] = _shortened(row[place], room)
+
+
+def _shortened(text: str, room: int) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    if len(text) <= room and cell_len(text) <= room:
+        return text
+    return set_cell_size(text[:room], room - 1).rstrip() + "…"
+
+
+def printable(text: str) -> str:
+    """One line of text with everything written out that a terminal would obey, hide or break."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode() for char in text
+    )
+
+
+def compact(data: Any) -> str:
+    """Data as JSON on one line; an empty text for no headers."""
+    return "" if data is None else msgspec.json.encode(data).decode()
+
+
+def indented(data: Any) -> str:
+    """Data as JSON on several lines."""
+    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
 
 
 def number(value: int | None) -> str:

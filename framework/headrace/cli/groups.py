@@ -1,0 +1,81 @@
+"""The commands below `headrace stream` and `headrace consumer`: a table of contents of the modules that have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cyclopts import App
+
+from headrace.cli import consumers, dead_letters, delivery, messages, moves, streams
+
+EXIT_CODES = """\
+Exit codes:
+   0  done
+   1  not done, or not all of it: nothing to receive, an ack too late, no yes
+  64  the command was called wrongly
+  65  something given can't be: a key, a condition, data, a place
+  66  there is no such stream or consumer
+  69  the database can't be reached, or can't do it now: try again
+  74  there is no room: the disk is full, or the stream
+  75  it is in use: --force, or later
+  78  settings that contradict each other, or a database that is not set up"""
+
+
+def _group(name: str, sentence: str, commands: dict[str, tuple[Callable[..., Any], str]]) -> App:
+    """A group of commands, each with its function and its words as the usage shows them."""
+    group = App(name=name.split()[-1], help=sentence, help_epilogue=EXIT_CODES, help_format="plaintext")
+    for place, (command, (function, words)) in enumerate(commands.items()):
+        usage = f"Usage: headrace {name} {command} [OPTIONS] {words}".rstrip()
+        group.command(function, name=command, usage=usage, help_epilogue="", sort_key=place)
+    return group
+
+
+stream = _group(
+    "stream",
+    "Streams, and the messages in them.",
+    {
+        "add": (streams.add, "NAME"),
+        "ls": (streams.ls, ""),
+        "info": (streams.info, "NAME"),
+        "view": (messages.view, "NAME"),
+        "send": (messages.send, "NAME KEY JSON"),
+        "republish": (messages.republish, "NAME TARGET"),
+        "edit": (streams.edit, "NAME"),
+        "rm": (streams.rm, "NAME"),
+    },
+)
+
+consumer = _group(
+    "consumer",
+    "Consumers: where they are, what they are at, and moving them about.",
+    {
+        "add": (consumers.add, "STREAM NAME"),
+        "ls": (consumers.ls, "[STREAM]"),
+        "info": (consumers.info, "[STREAM] NAME"),
+        "peek": (delivery.peek, "[STREAM] NAME"),
+        "receive": (delivery.receive, "[STREAM] NAME"),
+        "ack": (delivery.ack, "[STREAM] NAME ID..."),
+        "nack": (delivery.nack, "[STREAM] NAME ID..."),
+        "seek": (moves.seek, "[STREAM] NAME TO"),
+        "replay": (moves.replay, "[STREAM] NAME"),
+        "pause": (moves.pause, "[STREAM] NAME"),
+        "resume": (moves.resume, "[STREAM] NAME"),
+        "blocked": (delivery.blocked, "[STREAM] NAME"),
+        "edit": (consumers.edit, "[STREAM] NAME"),
+        "rm": (consumers.rm, "[STREAM] NAME"),
+    },
+)
+
+consumer.command(
+    _group(
+        "consumer dead-letters",
+        "Messages that could not be handled: see them, deliver them again, or delete them.",
+        {
+            "ls": (dead_letters.ls, "[STREAM] NAME"),
+            "show": (dead_letters.show, "[STREAM] NAME SEQ"),
+            "redrive": (dead_letters.redrive, "[STREAM] NAME"),
+            "purge": (dead_letters.purge, "[STREAM] NAME"),
+        },
+    )
+)

@@ -1,0 +1,194 @@
+"""`headrace stream view|send|republish`: what is in a stream, what goes into it, and from one into another."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from headrace import store
+from headrace.app.admin import MOST, Admin
+from headrace.cli.connection import administer, connected
+from headrace.cli.loop import run_async
+from headrace.cli.options import DatabaseOption, JsonOption, print_json
+from headrace.cli.problems import UsageProblem
+from headrace.cli.selection import Between, DryRunOption, Matching, bounds
+from headrace.cli.streams import StreamName
+from headrace.cli.tables import compact, number, print_table
+from headrace.cli.talk import count, say
+from headrace.cli.times import after, future, in_utc
+from headrace.model import payloads
+from headrace.model.conditions import CREATED_AT, And, Condition, parse
+from headrace.model.errors import InvalidData
+from headrace.model.keys import check_key
+from headrace.model.records import StoredMessage
+
+_COUNT = Number(gte=1, lte=MOST)
+_SHOWN = 10
+
+
+def view(
+    name: StreamName,
+    /,
+    *,
+    first: Annotated[
+        int | None, Parameter(validator=_COUNT, show_default=False, help="The first so many, in their order.")
+    ] = None,
+    last: Annotated[
+        int | None, Parameter(validator=_COUNT, show_default=False, help="The last so many; 10 unless told otherwise.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        Parameter(
+            name="--from", show_default=False, help="Begin at a seq or a time; 1h is an hour ago. Without --last."
+        ),
+    ] = None,
+    matching: Matching = Matching(),  # noqa: B008 - frozen
+    database: DatabaseOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the first or the last messages of a stream.
+
+    Whoever has received them or not; nothing is changed by looking.
+    """
+    if first is not None and last is not None:
+        raise UsageProblem("Give --first or --last, and not both.")
+    if last is not None and since is not None:
+        raise UsageProblem("Give --from or --last, and not both: what follows a place is its --first.")
+    newest = first is None and since is None
+    start = bounds(since, "start")
+    found = administer(
+        database,
+        Admin.messages,
+        name,
+        filter=matching.filter,
+        where=_not_before(start.get("start_time"), matching.where),
+        start_seq=start.get("start_seq"),
+        limit=first or last or _SHOWN,
+        newest=newest,
+    )
+    if json:
+        print_json(found)
+    elif not found:
+        say("There is no such message.")
+    else:
+        _print_messages(found)
+
+
+def _not_before(moment: datetime | None, where: str | None) -> str | Condition | None:
+    """The condition, and that a message is no older."""
+    if moment is None:
+        return where
+    young = CREATED_AT >= moment  # noqa: SIM300 - a field, and no constant
+    return young if where is None else And((young, parse(where)))
+
+
+def _print_messages(messages: list[StoredMessage]) -> None:
+    with_headers = any(one.headers for one in messages)
+    columns = ("seq#", "created", "key", *(("headers",) if with_headers else ()), "data…")
+    print_table(
+        columns,
+        ((number(one.seq), in_utc(one.created_at), one.key, *((compact(one.headers),) if with_headers else ()),
+          compact(one.data)) for one in messages),
+    )  # fmt: skip
+
+
+def send(
+    name: StreamName,
+    key: Annotated[str, Parameter(help="Tokens parted by dots, such as orders.us.42.")],
+    data: Annotated[
+        str,
+        Parameter(name="JSON", allow_leading_hyphen=True, help="The data, as JSON; - reads it from standard input."),
+    ],
+    /,
+    *,
+    headers: Annotated[
+        str | None, Parameter(show_default=False, help='A JSON object that travels along, such as {"trace": "abc"}.')
+    ] = None,
+    delay: Annotated[
+        str | None, Parameter(show_default=False, help="Publish it only after so long, such as 5m.")
+    ] = None,
+    at: Annotated[str | None, Parameter(show_default=False, help="Publish it only at this time.")] = None,
+    message_id: Annotated[
+        str | None,
+        Parameter(show_default=False, help="Publish nothing if this id was given within the stream's dedupe window."),
+    ] = None,
+    database: DatabaseOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Send one message to a stream.
+
+    To send the lines of a file, see `headrace publish`.
+    """
+    text = _json(sys.stdin.read() if data == "-" else data, "data")
+    head = None if headers is None else _object(headers)
+    due = _due(delay, at)
+    seq = run_async(_send, database, name, check_key(key), text, head, message_id, due)
+    if json:
+        print_json({"seq": seq, "deliver_at": due if seq is None else None})
+    elif seq is not None:
+        print(f"Sent to {name!r} as seq {seq}.")
+    else:
+        print(f"Scheduled for {name!r}{f' at {in_utc(due)}' if due else ''}.")
+
+
+async def _send(
+    url: str | None, stream: str, key: str, data: str, headers: str | None, message_id: str | None, due: datetime | None
+) -> int | None:
+    async with connected(url) as database:
+        return await store.publish(database, stream, key, data, headers, message_id=message_id, deliver_at=due)
+
+
+def republish(
+    name: StreamName,
+    target: Annotated[str, Parameter(help="The stream that they are published to.")],
+    /,
+    *,
+    between: Between = Between(),  # noqa: B008 - frozen
+    dry_run: DryRunOption = False,
+    database: DatabaseOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Publish messages of a stream once more, to another one.
+
+    In their order, with their headers. Without a choice: all of them.
+    """
+    found = administer(database, Admin.republish, name, target, **between.criteria(), dry_run=dry_run)
+    if json:
+        print_json({"republished": found, "dry_run": dry_run})
+    else:
+        print(f"{'Would republish' if dry_run else 'Republished'} {count(found, 'message')} of {name!r} to {target!r}.")
+
+
+def _due(delay: str | None, at: str | None) -> datetime | None:
+    if delay is not None and at is not None:
+        raise UsageProblem("Give --delay or --at, and not both.")
+    if delay is not None:
+        return after(delay, "--delay")
+    return None if at is None else future(at, "--at")
+
+
+def _json(text: str, what: str) -> str:
+    """The text, if it is JSON. Raises `InvalidData` with what would be right."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidData(
+            f"The {what} {text[:80]!r} is not JSON: {error}. Text has quotes of its own, as in '\"{_example(text)}\"'."
+        ) from error
+    return payloads.encode(msgspec.Raw(text.encode()))
+
+
+def _example(text: str) -> str:
+    return text if text.isalnum() and len(text) <= 20 else "text"
+
+
+def _object(text: str) -> str:
+    checked = _json(text, "value of --headers")
+    if not checked.lstrip().startswith("{"):
+        raise InvalidData(f'The value of --headers must be a JSON object, such as {{"trace": "abc"}}, not {text[:80]}.')
+    return checked

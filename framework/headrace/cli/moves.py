@@ -1,0 +1,146 @@
+"""`headrace consumer seek|replay|pause|resume`: where a consumer goes on, and when."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from headrace.app.admin import Admin
+from headrace.cli.connection import administer
+from headrace.cli.consumers import until as told_until
+from headrace.cli.options import DatabaseOption, JsonOption, print_json
+from headrace.cli.problems import UsageProblem
+from headrace.cli.selection import Between, DryRunOption
+from headrace.cli.talk import count
+from headrace.cli.times import Place, after, future, place
+from headrace.cli.which import ConsumerWords, which
+
+SeekWords = Annotated[
+    str,
+    Parameter(
+        name="[STREAM] NAME TO",
+        required=True,
+        help="The consumer, by its name alone where only one stream has such; and start, end, a seq, a time, or how long"
+        " ago, such as 1h.",
+    ),
+]
+
+
+def seek(
+    *words: SeekWords, dry_run: DryRunOption = False, database: DatabaseOption = None, json: JsonOption = False
+) -> None:
+    """Move a consumer, back or forward.
+
+    The first message at or after the place is its next. What is in flight counts no more: it comes again if it lies
+    ahead, and an ack of it changes nothing.
+    """
+    if len(words) < 2:
+        raise UsageProblem("Write the consumer and where to: start, end, a seq, a time, or how long ago, such as 1h.")
+    to = place(words[-1], "TO")
+    if dry_run:
+        stream, name, found = administer(database, _ahead, words[:-1], to)
+        if json:
+            print_json({"stream": stream, "consumer": name, "ahead": found, "dry_run": True})
+        else:
+            print(f"{name!r} of {stream!r} would have {count(found, 'message')} ahead.")
+        return
+    stream, name, position = administer(database, _seek, words[:-1], to)
+    if json:
+        print_json({"stream": stream, "consumer": name, "position": position})
+    else:
+        print(f"{name!r} of {stream!r} goes on with the first message after seq {position}.")
+
+
+async def _seek(admin: Admin, words: tuple[str, ...], to: Place) -> tuple[str, str, int]:
+    stream, name = await which(admin, words)
+    return stream, name, await admin.seek(stream, name, to)
+
+
+async def _ahead(admin: Admin, words: tuple[str, ...], to: Place) -> tuple[str, str, int]:
+    """How many messages that the consumer wants there are from a place on."""
+    stream, name = await which(admin, words)
+    settings = (await admin.consumer(stream, name)).settings
+    if to == "end":
+        return stream, name, 0
+    return (
+        stream,
+        name,
+        await admin.republish(
+            stream,
+            stream,
+            filter=settings["filters"],
+            where=settings["where"],
+            start_seq=to if isinstance(to, int) else None,
+            start_time=to if isinstance(to, datetime) else None,
+            dry_run=True,
+        ),
+    )
+
+
+def replay(
+    *consumer: ConsumerWords,
+    between: Between = Between(),  # noqa: B008 - frozen
+    dry_run: DryRunOption = False,
+    database: DatabaseOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Deliver messages to a consumer once more.
+
+    They come before anything new, and its place stays what it is. Without a choice: all that it has had. To publish
+    messages to another stream, see `headrace stream republish`.
+    """
+    found = administer(database, _replay, consumer, between, dry_run)
+    if json:
+        print_json({"replayed": found, "dry_run": dry_run})
+    else:
+        print(f"{'Would replay' if dry_run else 'Replays'} {count(found, 'message')}.")
+
+
+async def _replay(admin: Admin, words: tuple[str, ...], between: Between, dry_run: bool) -> int:
+    return await admin.replay(*await which(admin, words), **between.criteria(), dry_run=dry_run)
+
+
+def pause(
+    *consumer: ConsumerWords,
+    until: Annotated[str | None, Parameter(show_default=False, help="Resume by itself at this time.")] = None,
+    length: Annotated[
+        str | None, Parameter(name="--for", show_default=False, help="Resume by itself after so long, such as 10m.")
+    ] = None,
+    database: DatabaseOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Deliver nothing to a consumer for a while.
+
+    Without an end: until `headrace consumer resume`. What is in flight is not touched.
+    """
+    if until is not None and length is not None:
+        raise UsageProblem("Give --until or --for, and not both.")
+    end = after(length, "--for") if length is not None else future(until, "--until") if until is not None else None
+    stream, name = administer(database, _pause, consumer, end)
+    if json:
+        print_json({"stream": stream, "consumer": name, "paused": True, "paused_until": end})
+    else:
+        print(f"{name!r} of {stream!r} is paused {told_until(end)}.")
+
+
+async def _pause(admin: Admin, words: tuple[str, ...], end: datetime | None) -> tuple[str, str]:
+    stream, name = await which(admin, words)
+    await admin.pause(stream, name, end)
+    return stream, name
+
+
+def resume(*consumer: ConsumerWords, database: DatabaseOption = None, json: JsonOption = False) -> None:
+    """Deliver to a paused consumer again."""
+    stream, name = administer(database, _resume, consumer)
+    if json:
+        print_json({"stream": stream, "consumer": name, "paused": False})
+    else:
+        print(f"{name!r} of {stream!r} is not paused any more.")
+
+
+async def _resume(admin: Admin, words: tuple[str, ...]) -> tuple[str, str]:
+    stream, name = await which(admin, words)
+    await admin.resume(stream, name)
+    return stream, name
