@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from headrace import store
+from headrace.model import conditions
 from headrace.model.outcomes import Failure
 from tests.conftest import Connect, Declare
 from tests.support.readers import Reader, publish
@@ -174,6 +178,7 @@ async def test_a_late_message_of_a_blocked_key_is_delivered_after_the_redrive(
         await transaction.start()
         (early,) = [await store.publish(late, "orders", "a", "1")]
         blocking = await store.publish(database, "orders", "a", "2")
+        assert blocking is not None
         await exhaust(reader, blocking)
         await publish(database, *"bcd")
         assert len(await reader.drain()) == 3
@@ -322,3 +327,104 @@ async def test_a_dead_letter_that_only_postgres_takes_for_json_does_not_hide_the
     await publish(database, "b")
     await reader.reject(await reader.lease())
     assert [dead.data for dead in await reader.dead_letters()] == [data, {"n": 0}]
+
+
+# --- which of them
+
+
+async def dead(reader: Reader, *keys: str) -> list[int]:
+    """Publish to these keys and let all the messages die. Their data counts them, `{"n": 0}` being the first."""
+    await publish(reader.executor, *keys)
+    batch = await reader.lease("undertaker", 1_000)
+    for seq in batch.seqs:
+        await reader.nack(batch, seq, error=f"boom {seq}")
+    return batch.seqs
+
+
+async def test_dead_letters_are_listed_by_filter_and_condition(database: store.Database, declare: Declare) -> None:
+    reader = await declare(max_deliver=1)
+    await dead(reader, "eu.a", "us.a", "eu.b", "us.b")
+
+    async def listed(**chosen: Any) -> list[int]:
+        return [one.seq for one in await store.dead_letters(database, reader.id, **chosen)]
+
+    assert await listed() == [1, 2, 3, 4]
+    assert await listed(filters=("eu.>",)) == [1, 3]
+    assert await listed(where=conditions.parse("data.n >= 1"), limit=2) == [2, 3]
+    assert await listed(filters=("eu.>",), above=1) == [3]
+
+
+@pytest.mark.parametrize("verb", ["redrive", "discard"])
+@pytest.mark.parametrize(
+    ("chosen", "seqs"),
+    [
+        ({}, [1, 2, 3, 4]),
+        ({"seqs": [4, 2, 99]}, [2, 4]),
+        ({"seqs": []}, []),
+        ({"key": "eu.a"}, [1, 4]),
+        ({"filters": ("eu.>",)}, [1, 3, 4]),
+        ({"where": "data.n >= 2"}, [3, 4]),
+        ({"key": "eu.a", "where": "data.n >= 2"}, [4]),
+        ({"filters": ("us.>",), "seqs": [1, 2]}, [2]),
+    ],
+)
+async def test_those_are_taken_that_match_all_that_is_given(
+    database: store.Database, declare: Declare, verb: str, chosen: dict[str, Any], seqs: list[int]
+) -> None:
+    reader = await declare(max_deliver=1)
+    await dead(reader, "eu.a", "us.a", "eu.b", "eu.a")
+    if "where" in chosen:
+        chosen = {**chosen, "where": conditions.parse(chosen["where"])}
+    take = getattr(store, verb)
+    assert await take(database, reader.id, **chosen, dry_run=True) == len(seqs)
+    assert [one.seq for one in await reader.dead_letters()] == [1, 2, 3, 4]
+    assert await take(database, reader.id, **chosen) == len(seqs)
+    assert [one.seq for one in await reader.dead_letters()] == [seq for seq in (1, 2, 3, 4) if seq not in seqs]
+    assert await reader.drain() == (seqs if verb == "redrive" else [])
+
+
+async def test_redriven_messages_of_a_key_come_in_their_order_before_what_waits_behind(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare(max_deliver=1)
+    await dead(reader, *"abab")
+    await publish(database, *"ab")
+    assert await store.redrive(database, reader.id, [4, 1, 3, 2]) == 4
+    batch = await reader.lease()
+    assert batch.seqs == [1, 2, 3, 4, 5, 6]
+    assert batch.attempts == [1] * 6
+
+
+async def test_a_dry_run_counts_those_that_block_the_same_key(database: store.Database, declare: Declare) -> None:
+    reader = await declare(max_deliver=1, on_exhausted="block")
+    await dead(reader, *"aaab")
+    assert await store.redrive(database, reader.id, [2], dry_run=True) == 3
+    assert await store.discard(database, reader.id, [2], dry_run=True) == 1
+    assert await store.redrive(database, reader.id, [2]) == 3
+    assert await reader.drain() == [1, 2, 3]
+
+
+async def test_a_dead_letter_whose_message_retention_has_removed_stays(
+    database: store.Database, declare: Declare
+) -> None:
+    """It could not be delivered, and is all that is left of the message."""
+    reader = await declare(max_deliver=1)
+    await dead(reader, *"abc")
+    await database.fetch("delete from headrace_streams.orders where seq < 3")
+    assert await store.redrive(database, reader.id, dry_run=True) == 1
+    assert await reader.redrive() == 1
+    assert await reader.drain() == [3]
+    assert [one.seq for one in await reader.dead_letters()] == [1, 2]
+    assert await reader.discard() == 2
+
+
+async def test_a_redrive_wakes_whoever_waits(database: store.Database, declare: Declare, connect: Connect) -> None:
+    reader = await declare(max_deliver=1)
+    await dead(reader, "a")
+    heard = asyncio.Event()
+    listener = await connect()
+    await listener.add_listener("headrace", lambda *_: heard.set())
+    await store.wait(database, reader.id, 60)
+    await reader.redrive()
+    async with asyncio.timeout(10):
+        await heard.wait()

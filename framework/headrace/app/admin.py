@@ -82,7 +82,7 @@ class Admin:
         await store.create_stream(self._database, spec)
         _refuse_changes(_stream_spec(await self.stream(spec.name)), spec, f"The stream {spec.name!r}")
 
-    async def edit_stream(self, name: str, **changes: Any) -> StreamSpec:
+    async def edit_stream(self, name: str, /, **changes: Any) -> StreamSpec:
         """Change what a stream keeps. `changes` are settings of `StreamSpec`; durations may be text such as "30d".
 
         Returns:
@@ -169,7 +169,7 @@ class Admin:
         except FilterTooSlow:
             return await store.consumer(self._database, stream, name, look=0)
 
-    async def edit_consumer(self, stream: str, name: str, **changes: Any) -> ConsumerSpec:
+    async def edit_consumer(self, stream: str, name: str, /, **changes: Any) -> ConsumerSpec:
         """Change a consumer's settings, live: its workers go by them from their next lease on.
 
         Args:
@@ -505,8 +505,11 @@ def _changed(spec: Spec, changes: Mapping[str, Any], *, fixed: Sequence[str]) ->
         elif name == "backoff":
             settings[name] = Backoff.of(value)
     try:
-        # By way of convert, which judges the types.
-        return msgspec.convert({**msgspec.structs.asdict(spec), **settings}, type(spec))
+        # By way of convert, which judges the types; but for a condition, which is one by now.
+        plain = {**msgspec.structs.asdict(spec), **settings}
+        condition = plain.pop("where", None)
+        changed = msgspec.convert(plain, type(spec))
+        return changed if condition is None else msgspec.structs.replace(changed, where=condition)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"A setting has a value that can't be: {error}.") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import Any
 
 import msgspec
@@ -60,5 +61,7 @@ def _consumer(row: Any) -> ConsumerInfo:
     settings = {**msgspec.json.decode(found.pop("settings")), **msgspec.json.decode(found.pop("begins"))}
     if settings["where"] is not None:
         settings["where"] = conditions.describe(conditions.parse(settings["where"]))
+    if found["paused_until"] is not None and found["paused_until"].tzinfo is None:  # the driver's infinity
+        found["paused_until"] = found["paused_until"].replace(tzinfo=UTC)
     lower, upper, at = (found.pop(f"gap_{part}") for part in ("lower", "upper", "at"))
     return ConsumerInfo(settings=settings, last_gap=None if at is None else (lower, upper, at), **found)
