@@ -20,6 +20,14 @@ hypothesis.settings.register_profile("headrace", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("headrace")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """The last to leave takes the server's data away. As root that lies where the server's own user can enter, not with pytest's."""
+    if not hasattr(session.config, "workerinput"):
+        factory: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]
+        servers.destroy(factory.getbasetemp() / "postgres")
+
+
 @pytest.fixture(scope="session")
 def server_dsn(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[str]:
     """The URL of a Postgres server that all tests of this run share, as a superuser.

@@ -8,16 +8,18 @@ from benchmarks.harness import Options
 from benchmarks.report import Result
 from benchmarks.suite.drain import drain
 from benchmarks.suite.fanout import fanout
+from benchmarks.suite.filter import filter  # noqa: A004 - the word of the field
 from benchmarks.suite.hotkeys import hotkeys
 from benchmarks.suite.latency import latency
 from benchmarks.suite.lease import lease
 from benchmarks.suite.memory import memory
 from benchmarks.suite.pinned import pinned
 from benchmarks.suite.publish import publish
+from benchmarks.suite.retention import retention
 from benchmarks.suite.steady import steady
 from benchmarks.suite.work import work
 
 SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
     benchmark.__name__: benchmark
-    for benchmark in (publish, lease, drain, work, hotkeys, latency, steady, fanout, pinned, memory)
+    for benchmark in (publish, lease, drain, work, hotkeys, latency, steady, fanout, filter, retention, pinned, memory)
 }

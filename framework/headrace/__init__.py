@@ -12,10 +12,13 @@ Run it with `headrace run service:app`.
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.model.conditions import Condition, field
 from headrace.model.errors import (
     ConfigurationError,
     EmbeddedPostgresError,
+    FilterTooSlow,
     HeadraceError,
+    InUse,
     InvalidData,
     InvalidFilter,
     InvalidInput,
@@ -24,6 +27,7 @@ from headrace.model.errors import (
     SchemaError,
     StoreFull,
     StoreUnavailable,
+    StreamFull,
     UnknownConsumer,
     UnknownStream,
 )
@@ -37,9 +41,12 @@ if TYPE_CHECKING:
 __all__ = [
     "App",
     "Backoff",
+    "Condition",
     "ConfigurationError",
     "EmbeddedPostgresError",
+    "FilterTooSlow",
     "HeadraceError",
+    "InUse",
     "InvalidData",
     "InvalidFilter",
     "InvalidInput",
@@ -51,8 +58,10 @@ __all__ = [
     "SchemaError",
     "StoreFull",
     "StoreUnavailable",
+    "StreamFull",
     "UnknownConsumer",
     "UnknownStream",
+    "field",
 ]
 
 # These bring the database driver and the event loop along, which the command line doesn't need to show its help.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from headrace import store
 from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import Batch
 from headrace.model.specs import ConsumerSpec
+from headrace.store.replay import Selection
 from tests.support.ledger import Ledger
 from tests.support.readers import Clock, Reader
 from tests.support.readers import owner as owner_id
@@ -151,7 +153,8 @@ class Consumer(RuleBasedStateMachine):
     @rule(owner=OWNERS, limit=st.sampled_from([1, 3, 100]), look=st.sampled_from([1, 3, 2_000]))
     def lease_all_there_is(self, owner: str, limit: int, look: int) -> None:
         self.lease_until_empty(owner, limit, look)
-        assert self.ledger.deliverable(owner, self.clock.now) == [], "it was due, and did not come"
+        if not self.ledger.paused(self.clock.now):
+            assert self.ledger.deliverable(owner, self.clock.now) == [], "it was due, and did not come"
 
     def lease_until_empty(self, owner: str, limit: int, look: int) -> None:
         empty = 0
@@ -217,6 +220,34 @@ class Consumer(RuleBasedStateMachine):
         position = None if to_end else max(max(self.ledger.messages, default=0) - back, 0)
         assert self.do(self.reader.seek(position)) == self.ledger.sought(position)
 
+    @rule(back=st.integers(0, 12), count=st.integers(0, 8), dry_run=st.booleans())
+    def replay(self, back: int, count: int, dry_run: bool) -> None:
+        first = max(max(self.ledger.messages, default=0) - back, 1)
+        selection = Selection(start_seq=first, end_seq=first + count)
+        counted = self.do(store.replay(self.connection, self.reader.id, selection, dry_run=True))
+        if not dry_run:
+            assert counted == self.ledger.replayed(first, first + count)
+            assert self.do(store.replay(self.connection, self.reader.id, selection)) == counted
+
+    @rule(back=st.integers(0, 40))
+    def replay_all_and_lease_little_by_little(self, back: int) -> None:
+        first = max(max(self.ledger.messages, default=0) - back, 1)
+        replayed = self.do(store.replay(self.connection, self.reader.id, Selection(start_seq=first)))
+        assert replayed == self.ledger.replayed(first, 10**9)
+        for _ in range(3):
+            self.lease_once("ann", 2, 1)
+
+    @rule(seconds=st.sampled_from([None, 5, 31]))
+    def pause(self, seconds: int | None) -> None:
+        until = None if seconds is None else self.clock.now + timedelta(seconds=seconds)
+        self.do(store.pause(self.connection, self.reader.id, until))
+        self.ledger.paused_until = until or datetime.max.replace(tzinfo=UTC)
+
+    @rule()
+    def resume(self) -> None:
+        self.do(store.resume(self.connection, self.reader.id))
+        self.ledger.paused_until = None
+
     @rule(which=WHICH)
     def redrive(self, which: int) -> None:
         seqs = self.some_letters(which)
@@ -258,6 +289,7 @@ class Consumer(RuleBasedStateMachine):
 
     def drain(self) -> None:
         """Nothing is lost: in the end everything that was committed and wanted has been delivered and acked."""
+        self.resume()
         while self.open:
             self.end_a_transaction(0, commit=len(self.open) == 1)
         for _ in range(3):

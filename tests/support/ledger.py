@@ -49,6 +49,7 @@ class Ledger:
     leases: dict[int, Lease] = field(default_factory=dict)
     letters: dict[int, Letter] = field(default_factory=dict)
     position: float = -math.inf  # what is published at or below it later on is not wanted
+    paused_until: datetime | None = None
 
     # Publishers
 
@@ -77,6 +78,9 @@ class Ledger:
 
     def leased(self, batch: Batch, owner: str, limit: int, now: datetime) -> None:
         """Judge what a lease call brought, and take it down."""
+        if self.paused(now):
+            assert (batch.seqs, batch.more) == ([], False), "it is paused"
+            return
         self.expire(now)
         room = self.room(limit)
         if room > 0 and self.spec.ordered:
@@ -120,6 +124,9 @@ class Ledger:
         expected = min(times) - now if times else None
         assert (batch.due_in is None) == (expected is None)
         assert expected is None or math.isclose(batch.due_in or 0, expected.total_seconds(), abs_tol=1e-5)
+
+    def paused(self, now: datetime) -> bool:
+        return self.paused_until is not None and self.paused_until > now
 
     def deliverable(self, owner: str, now: datetime) -> list[int]:
         """What the owner must be given before a lease call may come back empty for good."""
@@ -178,6 +185,19 @@ class Ledger:
                 self.letters[seq] = Letter(message.key, "exhausted", attempt, False)
 
     # Ways out, and moves
+
+    def replayed(self, first: int, last: int) -> int:
+        chosen = [
+            message
+            for message in self.messages.values()
+            if first <= message.seq <= last
+            and message.committed
+            and message.state == "done"
+            and any(matches(text, message.key) for text in self.spec.filters)
+        ]
+        for message in chosen:
+            self._park(message, 0)
+        return len(chosen)
 
     def redriven(self, seqs: list[int] | None) -> int:
         chosen = set(self.letters) if seqs is None else set(seqs) & set(self.letters)

@@ -37,6 +37,12 @@ def server(directory: Path) -> Iterator[str]:
         yield tenancy.url
 
 
+def destroy(directory: Path) -> None:
+    """Remove the server in `directory`, if there is one, with its data."""
+    if directory.exists():
+        EmbeddedPostgres(directory, settings=QUICK).destroy()
+
+
 def ensure_template(server_dsn: str) -> str:
     """The name of a database with the schema in it, to be cloned. It is made once for each text of the schema."""
     text = functions() + "".join(migration.sql for migration in migrations())

@@ -25,6 +25,9 @@ logger = logging.getLogger("headrace")
 JUDGING = 5.0
 """Seconds that judging messages by a condition may take in one lease call; then it is the condition's fault."""
 
+ASK = 1.0
+"""Seconds after which the settings are asked for while there is no room to lease more, and so no lease call that would tell."""
+
 ANNOUNCE = 10.0
 """Seconds for which a consumer that waits asks publishers to notify it. Asked again after half of it."""
 
@@ -89,7 +92,10 @@ class Fetcher:
         while not self._stopping:
             want = self._want()
             if want <= 0:
-                await self._room.wait()
+                with anyio.move_on_after(ASK):
+                    await self._room.wait()
+                    continue
+                await self._read_settings()  # which may be what makes room
                 continue
             try:
                 batch = await self._lease(want)
@@ -144,6 +150,8 @@ class Fetcher:
 
     async def _read_settings(self) -> None:
         spec, version = await store.consumer_spec(self._database, self._consumer)
+        if version == self._settings.version:
+            return
         if self._settings.version is not None:
             logger.info("%s: the settings were changed; they count from now on", spec.name)
         self._demand.limit = spec.max_ack_pending

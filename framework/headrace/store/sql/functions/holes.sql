@@ -2,8 +2,8 @@
 -- a position AND the holes below it: what was missing when the position passed. Each lease looks into the holes first.
 --
 -- A hole may be forgotten once nothing can fill it any more. Who fills it had his xid before he drew the seq. So a lease notes a
--- MARK, the last seq that anybody has drawn, and after that a stamp, the first xid that nobody has yet: whoever drew a seq up to
--- the mark has a smaller one. Once xmin, read before the holes were searched, has reached the stamp, all of them have ended:
+-- MARK, the last seq that anybody had drawn before the lease got an xid, and that xid as its stamp: whoever drew a seq up to
+-- the mark has a smaller one. (The xmax of a snapshot would not do: there may be larger xids at work already.) Once xmin, read before the holes were searched, has reached the stamp, all of them have ended:
 -- the holes up to the mark are dropped, and from then on none is noted down there any more, however many seqs are missing in a
 -- history that was rolled back, compacted or removed. Then the next mark is taken.
 --
@@ -41,7 +41,8 @@ begin
 end $$;
 
 -- After they were searched: take out what came, forget what is settled, add what is missing now, take the next mark.
-create function headrace.advance(p_cursor headrace.cursors, p_scanned headrace.scanned, p_sequence text) returns headrace.cursors
+-- p_drawn: the last seq that was drawn, read before this transaction had an xid.
+create function headrace.advance(p_cursor headrace.cursors, p_scanned headrace.scanned, p_drawn bigint) returns headrace.cursors
 language plpgsql as $$
 declare
     v_moved  boolean := p_scanned.position > p_cursor.position;
@@ -63,8 +64,8 @@ begin
         p_cursor.holes := p_cursor.holes * int8multirange(int8range(p_cursor.settled + 1, null));
     end if;
     if p_cursor.mark is null and (v_moved or p_cursor.holes <> '{}') then
-        p_cursor.mark := pg_sequence_last_value(p_sequence::regclass);
-        p_cursor.mark_stamp := pg_snapshot_xmax(pg_current_snapshot());     -- a newer snapshot than the line before
+        p_cursor.mark := p_drawn;
+        p_cursor.mark_stamp := pg_current_xact_id();
     end if;
     return p_cursor;
 end $$;

@@ -44,6 +44,7 @@ declare
     v_parked    record;
     v_busy      bigint[];
     v_xmin      xid8;
+    v_drawn     bigint;
     v_admitted  headrace.admitted;
     v_picked    headrace.picked;
     v_scanned   headrace.scanned;
@@ -81,6 +82,8 @@ begin
         v_batch.due_in := case when isfinite(v_consumer.paused_until) then extract(epoch from v_consumer.paused_until - p_now) end;
         return v_batch;
     end if;
+
+    v_drawn := pg_sequence_last_value(v_stream.sequence::regclass);     -- before anything is written: see holes.sql
 
     -- 1. Leases: expire what is past its time, count what is out, and note the keys that others are busy with.
     loop
@@ -127,7 +130,7 @@ begin
     if v_parked.waiting > 0 then
         v_batch.due_in := least(v_batch.due_in, extract(epoch from v_parked.due_at - p_now));
         v_picked := headrace.pick(v_consumer, v_stream, v_cursor.parked_floor, v_room, p_bytes, v_busy,
-                                  v_admitted.until, p_now);
+                                  least(v_admitted.until, v_cursor.replay_floor - 1), p_now);
         v_room := v_room - coalesce(cardinality(v_picked.seqs), 0);
         v_bytes := v_bytes - v_picked.bytes;
         v_parked.waiting := v_parked.waiting - v_picked.removed;
@@ -151,7 +154,7 @@ begin
                        then v_room else greatest(v_room, p_look) end;
         v_scanned := headrace.scan(v_consumer, v_stream, v_cursor, v_room, v_look, v_bytes, v_busy,
                                    v_parked.waiting > 0 and not v_stream.one_message_per_key, v_parked.blocked);
-        v_next := headrace.advance(v_next, v_scanned, v_stream.sequence);
+        v_next := headrace.advance(v_next, v_scanned, v_drawn);
         if v_stream.one_message_per_key and v_parked.waiting > 0 and v_scanned.looked_at > 0 then
             perform headrace.forget_outdated(p_consumer, v_stream, v_scanned.hashes || v_scanned.waiting_hashes, v_cursor.parked_floor);
         end if;

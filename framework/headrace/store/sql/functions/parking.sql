@@ -111,7 +111,7 @@ create type headrace.picked as (
 );
 
 -- Take parked messages that are due. In an ordered consumer only with all of their key before them, so that what is taken
--- of a key is always its beginning; and only up to p_until, if late arrivals have been let in only so far.
+-- of a key is always its beginning; and only up to p_until, if late arrivals or replayed messages have been parked only so far.
 create function headrace.pick(
     p_consumer headrace.consumers, p_stream headrace.streams, p_floor bigint, p_limit int, p_bytes bigint, p_busy bigint[],
     p_until bigint, p_now timestamptz

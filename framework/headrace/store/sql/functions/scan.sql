@@ -37,7 +37,11 @@ begin
     if p_stream.one_message_per_key then
         return headrace.scan_table(p_consumer, p_stream, p_cursor, p_stream.relation, '', p_limit, p_look, p_bytes, p_busy, p_parked, p_blocked);
     end if;
-    v_segment := headrace.segment_after(p_stream.id, p_cursor.position);
+    select * into v_segment from headrace.segments
+        where stream_id = p_stream.id and lower <= p_cursor.position + 1 order by lower desc limit 1;
+    if not found then
+        select * into v_segment from headrace.segments where stream_id = p_stream.id order by lower limit 1;
+    end if;
     p_cursor.position := greatest(p_cursor.position, v_segment.lower - 1);      -- what was before it has been removed
     v_result := headrace.scan_table(p_consumer, p_stream, p_cursor, v_segment.relation, '', p_limit, p_look, p_bytes, p_busy, p_parked, p_blocked);
     if v_result.looked_at >= p_look or cardinality(v_result.seqs) >= p_limit or v_result.full_up

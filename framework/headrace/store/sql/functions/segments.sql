@@ -30,15 +30,6 @@ begin
     perform headrace.add_segment(p_stream, p_lower + 273 * p_width, null);
 end $$;
 
--- The segment that the seq after a position lies in; the first one there is, if retention has removed that.
-create function headrace.segment_after(p_stream int, p_position bigint) returns headrace.segments
-language sql stable as $$
-    (select s from headrace.segments as s where stream_id = p_stream and lower <= p_position + 1 order by lower desc limit 1)
-    union all
-    (select s from headrace.segments as s where stream_id = p_stream and lower > p_position + 1 order by lower limit 1)
-    limit 1
-$$;
-
 -- The table to read seqs from p_first to p_last from: a single segment where that is enough, since a query on the parent is
 -- planned for every segment that it may touch.
 create function headrace.source(p_stream headrace.streams, p_first bigint, p_last bigint) returns text
