@@ -63,7 +63,7 @@ def test_a_benchmark_says_what_it_measured_and_against_what(url: str, tmp_path: 
 def test_list_names_every_benchmark() -> None:
     listed = run("list")
     assert listed.returncode == 0
-    assert {"publish", "lease", "drain", "work", "hotkeys", "latency", "steady", "fanout", "pinned"} <= {
+    assert {"publish", "lease", "drain", "work", "hotkeys", "latency", "steady", "fanout", "retention", "pinned"} <= {
         line.split()[0] for line in listed.stdout.splitlines()
     }
 
@@ -72,3 +72,9 @@ def test_latency_has_its_percentiles(url: str, tmp_path: Path) -> None:
     result = measure(url, tmp_path / "result.json", "latency", "--seconds", "1", "--repeats", "1")
     assert 0 < result["p50_ms"] <= result["p95_ms"] <= result["p99_ms"] <= result["max_ms"]
     assert result["variants"]["at_5000"].keys() >= {"rate", "p50_ms", "p95_ms", "p99_ms"}
+
+
+def test_retention_says_how_large_the_stream_was(url: str, tmp_path: Path) -> None:
+    result = measure(url, tmp_path / "result.json", "retention", "--seconds", "1", "--repeats", "1")
+    assert 0 < result["size_min_mb"] <= result["size_max_mb"]
+    assert min(result["removed"]) > 0

@@ -26,7 +26,7 @@ class Service:
         self._shutdown_timeout = shutdown_timeout
         self._pipelines: list[Pipeline] = []
         self._janitor = Janitor(database, self.published)
-        self._draining = False
+        self._stopping = anyio.Event()
         self._by_stream: dict[int, list[Pipeline]] = {}
         self._by_name: dict[str, list[Pipeline]] = {}
 
@@ -54,6 +54,7 @@ class Service:
             others.start_soon(keep_going, "listening", self._listen)
             others.start_soon(self._janitor.run)
             async with anyio.create_task_group() as consumers:
+                consumers.start_soon(self._stopping.wait)  # also an app that only publishes has a janitor
                 for pipeline in self._pipelines:
                     consumers.start_soon(pipeline.run)
             others.cancel_scope.cancel()
@@ -88,13 +89,13 @@ class Service:
 
     def drain(self) -> None:
         """Begin to drain, if that has not begun."""
-        self._draining = True
+        self._stopping.set()
         for pipeline in self._pipelines:
             pipeline.stop()
 
     def stop(self) -> None:
         """Begin to drain; when that has begun, stop the handlers that still run."""
-        if self._draining:
+        if self._stopping.is_set():
             for pipeline in self._pipelines:
                 pipeline.hurry()
         self.drain()

@@ -17,8 +17,8 @@ from headrace.runtime.weather import Weather, keep_going
 
 logger = logging.getLogger("headrace")
 
-AT_ONCE, BUSY, USUAL, IDLE = 0.02, 0.25, 1.0, 4.0
-"""Seconds between sweeps: when more is to be done, after something was, after nothing was, and at most."""
+AT_ONCE, SOONEST, BUSY, USUAL, IDLE = 0.02, 0.1, 0.25, 1.0, 4.0
+"""Seconds between sweeps: when more is to be done, at least, after something was done, after nothing was, and at most."""
 
 SCHEDULE = 1.0
 """Seconds after which the schedule is looked at again, for what other processes have put there."""
@@ -55,12 +55,12 @@ class Janitor:
 
     async def sweep(self, weather: Weather) -> None:
         """Sweep until cancelled. Raises `StoreUnavailable`."""
-        rest = USUAL
+        rest = USUAL / 2
         while True:
             swept = await self._sweeper.sweep()
             weather.cleared()
-            rest = AT_ONCE if swept.more else BUSY if swept.something else min(max(2 * rest, USUAL), IDLE)
-            await anyio.sleep(rest)
+            rest = BUSY if swept.something else min(max(2 * rest, USUAL), IDLE)
+            await anyio.sleep(_until(swept, rest))
 
     async def deliver(self, weather: Weather) -> None:
         """Publish what is due until cancelled. Raises `StoreUnavailable`."""
@@ -77,6 +77,13 @@ class Janitor:
             await self._sweeper.vacuum()
             weather.cleared()
             await anyio.sleep(USUAL)
+
+
+def _until(swept: store.Swept, rest: float) -> float:
+    """Seconds to rest: less while there is more to do, or while a stream fills quickly."""
+    if swept.more:
+        return AT_ONCE
+    return rest if swept.again_in is None else min(max(swept.again_in, SOONEST), rest)
 
 
 def _again_and_again(what: str, chore: Callable[[Weather], Awaitable[None]]) -> Callable[[Weather], Awaitable[None]]:

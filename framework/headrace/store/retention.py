@@ -44,6 +44,7 @@ class Swept(msgspec.Struct, kw_only=True):
         full: streams to which publishing is refused for now.
         busy: streams in which something should be done, and somebody was in the way.
         more: whether there is more to do at once.
+        again_in: seconds until a stream may have grown by a sixteenth of its `max_storage`, as it grows now; None if none has one.
     """
 
     segments_made: int = 0
@@ -58,11 +59,12 @@ class Swept(msgspec.Struct, kw_only=True):
     full: list[str] = []
     busy: list[str] = []
     more: bool = False
+    again_in: float | None = None
 
     @property
     def something(self) -> bool:
         """Whether anything was done, or should have been."""
-        return self != Swept()
+        return self != Swept(again_in=self.again_in)
 
 
 async def sweep(database: Database, *, now: datetime | None = None) -> Swept:
@@ -134,13 +136,15 @@ class Sweeper:
             await self._remove_tombstones(stream["id"], swept)
 
     async def _plan(self, stream: Any, now: datetime | None, swept: Swept) -> None:
-        made, busy = await self._database.fetchrow(
+        made, busy, again_in = await self._database.fetchrow(
             "select * from headrace.plan_segments($1, $2, coalesce($3, clock_timestamp()))",
             stream["id"],
             self._patience_with(stream),
             now,
         )
         swept.segments_made += made
+        if again_in is not None:
+            swept.again_in = again_in if swept.again_in is None else min(again_in, swept.again_in)
         if busy or made:
             self._learn(stream, busy, swept)
 

@@ -57,10 +57,11 @@ $$;
 -- Segments made ahead
 
 -- How many seqs a segment should have: a sixteenth of what the stream may hold, so that what is dropped at once is little. But no
--- less than ten seconds of publishing, as far as that is not a large part of max_storage: making and dropping has its price, too.
--- Measured on the newest segments: bytes of a message, and messages a second (`rate`).
+-- less than ten seconds of publishing, as far as that is not more than an eighth: making and dropping has its price, too.
+-- Measured on the newest segments: bytes of a message, and messages a second (`rate`). `again_in`: seconds in which, at this pace, a
+-- sixteenth of max_storage is published.
 create function headrace.wanted_width(
-    p_stream headrace.streams, p_drawn bigint, p_now timestamptz, out width bigint, out rate float8
+    p_stream headrace.streams, p_drawn bigint, p_now timestamptz, out width bigint, out rate float8, out again_in float8
 ) language plpgsql as $$
 declare
     c_share    constant int := 16;
@@ -91,19 +92,22 @@ begin
     end if;
     rate := v_seqs / greatest(extract(epoch from p_now - v_since), 1);
     v_by_size := p_stream.max_storage::float8 / c_share * v_seqs / greatest(v_bytes, v_seqs);
+    again_in := v_by_size / rate;
     v_by_time := least(rate * extract(epoch from p_stream.retain_up_to) / c_share,
                        case when p_stream.retention = 'interest' then rate * 60 end);
-    width := least(greatest(coalesce(least(v_by_size, v_by_time), 1000000), rate * 10), v_by_size * 4, 10000000);
+    width := least(greatest(coalesce(least(v_by_size, v_by_time), 1000000), rate * 10), v_by_size * 2, 10000000);
     width := greatest(width, 1000);
 end $$;
 
 -- Have segments of the wanted width ahead of the sequence. Those that it has not reached, and that are too wide, are replaced.
+-- `again_in`: by then it should be looked at again, if it is known.
 --
 -- The one without a bound is reached only when nobody has come here for long. It becomes a segment with a bound, so that it can be
 -- dropped one day, while it is small: the server reads it whole for that, under the lock. A larger one stays the open segment for
 -- good, and is trimmed row by row.
 create function headrace.plan_segments(
-    p_stream int, p_patience int default 50, p_now timestamptz default clock_timestamp(), out made int, out busy boolean
+    p_stream int, p_patience int default 50, p_now timestamptz default clock_timestamp(),
+    out made int, out busy boolean, out again_in float8
 ) language plpgsql set enable_seqscan = off as $$
 declare
     c_small    constant bigint := 256 * 1024 * 1024;
@@ -123,6 +127,7 @@ begin
         return;
     end if;
     v_wanted := headrace.wanted_width(v_stream, v_drawn, p_now);
+    again_in := v_wanted.again_in;
     select min(lower) into v_from from headrace.segments
         where stream_id = p_stream and lower > v_drawn and (upper is null or upper - lower > 2 * v_wanted.width);
     if v_from is null then
@@ -210,13 +215,13 @@ declare
     v_bytes  float8;
 begin
     if not p_stream.one_message_per_key then
-        return (select sum(pg_total_relation_size(to_regclass(relation))) from headrace.segments
+        return (select coalesce(sum(pg_total_relation_size(to_regclass(relation))), 0) from headrace.segments
                 where stream_id = p_stream.id and lower <= headrace.drawn(p_stream));
     end if;
     execute format('select (select count(*) from (select from %1$s limit $1 + 1) as few), (select avg(
                         1.4 * (56 + pg_column_size(key) + pg_column_size(data) + coalesce(pg_column_size(headers), 0)
                                + coalesce(pg_column_size(digest), 0))
-                        + 48 + pg_column_size(key)) from (select * from %1$s order by seq limit 1000) as some)', p_stream.relation)
+                        + 48 + pg_column_size(key)) from (select * from %1$s order by seq limit 1000) as sample)', p_stream.relation)
         into v_rows, v_bytes using c_few;
     if v_rows > c_few then
         v_rows := greatest(v_rows, pg_stat_get_live_tuples(p_stream.relation::regclass));
@@ -532,7 +537,7 @@ begin
     elsif v_stream.one_message_per_key then
         v_size := headrace.storage(v_stream);
         if v_size > v_stream.max_storage then
-            execute format('select ceil(count(*) * (1 - $1::float8 / $2)) from (select from %s limit 1000000) as some', v_table)
+            execute format('select ceil(count(*) * (1 - $1::float8 / $2)) from (select from %s limit 1000000) as m', v_table)
                 into v_large using v_stream.max_storage, v_size;
         end if;
         if v_stream.retention = 'interest' then

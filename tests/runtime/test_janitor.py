@@ -1,0 +1,159 @@
+"""The janitor of a running app: streams are kept as they should be, and what was scheduled comes in time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import anyio
+import pytest
+
+from headrace import App, Message, store
+from headrace.model.errors import StoreUnavailable
+from headrace.model.specs import StreamSpec
+from headrace.runtime import janitor
+from headrace.runtime.janitor import Janitor
+from tests.runtime.running import WITHIN, Seen, eventually, running
+
+pytestmark = pytest.mark.asyncio
+
+FOREVER = 1000.0
+
+
+@pytest.fixture
+def app(dsn: str) -> App:
+    return App(dsn)
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+def consuming(app: App, seen: Seen) -> None:
+    @app.consumer("orders")
+    async def ship(message: Message) -> None:
+        seen.note(message.data)
+
+
+async def test_a_running_app_removes_what_is_too_old(app: App, database: store.Database, seen: Seen) -> None:
+    await store.create_stream(database, StreamSpec(name="orders", retain_up_to=3600))
+    await store.publish_many(database, "orders", ["a"] * 5, ["1"] * 5)
+    await database.fetch("update headrace_streams.orders set created_at = now() - interval '2 hours' where seq < 4")
+    consuming(app, seen)
+    async with running(app):
+        await eventually(lambda: is_first(database, 4))
+
+
+async def is_first(database: store.Database, seq: int) -> bool:
+    return bool(await database.fetchval("select min(seq) = $1 from headrace_streams.orders", seq))
+
+
+async def test_what_is_published_for_later_comes_in_time(app: App, seen: Seen) -> None:
+    late = []
+
+    @app.consumer("orders")
+    async def ship(message: Message) -> None:
+        late.append(time.time() - message.data)
+        seen.note(message)
+
+    async with running(app):
+        for delay in (0.3, 0.2, 0.1):
+            due = time.time() + delay
+            assert await app.publish("orders", "a", due, deliver_at=datetime.fromtimestamp(due, UTC)) is None
+        await seen.until(3)
+    assert min(late) >= 0
+    assert sorted(late)[1] < 0.25
+
+
+async def test_who_schedules_wakes_the_janitor_of_his_process(
+    app: App, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(janitor, "SCHEDULE", FOREVER)
+    consuming(app, seen)
+    async with running(app):
+        await app.publish("orders", "a", 0)
+        await seen.until(1)
+        await app.publish("orders", "a", 1, delay="50ms")
+        await app.publish_many("orders", [("a", 2)], delay="100ms")
+        assert await seen.until(3) == [0, 1, 2]
+
+
+async def test_what_another_process_schedules_is_found(app: App, database: store.Database, seen: Seen) -> None:
+    consuming(app, seen)
+    async with running(app):
+        await store.publish(database, "orders", "a", "1", deliver_at=datetime.now(UTC) + timedelta(seconds=0.05))
+        assert await seen.until(1) == [1]
+
+
+async def test_two_processes_at_once_publish_each_scheduled_message_once(dsn: str, seen: Seen) -> None:
+    one, other = App(dsn), App(dsn)
+    consuming(one, seen)
+    consuming(other, seen)
+    async with running(one), running(other):
+        due = datetime.now(UTC) + timedelta(seconds=0.1)
+        for number in range(20):
+            await one.publish("orders", f"k.{number}", number, deliver_at=due + timedelta(milliseconds=number * 5))
+        await seen.until(20)
+        await one.idle()
+        await other.idle()
+    assert sorted(seen.notes) == list(range(20))
+
+
+async def test_a_failure_of_the_database_is_weather_and_another_one_does_not_stop_the_app(
+    app: App, seen: Seen, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures: list[Exception] = [
+        StoreUnavailable("no road"),
+        ZeroDivisionError("the janitor's own"),
+        StoreUnavailable("snow"),
+    ]
+    worked = anyio.Event()
+
+    async def sweep(_self: Any, _now: Any = None) -> store.Swept:
+        if failures:
+            raise failures.pop(0)
+        worked.set()
+        return store.Swept()
+
+    monkeypatch.setattr(store.Sweeper, "sweep", sweep)
+    monkeypatch.setattr(janitor, "REPAIR", 0.0)
+    consuming(app, seen)
+    with caplog.at_level(logging.WARNING, "headrace"):
+        async with running(app):
+            with anyio.fail_after(WITHIN):
+                await worked.wait()
+            await app.publish("orders", "a", 1)
+            await seen.until(1)
+    said = [record.getMessage() for record in caplog.records]
+    assert any("retention waits: no road" in text for text in said)
+    assert any("retention failed, and is tried again" in text for text in said)
+
+
+async def test_the_janitor_rests_longer_while_there_is_nothing_to_do(
+    database: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[float] = []
+    found = [store.Swept(more=True), store.Swept(segments_dropped=1), *(store.Swept() for _ in range(3))]
+    found += [store.Swept(again_in=0.5), store.Swept(), store.Swept(again_in=0.001)]
+
+    async def sweep(_self: Any, _now: Any = None) -> store.Swept:
+        return found.pop(0)
+
+    async def sleep(seconds: float) -> None:
+        rests.append(seconds)
+        if not found:
+            raise StoreUnavailable("enough")
+
+    monkeypatch.setattr(store.Sweeper, "sweep", sweep)
+    monkeypatch.setattr(janitor.anyio, "sleep", sleep)
+    with pytest.raises(StoreUnavailable):
+        await Janitor(database, lambda _: None).sweep(_Fair())  # type: ignore[arg-type]
+    assert rests == [janitor.AT_ONCE, janitor.BUSY, 1.0, 2.0, 4.0, 0.5, 4.0, janitor.SOONEST]
+
+
+class _Fair:
+    def cleared(self) -> None:
+        """Nothing to say."""
