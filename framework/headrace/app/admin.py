@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import anyio
-import msgspec
 
 from headrace import store
+from headrace.app.given import (
+    MOST,
+    Filter,
+    Where,
+    changed,
+    check_limit,
+    check_seq,
+    condition_of,
+    filters_of,
+    parsed_ack_id,
+    refuse,
+    refuse_changes,
+    selection_of,
+    utc,
+)
 from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import FilterTooSlow, InvalidInput, UnknownConsumer
-from headrace.model.keys import check_filters, check_key
+from headrace.model.keys import check_key
 from headrace.model.outcomes import RELEASE, Failure, Settlement
 from headrace.model.records import (
     Batch,
@@ -29,20 +42,15 @@ from headrace.model.records import (
     StoredMessage,
     StreamInfo,
 )
-from headrace.model.specs import Backoff, ConsumerSpec, StreamSpec
+from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.store.database import within
 from headrace.store.peek import decoded
 
-Where = str | Mapping[str, Any] | Condition | None
-Filter = str | Sequence[str] | None
-Spec = TypeVar("Spec", StreamSpec, ConsumerSpec)
+__all__ = ["MOST", "Admin"]
 
-MOST = 10_000  # messages in one answer
 _INFO_LIMIT = 5.0  # seconds to count what is pending; a consumer must be seen even when its condition takes forever
 _POLL = 0.1
 _PATIENCE = 1.0  # seconds to read on while nothing matches, whoever waits for it or not
-_ACK_ID = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
-_LARGEST = 2**63
 
 
 class Admin:
@@ -80,7 +88,7 @@ class Admin:
         """
         spec = StreamSpec(name=spec) if isinstance(spec, str) else spec
         await store.create_stream(self._database, spec)
-        _refuse_changes(_stream_spec(await self.stream(spec.name)), spec, f"The stream {spec.name!r}")
+        refuse_changes(_stream_spec(await self.stream(spec.name)), spec, f"The stream {spec.name!r}")
 
     async def edit_stream(self, name: str, /, **changes: Any) -> StreamSpec:
         """Change what a stream keeps. `changes` are settings of `StreamSpec`; durations may be text such as "30d".
@@ -88,7 +96,7 @@ class Admin:
         Returns:
             The settings as they are now. Raises `ConfigurationError` for those that contradict each other.
         """
-        spec = _changed(_stream_spec(await self.stream(name)), changes, fixed=("name",))
+        spec = changed(_stream_spec(await self.stream(name)), changes, fixed=("name",))
         await store.edit_stream(self._database, spec)
         return spec
 
@@ -107,9 +115,9 @@ class Admin:
         start_seq: int | None = None, limit: int = 10, newest: bool = False,
     ) -> list[StoredMessage]:  # fmt: skip
         """Messages of a stream, in the order of seq: the first ones from `start_seq` on, or the `newest`; at most `limit`."""
-        filters, condition = _filters(filter), _condition(where)
-        _check_seq("start_seq", start_seq)
-        _check_limit(limit)
+        filters, condition = filters_of(filter), condition_of(where)
+        check_seq("start_seq", start_seq)
+        check_limit(limit)
         async with self._bounded(condition) as executor:
             return await store.messages(
                 executor, stream, filters=filters, where=condition, start_seq=start_seq, limit=limit, newest=newest
@@ -133,7 +141,7 @@ class Admin:
         Returns:
             How many were published.
         """
-        selection = _selection(filter, where, start_seq, end_seq, start_time, end_time)
+        selection = selection_of(filter, where, start_seq, end_seq, start_time, end_time)
         async with self._bounded(selection.where) as executor:
             return await store.republish(executor, stream, target, selection, dry_run=dry_run)
 
@@ -148,7 +156,7 @@ class Admin:
         async with self._database.transaction() as connection:
             declared = await store.declare_consumer(connection, spec)
             if not declared.new:
-                _refuse(declared.changed, f"The consumer {spec.name!r} of the stream {spec.stream!r}")
+                refuse(declared.changed, f"The consumer {spec.name!r} of the stream {spec.stream!r}")
 
     async def consumers(self, stream: str | None = None) -> list[ConsumerInfo]:
         """The consumers of a stream, or of all streams, by name."""
@@ -180,7 +188,7 @@ class Admin:
             The settings as they are now. Raises `ConfigurationError` for those that can't be.
         """
         spec, _ = await store.consumer_spec(self._database, await self._consumer(stream, name))
-        spec = _changed(spec, changes, fixed=("stream", "name", "deliver_policy", "start_seq", "start_time"))
+        spec = changed(spec, changes, fixed=("stream", "name", "deliver_policy", "start_seq", "start_time"))
         await store.declare_consumer(self._database, spec)
         return spec
 
@@ -198,7 +206,7 @@ class Admin:
         Raises:
             InvalidInput: that time has passed.
         """
-        until = _utc(until)
+        until = utc(until)
         if until is not None and until <= datetime.now(UTC):
             raise InvalidInput(
                 f"until={until} has passed: take a time to come, or none, for until somebody resumes it."
@@ -211,7 +219,7 @@ class Admin:
 
     async def peek(self, stream: str, name: str, *, limit: int = 10) -> list[PeekedMessage]:
         """What a consumer is at, without touching it: messages in flight, parked, blocked and next, at most `limit` of each."""
-        _check_limit(limit)
+        check_limit(limit)
         consumer = await self._consumer(stream, name)
         async with self._bounded(None) as executor:
             return await store.peek(executor, consumer, limit=limit)
@@ -235,9 +243,9 @@ class Admin:
         if to == "start" or to == "end":
             return await store.seek(self._database, await self._consumer(stream, name), 0 if to == "start" else None)
         if isinstance(to, datetime):
-            return await store.seek_to(self._database, await self._consumer(stream, name), time=_utc(to))
+            return await store.seek_to(self._database, await self._consumer(stream, name), time=utc(to))
         if isinstance(to, int) and not isinstance(to, bool):
-            _check_seq("to", to)
+            check_seq("to", to)
             return await store.seek_to(self._database, await self._consumer(stream, name), seq=to)
         raise InvalidInput(f"Can't seek to {to!r}: give a seq, a datetime, 'start' or 'end'.")
 
@@ -253,7 +261,7 @@ class Admin:
         Returns:
             How many.
         """
-        selection = _selection(filter, where, start_seq, end_seq, start_time, end_time)
+        selection = selection_of(filter, where, start_seq, end_seq, start_time, end_time)
         consumer = await self._consumer(stream, name)
         async with self._bounded(selection.where) as executor:
             return await store.replay(executor, consumer, selection, dry_run=dry_run)
@@ -262,7 +270,7 @@ class Admin:
 
     async def blocked_keys(self, stream: str, name: str, *, limit: int = 100) -> list[BlockedKey]:
         """The keys that wait for a person: redrive or purge their dead letters."""
-        _check_limit(limit)
+        check_limit(limit)
         return await store.blocked_keys(self._database, await self._consumer(stream, name), limit=limit)
 
     async def dead_letters(
@@ -270,8 +278,8 @@ class Admin:
         above: int = 0, limit: int = 100,
     ) -> list[DeadLetter]:  # fmt: skip
         """Dead letters that match, with a seq above `above`, in the order of seq, at most `limit`."""
-        filters, condition = _filters(filter), _condition(where)
-        _check_limit(limit)
+        filters, condition = filters_of(filter), condition_of(where)
+        check_limit(limit)
         consumer = await self._consumer(stream, name)
         async with self._bounded(condition) as executor:
             return await store.dead_letters(
@@ -280,7 +288,7 @@ class Admin:
 
     async def dead_letter(self, stream: str, name: str, seq: int) -> DeadLetter:
         """One dead letter. Raises `InvalidInput` when there is none of that seq."""
-        _check_seq("seq", seq)
+        check_seq("seq", seq)
         found = await store.dead_letters(self._database, await self._consumer(stream, name), above=seq - 1, limit=1)
         if not found or found[0].seq != seq:
             raise InvalidInput(f"There is no dead letter {seq} of the consumer {name!r} of the stream {stream!r}.")
@@ -311,11 +319,11 @@ class Admin:
         self, verb: Any, stream: str, name: str, seqs: Sequence[int] | None, key: str | None, filter: Filter,  # noqa: A002
         where: Where, dry_run: bool,
     ) -> int:  # fmt: skip
-        filters, condition = _filters(filter), _condition(where)
+        filters, condition = filters_of(filter), condition_of(where)
         if key is not None:
             check_key(key)
         for seq in seqs or ():
-            _check_seq("seqs", seq)
+            check_seq("seqs", seq)
         consumer = await self._consumer(stream, name)
         async with self._bounded(condition) as executor:
             count: int = await verb(
@@ -334,7 +342,7 @@ class Admin:
             limit: at most so many.
             wait: seconds to wait for the first one.
         """
-        _check_limit(limit)
+        check_limit(limit)
         if not 0 <= wait <= 3600:
             raise InvalidInput(f"wait={wait} must be from 0 to 3,600 seconds.")
         consumer = await self._consumer(stream, name)
@@ -351,25 +359,24 @@ class Admin:
         found: list[Received] = []
         patience = anyio.current_time() + _PATIENCE
         while len(found) < limit:
-            # Another owner each time, to whom the keys that have been found are busy.
-            batch = await store.lease(
-                self._database,
-                consumer,
-                uuid4(),
-                limit - len(found),
-                judging=None if spec.where is None else self._judging,
-            )
+            batch = await self._lease(consumer, spec, limit - len(found))
             heads, surplus = _heads(batch) if spec.ordered else (list(range(len(batch.seqs))), [])
             if surplus and batch.lease_id is not None:
-                await store.settle(
-                    self._database,
-                    consumer,
-                    Settlement(leases=[batch.lease_id] * len(surplus), seqs=surplus, failures=[RELEASE] * len(surplus)),
-                )
+                leases: list[int] = [batch.lease_id] * len(surplus)
+                settlement = Settlement(leases=leases, seqs=surplus, failures=[RELEASE] * len(surplus))
+                await store.settle(self._database, consumer, settlement)
             found += [_received(batch, place) for place in heads]
             if not (surplus or batch.more) or (not heads and (found or anyio.current_time() > patience)):
                 break
         return found
+
+    async def _lease(self, consumer: int, spec: ConsumerSpec, limit: int) -> Batch:
+        """To another owner each time, to whom the keys are busy that have been found before."""
+        judging = None if spec.where is None else self._judging
+        try:
+            return await store.lease(self._database, consumer, uuid4(), limit, judging=judging)
+        except FilterTooSlow as error:
+            raise self._too_slow(spec.where) from error.__cause__
 
     async def ack(self, stream: str, name: str, ack_ids: Sequence[str]) -> list[str]:
         """Settle messages as done. Returns the ids that changed nothing, since their lease was lost."""
@@ -387,7 +394,7 @@ class Admin:
         return await self._settle(stream, name, ack_ids, Failure("retry", pause, error))
 
     async def _settle(self, stream: str, name: str, ack_ids: Sequence[str], failure: Failure | None) -> list[str]:
-        given = {_parsed(ack_id): ack_id for ack_id in ack_ids}
+        given = {parsed_ack_id(ack_id): ack_id for ack_id in ack_ids}
         consumer = await self._consumer(stream, name)
         settlement = Settlement(
             leases=[lease for lease, _ in given], seqs=[seq for _, seq in given], failures=[failure] * len(given)
@@ -411,11 +418,14 @@ class Admin:
             async with within(self._database, self._judging) as connection:
                 yield _Patient(connection, self._judging + 10)
         except FilterTooSlow as error:
-            what = "Looking through the messages" if where is None else f"The condition {conditions.describe(where)!r}"
-            raise FilterTooSlow(
-                f"{what} took longer than {self._judging:g} s: simplify the condition, most of all its regular expressions, or"
-                " narrow the range of seqs or times. Nothing was changed."
-            ) from error.__cause__
+            raise self._too_slow(where) from error.__cause__
+
+    def _too_slow(self, where: Condition | None) -> FilterTooSlow:
+        what = "Looking through the messages" if where is None else f"The condition {conditions.describe(where)!r}"
+        return FilterTooSlow(
+            f"{what} took longer than {self._judging:g} s: simplify the condition, most of all its regular expressions, or"
+            " narrow the range of seqs or times. Nothing was changed."
+        )
 
 
 class _Patient:
@@ -435,97 +445,8 @@ class _Patient:
         return await self._connection.fetchval(query, *args, timeout=self._limit)
 
 
-# --- what is given
-
-
-def _filters(filter_: Filter) -> tuple[str, ...] | None:
-    return None if filter_ is None else check_filters(filter_)
-
-
-def _condition(where: Where) -> Condition | None:
-    return None if where is None else conditions.parse(where)
-
-
-def _utc(time: datetime | None) -> datetime | None:
-    """A time without a zone is UTC."""
-    return time if time is None or time.tzinfo is not None else time.replace(tzinfo=UTC)
-
-
-def _check_seq(name: str, seq: int | None) -> None:
-    if seq is not None and (not isinstance(seq, int) or isinstance(seq, bool) or not 1 <= seq < _LARGEST):
-        raise InvalidInput(f"{name}={seq!r} can't be: a seq is a whole number, and the first is 1.")
-
-
-def _check_limit(limit: int) -> None:
-    if not isinstance(limit, int) or not 1 <= limit <= MOST:
-        raise InvalidInput(f"limit={limit!r} must be from 1 to {MOST:,}.")
-
-
-def _selection(
-    filter_: Filter, where: Where, start_seq: int | None, end_seq: int | None, start_time: datetime | None, end_time: datetime | None
-) -> store.Selection:  # fmt: skip
-    _check_seq("start_seq", start_seq)
-    _check_seq("end_seq", end_seq)
-    start_time, end_time = _utc(start_time), _utc(end_time)
-    if start_seq is not None and end_seq is not None and start_seq > end_seq:
-        raise InvalidInput(f"No seq is from {start_seq} to {end_seq}: start_seq must not be above end_seq.")
-    if start_time is not None and end_time is not None and start_time > end_time:
-        raise InvalidInput(f"No time is from {start_time} to {end_time}: start_time must not be after end_time.")
-    return store.Selection(
-        filters=_filters(filter_), where=_condition(where),
-        start_seq=start_seq, end_seq=end_seq, start_time=start_time, end_time=end_time,
-    )  # fmt: skip
-
-
-# --- settings
-
-
 def _stream_spec(info: StreamInfo) -> StreamSpec:
     return StreamSpec(**{setting: getattr(info, setting) for setting in StreamSpec.__struct_fields__})
-
-
-_DURATIONS = ("retain_up_to", "retain_at_least", "dedupe_window", "ack_wait")
-
-
-def _changed(spec: Spec, changes: Mapping[str, Any], *, fixed: Sequence[str]) -> Spec:
-    """The settings with the changes, checked. Raises `InvalidInput` or `ConfigurationError`."""
-    settings = {("filters" if name == "filter" else name): value for name, value in changes.items()}
-    known = [name for name in spec.__struct_fields__ if name not in fixed]
-    for name, value in settings.items():
-        if name in fixed:
-            raise InvalidInput(f"{name} can't be changed; these can: {', '.join(known)}.")
-        if name not in known:
-            raise InvalidInput(f"There is no setting {name!r}; there are {', '.join(known)}.")
-        if name in _DURATIONS and value is not None:
-            settings[name] = seconds(value, name)
-        elif name == "filters":
-            settings[name] = check_filters(value)
-        elif name == "where":
-            settings[name] = _condition(value)
-        elif name == "backoff":
-            settings[name] = Backoff.of(value)
-    try:
-        # By way of convert, which judges the types; but for a condition, which is one by now.
-        plain = {**msgspec.structs.asdict(spec), **settings}
-        condition = plain.pop("where", None)
-        changed = msgspec.convert(plain, type(spec))
-        return changed if condition is None else msgspec.structs.replace(changed, where=condition)
-    except msgspec.ValidationError as error:
-        raise InvalidInput(f"A setting has a value that can't be: {error}.") from error
-
-
-def _refuse_changes(before: StreamSpec, now: StreamSpec, what: str) -> None:
-    old, new = msgspec.structs.asdict(before), msgspec.structs.asdict(now)
-    _refuse({name: (value, new[name]) for name, value in old.items() if value != new[name]}, what)
-
-
-def _refuse(changed: Mapping[str, tuple[Any, Any]], what: str) -> None:
-    if changed:
-        told = ", ".join(f"{name} is {old!r} and not {new!r}" for name, (old, new) in changed.items())
-        raise InvalidInput(f"{what} exists with other settings ({told}): edit it, or take another name.")
-
-
-# --- leases
 
 
 def _heads(batch: Batch) -> tuple[list[int], list[int]]:
@@ -551,10 +472,3 @@ def _received(batch: Batch, place: int) -> Received:
         created_at=batch.created_at[place],
         attempt=batch.attempts[place] if batch.attempts else 1,
     )
-
-
-def _parsed(ack_id: str) -> tuple[int, int]:
-    found = _ACK_ID.fullmatch(ack_id) if isinstance(ack_id, str) else None
-    if found is None or int(found[1]) >= _LARGEST or int(found[2]) >= _LARGEST:
-        raise InvalidInput(f"{ack_id!r} is no ack id: they look like '7340033-42', and come with what was received.")
-    return int(found[1]), int(found[2])

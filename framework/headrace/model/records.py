@@ -96,9 +96,9 @@ class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
     paused_until: datetime | None
     """`datetime.max`, in UTC, until somebody resumes it."""
     missed: int
-    """Sequence numbers that retention removed before the consumer got to them, in all."""
+    """Messages that retention removed before the consumer got them, in all."""
     last_gap: tuple[int, int, datetime] | None
-    """The last time that happened: from this one, to before that one, and when."""
+    """The last time that happened: from this seq, to before that one, and when."""
 
     @property
     def in_flight(self) -> int:
