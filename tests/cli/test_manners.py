@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ class _Terminal:
 
     def read_until(self, text: str) -> None:
         while text not in self.told:
+            assert select.select([self._terminal], [], [], PATIENCE)[0], f"no {text!r} in {self.told!r}"
             self.told += os.read(self._terminal, 4096).decode()
 
     def type(self, text: str) -> None:

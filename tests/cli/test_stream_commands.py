@@ -183,6 +183,13 @@ def test_a_message_is_sent_as_it_was_written(orders: Operator) -> None:
     assert (second["data"], second["headers"]) == (2, {"trace": "t"})
 
 
+def test_whatever_postgres_takes_for_json_can_be_sent(orders: Operator) -> None:
+    for text in ("-5", "null", "[1e999]", '{"a": 1, "a": 2}', '"\\ud83d\\ude00"'):
+        orders.call("stream", "send", "parcels", "k", text)
+    assert len(orders.json("stream", "view", "parcels")) == 5
+    assert len(orders.out("stream", "view", "parcels").splitlines()) == 6
+
+
 def test_data_comes_from_standard_input(orders: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO('{"long": "data"}\n'))
     orders.call("stream", "send", "parcels", "k", "-")

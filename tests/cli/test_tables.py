@@ -54,6 +54,14 @@ def test_on_a_terminal_data_is_cut_to_its_line(data: str, monkeypatch: pytest.Mo
     assert lines[2].split() == ["12,345", "k", "short"]
 
 
+def test_what_must_not_be_cut_is_not_folded_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "30")
+    print_table(("key", "data…"), [("orders.us.a-very-long-key-that-someone-copies", "x" * 100)])
+    assert "orders.us.a-very-long-key-that-someone-copies" in terminal.getvalue().splitlines()[1]
+
+
 def test_in_a_pipe_nothing_is_cut_or_padded(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("key", "data…"), [("a", "x" * 5000), ("b", "y")])
     assert capsys.readouterr().out.splitlines()[1:] == [f"a    {'x' * 5000}", "b    y"]

@@ -183,7 +183,7 @@ def _settings(consumer: ConsumerInfo) -> list[tuple[str, str]]:
     return [
         (name, _setting(name, value))
         for name, value in consumer.settings.items()
-        if name not in ("stream", "name") and value is not None
+        if name not in ("stream", "name", "version") and value is not None
     ]
 
 

@@ -66,7 +66,7 @@ def ls(
     else:
         print_table(
             ("seq#", "key", "died", "attempts#", "reason", "blocks", "error…"),
-            ((number(d.seq), d.key, in_utc(d.died_at), number(d.attempts), d.reason, "key" if d.blocks else "",
+            ((str(d.seq), d.key, in_utc(d.died_at), number(d.attempts), d.reason, "key" if d.blocks else "",
               d.error or "") for d in found),
         )  # fmt: skip
     if len(found) == limit:
@@ -156,7 +156,7 @@ def _tell(did: str, field: str, found: int, chosen: Chosen, dry_run: bool, json:
 
 def _facts(letter: DeadLetter) -> list[tuple[str, str]]:
     facts = [
-        ("seq", number(letter.seq)),
+        ("seq", str(letter.seq)),
         ("key", letter.key),
         ("created", in_utc(letter.created_at)),
         ("died", f"{in_utc(letter.died_at)} after {count(letter.attempts, 'attempt')}"),

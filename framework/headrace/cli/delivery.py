@@ -44,7 +44,7 @@ def peek(
     else:
         print_table(
             ("state", "seq#", "key", "attempts#", "until", "owner", "data…"),
-            ((m.state.replace("_", " "), number(m.seq), m.key, number(m.attempts), told(m.until), str(m.owner or "–"),
+            ((m.state.replace("_", " "), str(m.seq), m.key, number(m.attempts), told(m.until), str(m.owner or "–"),
               compact(m.data)) for m in found),
         )  # fmt: skip
 
@@ -97,7 +97,7 @@ def _print_received(received: list[Received], json: bool) -> None:
     elif received:
         print_table(
             ("ack id", "seq#", "attempt#", "key", "data…"),
-            ((one.ack_id, number(one.seq), number(one.attempt), one.key, compact(one.data)) for one in received),
+            ((one.ack_id, str(one.seq), number(one.attempt), one.key, compact(one.data)) for one in received),
         )
 
 
@@ -152,7 +152,7 @@ def blocked(
     else:
         print_table(
             ("key", "dead letter#", "since", "waiting#", "error…"),
-            ((b.key, number(b.seq), in_utc(b.since), number(b.waiting), b.error or "") for b in found),
+            ((b.key, str(b.seq), in_utc(b.since), number(b.waiting), b.error or "") for b in found),
         )
 
 

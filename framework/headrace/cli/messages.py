@@ -18,7 +18,7 @@ from headrace.cli.options import DatabaseOption, JsonOption, print_json
 from headrace.cli.problems import UsageProblem
 from headrace.cli.selection import Between, DryRunOption, Matching, bounds
 from headrace.cli.streams import StreamName
-from headrace.cli.tables import compact, number, print_table
+from headrace.cli.tables import compact, print_table
 from headrace.cli.talk import count, say
 from headrace.cli.times import after, future, in_utc
 from headrace.model import payloads
@@ -92,7 +92,7 @@ def _print_messages(messages: list[StoredMessage]) -> None:
     columns = ("seq#", "created", "key", *(("headers",) if with_headers else ()), "data…")
     print_table(
         columns,
-        ((number(one.seq), in_utc(one.created_at), one.key, *((compact(one.headers),) if with_headers else ()),
+        ((str(one.seq), in_utc(one.created_at), one.key, *((compact(one.headers),) if with_headers else ()),
           compact(one.data)) for one in messages),
     )  # fmt: skip
 
@@ -175,16 +175,17 @@ def _due(delay: str | None, at: str | None) -> datetime | None:
 def _json(text: str, what: str) -> str:
     """The text, if it is JSON. Raises `InvalidData` with what would be right."""
     try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidData(
-            f"The {what} {text[:80]!r} is not JSON: {error}. Text has quotes of its own, as in '\"{_example(text)}\"'."
-        ) from error
-    return payloads.encode(msgspec.Raw(text.encode()))
+        return payloads.encode(msgspec.json.decode(text.encode(), type=msgspec.Raw))
+    except UnicodeEncodeError:
+        raise InvalidData(f"The {what} is not text in UTF-8: {text[:80]!r}.") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidData(f"The {what} is not JSON: {error}: {text[:80]!r}.{_advice(text)}") from error
 
 
-def _example(text: str) -> str:
-    return text if text.isalnum() and len(text) <= 20 else "text"
+def _advice(text: str) -> str:
+    """What would be right for text that was meant as such, and whose quotes the shell has taken."""
+    word = text if text.isalnum() and len(text) <= 20 else "text"
+    return "" if text.lstrip()[:1] in tuple('{["') else f" Text has quotes of its own, as in '\"{word}\"'."
 
 
 def _object(text: str) -> str:

@@ -36,7 +36,7 @@ def add(
     if json:
         print_json(created)
     else:
-        print(f"{'There is' if there else 'Created'} the stream {name!r}: {_policy(created)}.")
+        print(f"{'There is' if there else 'Created'} the stream {name!r}, which keeps {_policy(created)}.")
 
 
 async def _add(admin: Admin, spec: StreamSpec) -> tuple[bool, StreamInfo]:
@@ -93,7 +93,7 @@ def edit(
     if json:
         print_json(changed)
     else:
-        print(f"Changed the stream {name!r}: {_policy(changed)}.")
+        print(f"Changed the stream {name!r}, which keeps {_policy(changed)}.")
 
 
 async def _edit(admin: Admin, name: str, changes: dict[str, object]) -> StreamInfo:

@@ -20,7 +20,7 @@ _UNBOUNDED = 10_000_000
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table.
+    """Print a table, each row on a line: where the terminal's is too short, it wraps as any other output does.
 
     A column whose name ends in `#` holds numbers, which stand to the right. One whose name ends in `…` is cut to what the
     terminal's line has room for; there is one at most.
@@ -28,16 +28,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = _console()
+    width = _console().width
     cells = [[printable(cell) for cell in row] for row in rows]
     for place in (place for place, name in enumerate(columns) if name.endswith("…")):
-        _cut(columns, cells, place, console.width)
+        _cut(columns, cells, place, width)
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
     for name in columns:
-        table.add_column(name.rstrip("#…"), justify="right" if name.endswith("#") else "left", overflow="fold")
+        table.add_column(name.rstrip("#…"), justify="right" if name.endswith("#") else "left", no_wrap=True)
     for row in cells:
         table.add_row(*map(Text, row))  # a Text, since a name may look like markup
-    _print(console, table)
+    _print(_console(_UNBOUNDED), table)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
@@ -53,11 +53,11 @@ def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
     _print(_console(), grid)
 
 
-def _console() -> Console:
+def _console(width: int | None = None) -> Console:
     from rich.console import Console
 
     # Piped into another program, nothing is cut or folded to the 80 columns of no terminal at all.
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _UNBOUNDED)
+    return Console(highlight=False, width=width if width or sys.stdout.isatty() else _UNBOUNDED)
 
 
 def _print(console: Console, printable: RenderableType) -> None:
