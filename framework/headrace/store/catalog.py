@@ -99,4 +99,8 @@ async def consumer_spec(executor: Executor, consumer: int) -> tuple[ConsumerSpec
     if row is None:
         raise UnknownConsumer("The consumer no longer exists: declare it again.")
     given = {name: row[name] for name in ("stream", "name", "deliver_policy", "start_seq", "start_time")}
-    return msgspec.convert({**msgspec.json.decode(row["settings"]), **given}, ConsumerSpec), row["version"]
+    settings = msgspec.json.decode(row["settings"])
+    where = settings.pop("where")
+    spec = msgspec.convert({**settings, **given}, ConsumerSpec)
+    # A tree of its own making: msgspec alone would take any object for an empty one.
+    return (spec if where is None else msgspec.structs.replace(spec, where=conditions.parse(where))), row["version"]

@@ -108,7 +108,7 @@ begin
         perform headrace.seek(p_consumer, p_start_seq - 1);
         return;
     elsif p_policy = 'by_start_time' then
-        perform headrace.seek(p_consumer, headrace.seq_at(p_stream.name, p_start_time) - 1);
+        perform headrace.seek(p_consumer, headrace.position_at(p_stream.name, p_start_time));
         return;
     end if;
     perform headrace.seek(p_consumer, null);
