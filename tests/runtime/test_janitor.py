@@ -129,7 +129,7 @@ async def test_a_failure_of_the_database_is_weather_and_another_one_does_not_sto
             await seen.until(1)
     said = [record.getMessage() for record in caplog.records]
     assert any("retention waits: no road" in text for text in said)
-    assert any("retention failed, and is tried again" in text for text in said)
+    assert any("retention failed, and is tried again later: the janitor's own" in text for text in said)
 
 
 async def test_the_janitor_rests_longer_while_there_is_nothing_to_do(

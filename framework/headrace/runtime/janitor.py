@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from headrace import store
-from headrace.model.errors import StoreUnavailable
+from headrace.model.errors import HeadraceError, StoreUnavailable
 from headrace.runtime.weather import Weather, keep_going
 
 logger = logging.getLogger("headrace")
@@ -57,7 +57,13 @@ class Janitor:
         """Sweep until cancelled. Raises `StoreUnavailable`."""
         rest = USUAL / 2
         while True:
-            swept = await self._sweeper.sweep()
+            try:
+                swept = await self._sweeper.sweep()
+            except StoreUnavailable:
+                raise
+            except Exception as failure:  # of one stream; the others have had their turn
+                _tell("retention", failure)
+                swept = store.Swept()
             weather.cleared()
             rest = BUSY if swept.something else min(max(2 * rest, USUAL), IDLE)
             await anyio.sleep(_until(swept, rest))
@@ -93,8 +99,19 @@ def _again_and_again(what: str, chore: Callable[[Weather], Awaitable[None]]) -> 
                 await chore(weather)
             except StoreUnavailable:
                 raise
-            except Exception:
-                logger.exception("%s failed, and is tried again in %g s", what, REPAIR)
+            except Exception as failure:
+                _tell(what, failure)
                 await anyio.sleep(REPAIR)
 
     return loop
+
+
+def _tell(what: str, failure: Exception) -> None:
+    """What we raise on purpose says itself what would be right; of anything else the traceback is needed."""
+    known = isinstance(failure, HeadraceError)
+    logger.error(
+        "%s failed, and is tried again later: %s",
+        what,
+        " ".join([str(failure), *getattr(failure, "__notes__", ())]),
+        exc_info=None if known else failure,
+    )

@@ -13,11 +13,18 @@ from typing import Any
 
 import msgspec
 
-from headrace.store.database import Database
+from headrace.model.errors import StoreUnavailable
+from headrace.store.database import Database, within
 from headrace.store.translate import translated
 
 CALLS = 20
 """How often one sweep calls each function for a stream. Each call is bounded; what remains is for the next sweep."""
+
+LONGEST_CALL = 30.0
+"""Seconds that a call may take which judges messages by the conditions of consumers."""
+
+REPAIR = 60.0
+"""Seconds for which a stream is left alone after something went wrong with it that won't pass by itself."""
 
 PATIENCE = 50, 1000
 """Milliseconds that a stream may be held up while the lock on its table is waited for: at first, and after many failures."""
@@ -76,6 +83,7 @@ async def sweep(database: Database, *, now: datetime | None = None) -> Swept:
 
     Raises:
         StoreUnavailable: what was done until then stays done.
+        Exception: what went wrong with one stream; see `Sweeper.sweep`.
     """
     sweeper = Sweeper(database)
     swept = await sweeper.sweep(now)
@@ -90,12 +98,18 @@ class Sweeper:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._patience: dict[int, int] = {}
-        self._trouble: dict[int, int] = {}  # failures in a row
+        self._rests_until: dict[int, float] = {}  # streams that made trouble
         self._looked_through: dict[int, int] = {}  # for tombstones
         self._vacuum_at: dict[str, tuple[float, float]] = {}  # not before; and how long it was put off
 
     async def sweep(self, now: datetime | None = None) -> Swept:
-        """See to the segments, the size and the age of every stream. Raises `StoreUnavailable`."""
+        """See to the segments, the size and the age of every stream.
+
+        Raises:
+            StoreUnavailable: what was done until then stays done.
+            Exception: what went wrong with one stream, after all others had their turn, such as `FilterTooSlow`: what a
+                consumer misses can't be counted. That stream is left alone for a minute.
+        """
         swept = Swept()
         rows = await self._database.fetch(
             """select id, name, one_message_per_key as compacted, tombstones, full_until is not null as full,
@@ -104,14 +118,22 @@ class Sweeper:
                       exists (select from headrace.message_ids as m where m.stream_id = s.id) as has_ids
                from headrace.streams as s order by id"""
         )
-        # One that makes trouble, such as by a condition that takes too long, must not keep us from the others.
-        for row in sorted(rows, key=lambda row: self._trouble.get(row["id"], 0)):
+        failures = []
+        for row in rows:
+            if monotonic() < self._rests_until.get(row["id"], 0.0):
+                continue
             try:
                 await self._tend(row, now, swept)
-            except Exception:
-                self._trouble[row["id"]] = self._trouble.get(row["id"], 0) + 1
+            except StoreUnavailable:
                 raise
-            self._trouble.pop(row["id"], None)
+            except Exception as failure:
+                self._rests_until[row["id"]] = monotonic() + REPAIR
+                failure.add_note(
+                    f"This was retention of the stream {row['name']!r}; it is tried again in {REPAIR:g} s."
+                )
+                failures.append(failure)
+        if failures:
+            raise failures[0]
         return swept
 
     async def _tend(self, stream: Any, now: datetime | None, swept: Swept) -> None:
@@ -151,12 +173,13 @@ class Sweeper:
     async def _drop(self, stream: Any, now: datetime | None, swept: Swept) -> None:
         more = True
         for _ in range(CALLS):
-            dropped, missed, more, busy = await self._database.fetchrow(
-                "select * from headrace.drop_segments($1, $2, coalesce($3, clock_timestamp()))",
-                stream["id"],
-                self._patience_with(stream),
-                now,
-            )
+            async with within(self._database, LONGEST_CALL) as connection:
+                dropped, missed, more, busy = await connection.fetchrow(
+                    "select * from headrace.drop_segments($1, $2, coalesce($3, clock_timestamp()))",
+                    stream["id"],
+                    self._patience_with(stream),
+                    now,
+                )
             swept.segments_dropped += dropped
             swept.missed += missed
             if busy or dropped:
@@ -168,9 +191,10 @@ class Sweeper:
     async def _trim(self, stream: int, now: datetime | None, swept: Swept) -> None:
         more = True
         for _ in range(CALLS):
-            trimmed, missed, more = await self._database.fetchrow(
-                "select * from headrace.trim($1, coalesce($2, clock_timestamp()))", stream, now
-            )
+            async with within(self._database, LONGEST_CALL) as connection:
+                trimmed, missed, more = await connection.fetchrow(
+                    "select * from headrace.trim($1, coalesce($2, clock_timestamp()))", stream, now
+                )
             swept.messages_trimmed += trimmed
             swept.missed += missed
             if not more:

@@ -440,7 +440,7 @@ create function headrace.drop_segments(
 ) language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     c_most      constant int := 16;
-    c_look      constant int := 20000;
+    c_look      constant int := 5000;
     v_stream    headrace.streams;
     v_segment   headrace.segments;
     v_leaving   headrace.segments[] := '{}';
