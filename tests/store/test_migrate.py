@@ -11,8 +11,9 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.model.errors import SchemaError
+from headrace.model.specs import ConsumerSpec
 from tests.conftest import Declare
-from tests.support.readers import publish
+from tests.support.readers import Clock, Reader, publish
 from tests.support.waiting import start, until_blocked
 
 migrating = importlib.import_module("headrace.store.migrate")  # the verb has the module's name
@@ -129,3 +130,56 @@ async def test_migrations_are_numbered_without_gaps() -> None:
     assert set(migrating.FUNCTIONS) == {
         entry.name.removesuffix(".sql") for entry in (migrating._SQL / "functions").iterdir()
     }
+
+
+VERSION_1 = r"""
+create sequence headrace_streams."orders_seq";
+create table headrace_streams."orders" (
+    xid         xid8 not null default pg_current_xact_id(),
+    seq         bigint not null default nextval('headrace_streams."orders_seq"') primary key,
+    created_at  timestamptz not null default clock_timestamp(),
+    key         text collate "C" not null
+                constraint valid_key check (octet_length(key) <= 1024 and ('.' || key || '.') not like '%..%'
+                                       and (key not like '%*%' and key not like '%>%'
+                                            or ('.' || key || '.') !~ '\.[*>]\.')),
+    data        json not null
+                constraint no_nul check (position('\u0000' in data::text) = 0
+                                         or data::text !~ '(^|[^\\])(\\\\)*\\u0000'),
+    headers     json
+                constraint headers_are_objects check (headers is null or json_typeof(headers) = 'object')
+) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000,
+        autovacuum_analyze_scale_factor = 0.5);
+alter sequence headrace_streams."orders_seq" owned by headrace_streams."orders".seq;
+alter table headrace_streams."orders" alter column data set storage external;
+insert into headrace.streams (name, relation) values ('orders', 'headrace_streams.orders');
+insert into headrace_streams.orders (key, data) select 'k' || n % 3, to_json(n) from generate_series(1, 10) as n;
+delete from headrace_streams.orders where seq in (4, 10);
+insert into headrace.consumers (stream_id, name, filters, condition, ordered, ack_wait, max_ack_pending, max_deliver, backoff, on_exhausted)
+    values (1, 'ship', '{>}', 'true', true, '30s', 1000, 10, '{}', 'dead_letter');
+insert into headrace.cursors (consumer_id, version, position, young_holes) values (1, 7, 5, '{[4,5)}');
+"""
+"""A stream of the schema's first version, and a consumer that is half through it, with a hole at 4."""
+
+
+async def test_streams_of_the_first_version_go_on_where_they_are(empty: store.Database) -> None:
+    async with empty.transaction() as connection:
+        await connection.execute(migrating._GROUND)
+        await connection.execute(migrating.migrations()[0].sql)
+        await connection.execute("insert into headrace.migrations (version, name) values (1, 'tables')")
+        await connection.execute(VERSION_1)
+    assert await store.migrate(empty) == [
+        "applied migration 2 (policies)",
+        "installed the server functions",
+    ]
+    assert await store.publish(empty, "orders", "k1", "11") == 11
+    # What fills the hole has been under way since before the migration.
+    await empty.fetch("insert into headrace_streams.orders (seq, key, data) values (4, 'k1', '4')")
+    spec = ConsumerSpec(stream="orders", name="ship")
+    declared = await store.declare_consumer(empty, spec)
+    assert (declared.new, declared.changed) == (False, {})
+    reader = Reader(empty, spec, declared.id, Clock())
+    assert await reader.drain() == [4, 6, 7, 8, 9, 11]
+    await reader.seek(0)
+    assert await reader.drain() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 11]
+    info = await store.stream(empty, "orders")
+    assert (info.messages, info.segments) == (10, 2)
