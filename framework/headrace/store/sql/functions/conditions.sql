@@ -1,0 +1,373 @@
+-- conditions: what a consumer, a replay or a person wants of the messages, from a tree in JSON to SQL.
+--
+--   select headrace.where_condition('{"and": [{"field": "data.status", "op": "=", "value": "paid"},
+--                                             {"field": "data.total", "op": ">", "value": 100}]}');
+--
+-- The tree, and what each of its leaves means, is told in model/conditions. The SQL is over the columns key, seq,
+-- created_at, data and headers. Every literal in it is quoted by Postgres (%L); what else stands in it is ours.
+--
+-- A leaf is true or false, never null, and it raises for no stored JSON. That takes some care: `json` accepts what the
+-- operators on it do not. Half of a surrogate pair raises wherever in the document it is, since names are decoded on the
+-- way; so does nesting that the server's stack had just room for when it was written; so does a cast of 1e400000.
+--
+-- It is evaluated for millions of rows of which one in ten thousand is wanted, so what is cheap comes first. In µs per row
+-- of 230 bytes, over reading the row (PostgreSQL 18.4, 2 shared cores):
+--
+--   1.05  data #>> '{status}': all of the document is parsed, wherever the field is; ->> is the same
+--   2.3   data::jsonb #>> '{status}'
+--   0.2   no backslash in the text, or else no `\u`: then it can't raise, and what is plain stands there as it is, ...
+--   0.3   ... so that a string that occurs nowhere in the text is no field's value, which needs no parsing
+--   1.4   a number: parsed once, into the row of a subquery, and asked from there for its type and its value
+--   2.2   the same with two parses, one for the type; 2.0 with one and a regular expression; 1.7 with a function in plpgsql
+--   2.0   parsed in a function that catches what it raises
+--
+-- So each test is there twice: quick, for a document that was looked through and is short enough not to nest too deeply (a
+-- level needs two bytes, and the stack ends after some 14,000 levels), and safe, for any other. To look through it pays
+-- up to 15,000 bytes if there is a string to look for, which then saves the parse (12 instead of 46 µs for 12 kB of many
+-- small objects), or else up to 2,000: to catch costs no more for longer ones.
+
+-- A number of JSON's, of any length and size, such that it compares rightly with every number of less than 1,000 digits on
+-- either side of the point: numeric itself ends at 131,072 digits before it and 16,383 after.
+create function headrace.json_number(p_text text) returns numeric
+language plpgsql immutable strict as $$
+declare
+    v_part       text[] := regexp_match(p_text, '^(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([-+]?)0*([0-9]+))?$');
+    v_digits     text := v_part[2] || coalesce(v_part[3], '');
+    v_plain      text := ltrim(v_digits, '0');
+    v_magnitude  int;       -- the number is 0.<digits> times ten to this
+begin
+    if v_plain = '' then
+        return 0;
+    end if;
+    v_magnitude := coalesce(case when length(v_part[5]) > 8 then 100000000 else v_part[5]::int end, 0);
+    v_magnitude := length(v_part[2]) - (length(v_digits) - length(v_plain)) + case v_part[4] when '-' then -1 else 1 end * v_magnitude;
+    if v_magnitude > 100000 then
+        return (v_part[1] || 'Infinity')::numeric;
+    elsif v_magnitude < -10000 then
+        return (v_part[1] || '1e-10000')::numeric;
+    elsif length(v_plain) > 5000 then       -- one digit more says whether anything was cut off
+        v_plain := left(v_plain, 5000) || case when ltrim(substr(v_plain, 5001), '0') = '' then '0' else '1' end;
+    end if;
+    return (v_part[1] || '0.' || v_plain || 'e' || v_magnitude)::numeric;
+end $$;
+
+-- What lies at the path, of any document; null, as if there were no fields, of one that Postgres can't take apart.
+create function headrace.json_at(p_json json, p_path text[]) returns json
+language plpgsql immutable strict as $$
+begin
+    if p_path = '{}' then
+        perform p_json #>> '{}';        -- decodes all of it
+        return btrim(p_json::text, E' \t\n\r')::json;
+    end if;
+    return p_json #> p_path;
+exception when data_exception or program_limit_exceeded then
+    return null;
+end $$;
+
+-- The path of a field, its root first: {data,items,0,"odd key"} for data.items.0."odd key".
+create function headrace.where_path(p_field json) returns text[]
+language plpgsql immutable as $$
+declare
+    v_field  text := p_field #>> '{}';
+    v_path   text[];
+begin
+    if json_typeof(p_field) is distinct from 'string' then
+        raise exception using errcode = 'HR004', message =
+            'A condition''s "field" must be text such as "data.total".';
+    elsif v_field in ('key', 'seq', 'created_at') then
+        return array[v_field];
+    elsif v_field !~ '^(data|headers)(\.("([^"]|"")*"|[^."]+))*$' then
+        raise exception using errcode = 'HR004', message = format(
+            'A condition can''t be on the field %L: write data.total, data.items.0."odd key", headers.trace, key, seq or created_at.', v_field);
+    end if;
+    select array_agg(coalesce(replace(step[1], '""', '"'), step[2]) order by place) into v_path
+        from regexp_matches(v_field, '\.(?:"((?:[^"]|"")*)"|([^."]+))', 'g') with ordinality as s(step, place);
+    return split_part(v_field, '.', 1) || coalesce(v_path, '{}');
+end $$;
+
+-- Text that any JSON without `\u` must have in it if a string in it equals p_text, or is like it; null if that is too little
+-- to look for. Taken apart at wildcards, and at what JSON may write in another way.
+create function headrace.where_needle(p_text text) returns text
+language sql immutable as $$
+    select piece from regexp_split_to_table('"' || regexp_replace(p_text, '["\\/[:cntrl:]%_]', '%', 'g') || '"', '%+') as piece
+    where octet_length(piece) >= 2 order by octet_length(piece) desc limit 1
+$$;
+
+-- A time in ISO 8601 as text with its zone, which is UTC if it has none.
+create function headrace.where_time(p_text text) returns text
+language plpgsql immutable as $$
+declare
+    v_text  text := p_text;
+begin
+    if p_text ~ '^\d{4}-\d\d-\d\d$' then
+        v_text := p_text || ' 00:00:00+00';
+    elsif p_text ~ '^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?$' then
+        v_text := p_text || '+00';
+    elsif p_text !~ '^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[-+]\d\d(:?\d\d)?)$' then
+        raise datetime_field_overflow;
+    end if;
+    perform v_text::timestamptz;
+    return v_text;
+exception when data_exception then
+    raise exception using errcode = 'HR004', message = format(
+        'A condition compares created_at with %L, which is no time: write one such as ''2030-01-31T12:00:00Z''.', p_text);
+end $$;
+
+-- Refuses what is no pattern, and tries a regular expression.
+create function headrace.where_check_pattern(p_op text, p_value json) returns void
+language plpgsql immutable as $$
+declare
+    v_pattern  text := p_value #>> '{}';
+begin
+    if json_typeof(p_value) is distinct from 'string' then
+        raise exception using errcode = 'HR004', message = format('The "value" of %L must be a string, the pattern.', p_op);
+    elsif length(v_pattern) > 1000 then
+        raise exception using errcode = 'HR004', message = format('A pattern of %L is longer than 1,000 characters.', p_op);
+    elsif p_op <> 'regex' and v_pattern ~ '(^|[^\\])(\\\\)*\\$' then
+        raise exception using errcode = 'HR004', message = format(
+            'The pattern %L ends in a backslash that escapes nothing: double it, or leave it out.', v_pattern);
+    elsif p_op = 'regex' then
+        perform '' collate "C" ~ v_pattern;
+    end if;
+exception when invalid_regular_expression then
+    raise exception using errcode = 'HR004', message = format(
+        'The regex %L can''t be used (%s): it must be a regular expression of PostgreSQL''s.', v_pattern, sqlerrm);
+end $$;
+
+create type headrace.where_sql as (
+    sql      text,
+    cost     int,       -- how early it should be asked
+    roots    text[],    -- which of data and headers it reads
+    needles  boolean    -- whether it looks for a string in the text of a document before it parses
+);
+
+-- One leaf.
+-- p_safe: whether the document may be one that raises
+create function headrace.where_leaf(p_leaf json, p_safe boolean) returns headrace.where_sql
+language plpgsql immutable as $$
+declare
+    v_op        text := p_leaf ->> 'op';
+    v_value     json := p_leaf -> 'value';
+    v_path      text[] := headrace.where_path(p_leaf -> 'field');
+    v_root      text := v_path[1];
+    v_negated   boolean := v_op in ('!=', 'not in');
+    v_operator  text := case v_op when 'like' then 'like' when 'ilike' then 'ilike' when 'regex' then '~' else v_op end;
+    v_values    json[];
+    v_kinds     text[];
+    v_texts     text[];     -- of the values, by kind
+    v_numbers   text[];
+    v_booleans  text[];
+    v_needles   text[] := '{}';
+    v_field     text;       -- the field's value as JSON ...
+    v_text      text;       -- ... and as text
+    v_test      text;       -- over j, the field's value as JSON
+    v_ambiguous boolean;    -- whether a string of the values reads like JSON of another kind
+    v_result    headrace.where_sql;
+    c_number    constant text := 'case when octet_length(j::text) < 40 and strpos(j::text, ''e'') = 0 and strpos(j::text, ''E'') = 0 '
+                                 'then j::text::numeric else headrace.json_number(j::text) end';
+    c_string    constant text := '(j #>> ''{}'') collate "C"';
+begin
+    -- What is there, and whether it fits together.
+    if v_op is null or v_op not in ('=', '!=', '<', '<=', '>', '>=', 'in', 'not in', 'is null', 'is not null', 'like', 'ilike', 'regex') then
+        raise exception using errcode = 'HR004', message = format(
+            'A condition has the operator %L: write =, !=, <, <=, >, >=, in, not in, is null, is not null, like, ilike or regex.', v_op);
+    end if;
+    if v_op in ('is null', 'is not null') then
+        if v_value is not null then
+            raise exception using errcode = 'HR004', message = format('%L takes no "value": leave it out.', v_op);
+        elsif v_root not in ('data', 'headers') then
+            raise exception using errcode = 'HR004', message = format('%s is never null: leave the condition out.', v_root);
+        end if;
+    elsif v_op in ('like', 'ilike', 'regex') then
+        perform headrace.where_check_pattern(v_op, v_value);
+        v_values := array[v_value];
+    elsif v_op not in ('in', 'not in') then
+        v_values := array[v_value];
+    elsif json_typeof(v_value) is distinct from 'array' or json_array_length(v_value) not between 1 and 1000 then
+        raise exception using errcode = 'HR004', message = format('The "value" of %L must be a list of 1 to 1,000 values.', v_op);
+    else
+        select array_agg(value order by place) into v_values from json_array_elements(v_value) with ordinality as v(value, place);
+    end if;
+    select array_agg(distinct coalesce(json_typeof(value), 'null')),
+           array_agg(value #>> '{}') filter (where json_typeof(value) = 'string'),
+           array_agg(value #>> '{}') filter (where json_typeof(value) = 'number'),
+           array_agg(value #>> '{}') filter (where json_typeof(value) = 'boolean')
+        into v_kinds, v_texts, v_numbers, v_booleans from unnest(v_values) as value;
+    if not v_kinds <@ array['string', 'number', 'boolean'] then
+        raise exception using errcode = 'HR004', message = format(
+            'The "value" of %L must be a string, a number, true or false; for null, write "is null" or "is not null".', v_op);
+    elsif v_booleans is not null and v_op not in ('=', '!=', 'in', 'not in') then
+        raise exception using errcode = 'HR004', message = format('true and false have no order for %L: write = or !=.', v_op);
+    elsif v_root not in ('data', 'headers') and v_kinds <> array[case v_root when 'seq' then 'number' else 'string' end]
+          or v_root in ('seq', 'created_at') and v_op in ('like', 'ilike', 'regex') then
+        raise exception using errcode = 'HR004', message = format('%s compares with %s only, by =, !=, <, <=, >, >=, in and not in%s.', v_root,
+            case v_root when 'seq' then 'numbers' when 'key' then 'strings' else 'times as strings' end,
+            case v_root when 'key' then ', like, ilike and regex' else '' end);
+    elsif exists (select from unnest(v_numbers) as n where length(n) > 500 or n ~ '[eE][-+]?0*[1-9][0-9]{3}') then
+        raise exception using errcode = 'HR004', message = 'A number of a condition must have at most 400 digits and a power of ten from -400 to 400.';
+    end if;
+
+    -- The columns.
+    if v_root not in ('data', 'headers') then
+        v_operator := case v_operator when 'in' then '= any' when 'not in' then '<> all' else v_operator end;
+        if v_root = 'seq' and not exists (select from unnest(v_numbers) as n where n !~ '^-?[0-9]{1,18}$') then
+            v_test := 'bigint';
+        elsif v_root = 'seq' then
+            v_test := 'numeric';
+        elsif v_root = 'created_at' then
+            v_test := 'timestamptz';
+            select array_agg(headrace.where_time(value) order by place) into v_texts from unnest(v_texts) with ordinality as t(value, place);
+        else
+            v_test := 'text';
+        end if;
+        v_texts := coalesce(v_texts, v_numbers);
+        v_result.sql := format('%s %s %s%L::%s%s', case when v_root = 'key' then 'key collate "C"' else v_root end, v_operator,
+            case when v_op in ('in', 'not in') then '(' else '' end,
+            case when v_op in ('in', 'not in') then v_texts::text else v_texts[1] end, v_test,
+            case when v_op in ('in', 'not in') then '[])' else '' end);
+        v_result.cost := case when v_op in ('like', 'ilike', 'regex') then 3 else 1 end;
+        v_result.roots := '{}';
+        return v_result;
+    end if;
+
+    -- The documents.
+    if p_safe then
+        v_field := format('headrace.json_at(%s, %L)', v_root, v_path[2:]);
+        v_text := format('(%s #>> ''{}'') collate "C"', v_field);
+    else
+        -- The whole of a document keeps the white space before it.
+        v_field := case when cardinality(v_path) = 1 then format(E'btrim(%s::text, E'' \\t\\n\\r'')::json', v_root)
+                        else format('(%s #> %L)', v_root, v_path[2:]) end;
+        v_text := format('(%s #>> %L) collate "C"', v_root, v_path[2:]);
+    end if;
+    v_ambiguous := exists (select from unnest(v_texts) as t where t ~ '^[-0-9[{]' or t in ('true', 'false'));
+    v_result.roots := array[v_root];
+    v_result.cost := 20;
+
+    if v_op in ('is null', 'is not null') then
+        v_result.sql := format('(%s) %s', v_text, v_op);
+    elsif v_op in ('=', 'in') and v_kinds = array['string'] then
+        v_test := case when v_ambiguous then format(' and json_typeof(%s) = ''string''', v_field) else '' end;
+        v_result.sql := case when v_op = '=' then format('coalesce(%s = %L%s, false)', v_text, v_texts[1], v_test)
+                             else format('coalesce(%s = any (%L::text[])%s, false)', v_text, v_texts, v_test) end;
+        v_needles := array(select headrace.where_needle(value) from unnest(v_texts) as value);
+    elsif v_negated and v_kinds = array['string'] and not v_ambiguous then
+        v_result.sql := format('coalesce(%s <> all (%L::text[]), false)', v_text, v_texts);
+    elsif v_op in ('like', 'ilike', 'regex') then
+        v_result.sql := format('coalesce(%s %s %L and json_typeof(%s) = ''string'', false)', v_text, v_operator, v_texts[1], v_field);
+        if v_op = 'like' then
+            v_needles := array[headrace.where_needle(v_texts[1])];
+        end if;
+        v_result.cost := 30;
+    else
+        if v_op in ('=', '!=', 'in', 'not in') then
+            v_test := concat_ws(' or ',
+                case when v_texts is not null
+                     then format('json_typeof(j) = ''string'' and %s = any (%L::text[])', c_string, v_texts) end,
+                case when v_numbers is not null
+                     then format('case when json_typeof(j) = ''number'' then %s = any (%L::numeric[]) else false end', c_number, v_numbers) end,
+                case when v_booleans is not null
+                     then format('j::text = any (%L::text[])', v_booleans) end);
+            v_test := case when v_negated then format('json_typeof(j) <> ''null'' and not (%s)', v_test) else v_test end;
+        elsif v_numbers is not null then
+            v_test := format('case when json_typeof(j) = ''number'' then %s %s %L::numeric else false end', c_number, v_op, v_numbers[1]);
+        else
+            v_test := format('json_typeof(j) = ''string'' and %s %s %L', c_string, v_op, v_texts[1]);
+        end if;
+        -- "offset 0" keeps the planner from putting the parse back wherever j is.
+        v_result.sql := format('(select coalesce(%s, false) from (select %s as j offset 0) as x)', v_test, v_field);
+        v_result.cost := 25;
+    end if;
+
+    -- Where the document may be one that raises, it may also have other spellings of the string.
+    v_result.needles := not p_safe and cardinality(v_needles) between 1 and 3 and array_position(v_needles, null) is null;
+    if v_result.needles then
+        select format('(%s) and %s', string_agg(format('strpos(%s::text, %L) > 0', v_root, needle), ' or ' order by place), v_result.sql)
+            into v_result.sql from unnest(v_needles) with ordinality as n(needle, place);
+        v_result.cost := 10 * cardinality(v_needles);
+    end if;
+    return v_result;
+end $$;
+
+-- None of the parts can raise, so they may come in any order.
+create function headrace.where_joined(p_parts headrace.where_sql[], p_word text) returns headrace.where_sql
+language sql immutable as $$
+    select string_agg(format('(%s)', part.sql), format(' %s ', p_word) order by part.cost, place), sum(part.cost)::int,
+           array(select distinct root from unnest(p_parts) as p, unnest(p.roots) as root order by root), bool_or(needles)
+    from unnest(p_parts) with ordinality as part(sql, cost, roots, needles, place)
+$$;
+
+-- A tree of leaves.
+create function headrace.where_tree(p_where json, p_safe boolean, p_depth int) returns headrace.where_sql
+language plpgsql immutable as $$
+declare
+    v_names   text[];
+    v_word    text;
+    v_child   json;
+    v_parts   headrace.where_sql[] := '{}';
+    v_result  headrace.where_sql;
+begin
+    if p_depth > 40 then
+        raise exception using errcode = 'HR004', message = 'A condition is nested more than 40 deep: flatten it.';
+    elsif json_typeof(p_where) = 'object' then
+        v_names := array(select json_object_keys(p_where) order by 1);
+    end if;
+    if v_names in (array['field', 'op'], array['field', 'op', 'value']) then
+        return headrace.where_leaf(p_where, p_safe);
+    elsif v_names = array['not'] then
+        v_result := headrace.where_tree(p_where -> 'not', p_safe, p_depth + 1);
+        v_result.sql := format('not (%s)', v_result.sql);
+        return v_result;
+    elsif v_names is null or v_names not in (array['and'], array['or']) then
+        raise exception using errcode = 'HR004', message = format(
+            'A condition must be {"field": …, "op": …, "value": …}, {"and": […]}, {"or": […]} or {"not": …}, not %s.', left(p_where::text, 80));
+    end if;
+    v_word := v_names[1];
+    if json_typeof(p_where -> v_word) <> 'array' or json_array_length(p_where -> v_word) = 0 then
+        raise exception using errcode = 'HR004', message = format('%L of a condition must be a list of at least one condition.', v_word);
+    end if;
+    for v_child in select value from json_array_elements(p_where -> v_word) as value loop
+        v_parts := v_parts || headrace.where_tree(v_child, p_safe, p_depth + 1);
+    end loop;
+    return headrace.where_joined(v_parts, v_word);
+end $$;
+
+-- The condition as SQL, in parentheses; 'true' if there is none. Raises HR004, with what would be right.
+create function headrace.where_condition(p_where json) returns text
+language plpgsql immutable as $$
+declare
+    v_child    json;
+    v_part     headrace.where_sql;
+    v_columns  headrace.where_sql[] := '{}';    -- what asks no document
+    v_quick    headrace.where_sql[] := '{}';
+    v_safe     headrace.where_sql[] := '{}';
+    v_guards   text;
+begin
+    if p_where is null or json_typeof(p_where) = 'null' then
+        return 'true';
+    elsif octet_length(p_where::text) > 200000 then
+        raise exception using errcode = 'HR004', message = 'A condition is longer than 200,000 bytes: split it, or shorten its lists.';
+    end if;
+    perform headrace.where_tree(p_where, false, 1);     -- so that it is one
+    -- What one of a list of "and" refuses need not be asked further, and the columns are the cheapest to ask.
+    for v_child in select value from json_array_elements(coalesce(p_where -> 'and', json_build_array(p_where))) as value loop
+        v_part := headrace.where_tree(v_child, false, 1);
+        if v_part.roots = '{}' then
+            v_columns := v_columns || v_part;
+        else
+            v_quick := v_quick || v_part;
+            v_safe := v_safe || headrace.where_tree(v_child, true, 1);
+        end if;
+    end loop;
+    v_part := headrace.where_joined(v_quick, 'and');
+    select string_agg(format(E'coalesce(octet_length(%1$s::text) < %2$s and (strpos(%1$s::text, E''\\\\'') = 0'
+                              ' or strpos(%1$s::text, E''\\\\u'') = 0), true)', root, case when v_part.needles then 15000 else 2000 end),
+                      ' and ')
+        into v_guards from unnest(v_part.roots) as root;
+    return '(' || concat_ws(' and ', (headrace.where_joined(v_columns, 'and')).sql,
+        case when v_guards is not null
+             then format('case when %s then %s else %s end', v_guards, v_part.sql, (headrace.where_joined(v_safe, 'and')).sql) end) || ')';
+exception when data_exception then
+    -- The tree itself holds what JSON allows and Postgres has no text for.
+    raise exception using errcode = 'HR004', message = format('A condition can''t be read as JSON by Postgres: %s.', sqlerrm);
+end $$;
