@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from headrace import store
+from headrace.model.errors import InvalidInput
 from headrace.model.specs import StreamSpec
 from tests.conftest import Connect, Declare
 from tests.support.waiting import start, until_blocked
@@ -84,6 +85,14 @@ async def test_an_id_counts_in_a_compacted_stream_too(database: store.Database) 
     assert await store.publish(database, "latest", "a", "1", message_id="x") == 1
     assert await store.publish(database, "latest", "a", "2", message_id="x") == 1
     assert await database.fetchval("select data::text from headrace_streams.latest") == "1"
+
+
+@pytest.mark.parametrize("wrong", ["", "x" * 257, "é" * 129])
+async def test_an_id_that_can_not_be_is_refused(database: store.Database, declare: Declare, wrong: str) -> None:
+    await declare()
+    with pytest.raises(InvalidInput, match="1 to 256 bytes"):
+        await store.publish(database, "orders", "a", "1", message_id=wrong)
+    assert await count(database) == 0
 
 
 async def test_a_message_for_later_is_not_in_the_stream_yet(database: store.Database, declare: Declare) -> None:

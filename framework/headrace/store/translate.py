@@ -30,6 +30,7 @@ _CONSTRAINTS: dict[str, HeadraceError] = {
     "no_nul": InvalidData(
         "The data has a string with a NUL character, which Postgres can't hand out as text: leave it out."
     ),
+    "valid_message_id": InvalidInput("A message id can't be remembered: it has 1 to 256 bytes of UTF-8."),
     "headers_are_objects": InvalidData('Headers must be a JSON object, such as {"trace": "abc"}.'),
 }
 

@@ -68,7 +68,7 @@ create table headrace.scheduled (
 -- The ids that publishers gave their messages, so that a publish that is tried again changes nothing.
 create table headrace.message_ids (
     stream_id     int not null references headrace.streams (id) on delete cascade,
-    message_id    text collate "C" not null check (octet_length(message_id) between 1 and 256),
+    message_id    text collate "C" not null constraint valid_message_id check (octet_length(message_id) between 1 and 256),
     seq           bigint,           -- null for a message that is to be published later
     published_at  timestamptz not null default clock_timestamp(),
     primary key (stream_id, message_id)
