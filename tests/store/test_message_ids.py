@@ -117,3 +117,15 @@ async def test_a_message_for_later_may_have_an_id(database: store.Database, decl
     for _ in range(2):
         assert await store.publish(database, "orders", "a", "1", message_id="x", deliver_at=later) is None
     assert await database.fetchval("select count(*) from headrace.scheduled") == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "data", "headers"), [("a..b", "1", None), ("a.*", "1", None), ("a", '"\\u0000"', None), ("a", "1", "[]")]
+)
+async def test_what_could_never_be_published_is_not_scheduled(
+    database: store.Database, declare: Declare, key: str, data: str, headers: str | None
+) -> None:
+    await declare()
+    with pytest.raises(InvalidInput):
+        await store.publish(database, "orders", key, data, headers, deliver_at=datetime.now(UTC) + timedelta(hours=1))
+    assert await database.fetchval("select count(*) from headrace.scheduled") == 0

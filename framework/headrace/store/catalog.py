@@ -92,7 +92,7 @@ async def consumer_spec(executor: Executor, consumer: int) -> tuple[ConsumerSpec
     """The settings of a consumer, and their version, which rises when they change. Raises `UnknownConsumer`."""
     row = await executor.fetchrow(
         """select s.name as stream, c.name, c.version, c.deliver_policy, c.start_seq, c.start_time,
-                  headrace.consumer_settings(c) as settings
+                  headrace.consumer_settings(c) as settings, c.filter_where::text as condition
            from headrace.consumers c join headrace.streams s on s.id = c.stream_id where c.id = $1""",
         consumer,
     )
@@ -100,7 +100,8 @@ async def consumer_spec(executor: Executor, consumer: int) -> tuple[ConsumerSpec
         raise UnknownConsumer("The consumer no longer exists: declare it again.")
     given = {name: row[name] for name in ("stream", "name", "deliver_policy", "start_seq", "start_time")}
     settings = msgspec.json.decode(row["settings"])
-    where = settings.pop("where")
+    del settings["where"]
     spec = msgspec.convert({**settings, **given}, ConsumerSpec)
-    # A tree of its own making: msgspec alone would take any object for an empty one.
-    return (spec if where is None else msgspec.structs.replace(spec, where=conditions.parse(where))), row["version"]
+    if row["condition"] is not None:  # as text, or long numbers would be rounded
+        spec = msgspec.structs.replace(spec, where=conditions.parse(row["condition"]))
+    return spec, row["version"]

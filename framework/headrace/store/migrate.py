@@ -22,7 +22,8 @@ _SQL = files(__package__) / "sql"
 
 # In the order of their dependence: types before the functions that use them.
 FUNCTIONS = ("_prologue", "segments", "streams", "wake", "publish", "conditions", "consumers", "parking", "scan", "holes",
-             "lease", "settle", "seek", "replay", "operate", "dead_letters", "info", "peek", "retention")  # fmt: skip
+             "lease", "settle", "seek", "replay", "operate", "dead_letters", "info", "peek", "retention",
+             "planning", "gaps", "removal", "schedule", "upkeep")  # fmt: skip
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -41,11 +42,7 @@ def migrations() -> list[Migration]:
 
 def functions() -> str:
     """The text of all server functions."""
-    return "\n".join(
-        (_SQL / "functions" / f"{name}.sql").read_text(encoding="utf-8")
-        for name in FUNCTIONS
-        if (_SQL / "functions" / f"{name}.sql").is_file()
-    )
+    return "\n".join((_SQL / "functions" / f"{name}.sql").read_text(encoding="utf-8") for name in FUNCTIONS)
 
 
 async def migrate(database: Database) -> list[str]:

@@ -66,17 +66,14 @@ create function headrace.scan_table(
 ) returns headrace.scanned
 language plpgsql as $$
 declare
-    v_fresh    text := format('select seq, key, data, headers, created_at, hashtextextended(key, 0) as hash
-                               from %s where seq > $1 %s order by seq limit $2', p_relation, p_bound);
+    v_fresh    text := format('select seq, key, data, headers, created_at, (%s) as wanted from %s where seq > $1 %s order by seq limit $2',
+                              p_consumer.condition, p_relation, p_bound);
     v_late     text;
     c_page     constant bigint := 8192;     -- what fits a page is not moved to the side table for large values
     v_bounded  text;
     v_verdict  text := '';
     v_result   headrace.scanned;
 begin
-    if p_consumer.condition <> 'true' then
-        v_verdict := format('when not (%s) then ''unwanted'' ', p_consumer.condition);
-    end if;
     if p_consumer.ordered and p_blocked then
         v_verdict := v_verdict || 'when exists (select from headrace.blocked as b
                                                 where b.consumer_id = $4 and b.key_hash = hash) then ''blocked'' ';
@@ -89,7 +86,7 @@ begin
                                                 where p.consumer_id = $4 and p.key_hash = hash and p.seq >= $6) then ''waiting'' ';
     end if;
 
-    if p_cursor.holes = '{}' and v_verdict = '' then
+    if p_cursor.holes = '{}' and v_verdict = '' and p_consumer.condition = 'true' then
         if p_limit * c_page < p_bytes and pg_relation_size((select reltoastrelid from pg_class where oid = p_relation::regclass)) = 0 then
             v_bounded := format('from (%s) as m', v_fresh);
         else
@@ -100,8 +97,8 @@ begin
         end if;
         execute format($sql$
             select coalesce(max(seq), $1), null, null, true, count(*), coalesce(sum(pg_column_size(data)) >= $3, false),
-                   array_agg(seq), array_agg(hash), array_agg(key), array_agg(data), array_agg(headers), array_agg(created_at),
-                   null, null, null, null
+                   array_agg(seq), array_agg(hashtextextended(key, 0)), array_agg(key), array_agg(data), array_agg(headers),
+                   array_agg(created_at), null, null, null, null
             %s
             $sql$, v_bounded)
             into v_result using p_cursor.position, p_limit, p_bytes;
@@ -113,38 +110,55 @@ begin
     if p_cursor.holes <> '{}' then
         -- The bounds are said twice, the second time for the planner: only these segments.
         v_late := format('select m.* from unnest($7) as hole cross join lateral (
-                              select seq, key, data, headers, created_at, hashtextextended(key, 0) as hash from %s
+                              select seq, key, data, headers, created_at, (%s) as wanted from %s
                               where seq >= lower(hole) and seq < upper(hole) and seq >= lower($7) and seq < upper($7)
                               order by seq limit $2) as m
-                          order by m.seq limit $2', headrace.source(p_stream, lower(p_cursor.holes), upper(p_cursor.holes)));
+                          order by m.seq limit $2',
+                         p_consumer.condition, headrace.source(p_stream, lower(p_cursor.holes), upper(p_cursor.holes)));
     end if;
+    -- What is not wanted is not carried along: with a selective condition that is nearly all. `seen` ends where handing out did.
     execute format($sql$
-        with judged as (
-            select *, case %1$s else 'ready' end as verdict from (%2$s) as m
+        with looked as materialized (
+            select seq, wanted, case when wanted then key end as key, case when wanted then data end as data,
+                   case when wanted then headers end as headers, case when wanted then created_at end as created_at,
+                   case when wanted then hashtextextended(key, 0) end as hash
+            from (%2$s) as m
+        ), judged as (
+            select *, %1$s as verdict from looked where wanted
         ), taken as materialized (
             select * from (
                 select *, count(*) filter (where verdict = 'ready') over earlier as ready_before,
                        coalesce(sum(pg_column_size(data)) filter (where verdict = 'ready') over earlier, 0) as bytes_before
                 from judged window earlier as (order by seq rows between unbounded preceding and 1 preceding)) as m
             where ready_before < $8 and bytes_before < $3
+        ), reached as materialized (
+            select case when (select count(*) from taken) < (select count(*) from looked where wanted)
+                        then (select max(seq) from taken) else (select max(seq) from looked) end as seq
+        ), seen as (
+            select looked.seq from looked, reached where looked.seq <= reached.seq
         )
-        select coalesce(max(seq) filter (where seq > $1), $1),
-               case when count(*) filter (where seq > $1) < max(seq) - $1 then (
-                   select range_agg(int8range(previous + 1, seq))
-                   from (select seq, lag(seq, 1, $1) over (order by seq) as previous from taken where seq > $1) as s
-                   where seq > previous + 1)
-               end,
-               range_agg(int8range(seq, seq + 1)) filter (where seq <= $1),
-               count(*) filter (where seq <= $1) < $2 and (max(seq) > $1 or count(*) = (select count(*) from judged)),
-               count(*), coalesce(sum(pg_column_size(data)) filter (where verdict = 'ready') >= $3, false),
-               array_agg(seq) filter (where verdict = 'ready'), array_agg(hash) filter (where verdict = 'ready'),
-               array_agg(key) filter (where verdict = 'ready'), array_agg(data) filter (where verdict = 'ready'),
-               array_agg(headers) filter (where verdict = 'ready'), array_agg(created_at) filter (where verdict = 'ready'),
-               array_agg(seq) filter (where verdict = 'waiting'), array_agg(hash) filter (where verdict = 'waiting'),
-               array_agg(seq) filter (where verdict = 'blocked'), array_agg(hash) filter (where verdict = 'blocked')
-        from taken
+        select s.*, t.*
+        from (
+            select coalesce(max(seq) filter (where seq > $1), $1),
+                   case when count(*) filter (where seq > $1) < max(seq) - $1 then (
+                       select range_agg(int8range(previous + 1, seq))
+                       from (select seq, lag(seq, 1, $1) over (order by seq) as previous from seen where seq > $1) as s
+                       where seq > previous + 1)
+                   end,
+                   range_agg(int8range(seq, seq + 1)) filter (where seq <= $1),
+                   count(*) filter (where seq <= $1) < $2 and (max(seq) > $1 or count(*) = (select count(*) from looked)),
+                   count(*)
+            from seen) as s
+        cross join (
+            select coalesce(sum(pg_column_size(data)) filter (where verdict = 'ready') >= $3, false),
+                   array_agg(seq) filter (where verdict = 'ready'), array_agg(hash) filter (where verdict = 'ready'),
+                   array_agg(key) filter (where verdict = 'ready'), array_agg(data) filter (where verdict = 'ready'),
+                   array_agg(headers) filter (where verdict = 'ready'), array_agg(created_at) filter (where verdict = 'ready'),
+                   array_agg(seq) filter (where verdict = 'waiting'), array_agg(hash) filter (where verdict = 'waiting'),
+                   array_agg(seq) filter (where verdict = 'blocked'), array_agg(hash) filter (where verdict = 'blocked')
+            from taken) as t
         $sql$,
-        case when v_verdict = '' then 'when false then ''''' else v_verdict end,
+        case when v_verdict = '' then '''ready''' else format('case %s else ''ready'' end', v_verdict) end,
         -- Nothing fresh is looked at before all that is late, or a message could overtake a late one of its key.
         case when v_late is null then v_fresh else format('(%s) union all (%s) order by seq limit $2', v_late, v_fresh) end)
         into v_result

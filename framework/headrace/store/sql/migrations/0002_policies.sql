@@ -59,9 +59,14 @@ create table headrace.scheduled (
     stream_id   int not null references headrace.streams (id) on delete cascade,
     deliver_at  timestamptz not null,
     id          bigint generated always as identity,
-    key         text collate "C" not null,
-    data        json not null,
-    headers     json,
+    -- As in the streams' own tables, so that what can't be published is refused at once.
+    key         text collate "C" not null
+                constraint valid_key check (octet_length(key) <= 1024 and ('.' || key || '.') not like '%..%'
+                                       and (key not like '%*%' and key not like '%>%' or ('.' || key || '.') !~ '\.[*>]\.')),
+    data        json not null
+                constraint no_nul check (position('\u0000' in data::text) = 0 or data::text !~ '(^|[^\\])(\\\\)*\\u0000'),
+    headers     json
+                constraint headers_are_objects check (headers is null or json_typeof(headers) = 'object'),
     primary key (stream_id, deliver_at, id)
 );
 

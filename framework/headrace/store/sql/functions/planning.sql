@@ -1,0 +1,147 @@
+-- retention: segments made ahead, as wide as policy and pace want them.
+
+-- How many seqs a segment should have: a sixteenth of what the stream may hold, so that what is dropped at once is little. But no
+-- less than ten seconds of publishing, as far as that is not more than an eighth: making and dropping has its price, too.
+-- Measured on the newest segments: bytes of a message, and messages a second (`rate`). `again_in`: seconds in which, at this pace, a
+-- sixteenth of max_storage is published.
+create function headrace.wanted_width(
+    p_stream headrace.streams, p_drawn bigint, p_now timestamptz, out width bigint, out rate float8, out again_in float8
+) language plpgsql as $$
+declare
+    c_share    constant int := 16;
+    c_empty    constant int := 24576;       -- bytes of an empty segment
+    v_segment  headrace.segments;
+    v_ends     record;
+    v_since    timestamptz;
+    v_seqs     bigint := 0;
+    v_bytes    bigint := 0;
+    v_by_size  float8;
+    v_by_time  float8;
+begin
+    for v_segment in
+        select * from headrace.segments where stream_id = p_stream.id and lower <= p_drawn order by lower desc limit 3
+    loop
+        width := coalesce(width, v_segment.upper - v_segment.lower);
+        execute format('select (select seq from %1$s order by seq desc limit 1) as last,
+                               (select created_at from %1$s order by seq limit 1) as since', v_segment.relation) into v_ends;
+        continue when v_ends.last is null;
+        v_since := v_ends.since;
+        v_seqs := v_seqs + v_ends.last - v_segment.lower + 1;
+        v_bytes := v_bytes + greatest(pg_total_relation_size(v_segment.relation::regclass) - c_empty, 0);
+    end loop;
+    rate := 0;
+    if v_seqs < 100 then        -- nothing to go by: as it was laid out
+        width := coalesce(width, 100000);
+        return;
+    end if;
+    rate := v_seqs / greatest(extract(epoch from p_now - v_since), 1);
+    v_by_size := p_stream.max_storage::float8 / c_share * v_seqs / greatest(v_bytes, v_seqs);
+    again_in := v_by_size / rate;
+    v_by_time := least(rate * extract(epoch from p_stream.retain_up_to) / c_share,
+                       case when p_stream.retention = 'interest' then rate * 60 end);
+    width := least(greatest(coalesce(least(v_by_size, v_by_time), 1000000), rate * 10), v_by_size * 2, 10000000);
+    width := greatest(width, 1000);
+end $$;
+
+-- Have segments of the wanted width ahead of the sequence. Those that it has not reached, and that are too wide, are replaced.
+-- `again_in`: by then it should be looked at again, if it is known.
+--
+-- The one without a bound is reached only when nobody has come here for long. It becomes a segment with a bound, so that it can be
+-- dropped one day, while it is small: the server reads it whole for that, under the lock. A larger one stays the open segment for
+-- good, and is trimmed row by row.
+create function headrace.plan_segments(
+    p_stream int, p_patience int default 50, p_now timestamptz default clock_timestamp(),
+    out made int, out busy boolean, out again_in float8
+) language plpgsql set enable_seqscan = off as $$
+declare
+    c_small    constant bigint := 256 * 1024 * 1024;
+    v_stream   headrace.streams;
+    v_segment  headrace.segments;
+    v_wanted   record;
+    v_drawn    bigint;
+    v_from     bigint;      -- what is above is to be replaced
+    v_count    int;
+    v_found    boolean;
+begin
+    made := 0;
+    busy := false;
+    v_stream := headrace.tend(p_stream);
+    v_drawn := headrace.drawn(v_stream);
+    if v_stream.id is null or v_stream.one_message_per_key or v_drawn = 0 then
+        return;
+    end if;
+    v_wanted := headrace.wanted_width(v_stream, v_drawn, p_now);
+    again_in := v_wanted.again_in;
+    select min(lower) into v_from from headrace.segments
+        where stream_id = p_stream and lower > v_drawn and (upper is null or upper - lower > 2 * v_wanted.width);
+    if v_from is null then
+        select * into v_segment from headrace.segments where stream_id = p_stream and upper is null;
+        if pg_total_relation_size(v_segment.relation::regclass) > c_small then
+            return;
+        end if;
+    elsif v_from - 1 - v_drawn >= greatest(v_wanted.width, v_wanted.rate * 3) then
+        return;
+    end if;
+    if headrace.held_for_long(array[v_stream.relation]) then
+        busy := true;
+        return;
+    end if;
+
+    perform headrace.be_patient(p_patience);
+    execute format('lock table only %s in access exclusive mode', v_stream.relation);
+    v_drawn := headrace.drawn(v_stream);
+    if v_from is null then
+        v_from := v_drawn + 1;
+        execute format('alter table %s detach partition %s', v_stream.relation, v_segment.relation);
+        execute format('alter table %s attach partition %s for values from (%s) to (%s)',
+                       v_stream.relation, v_segment.relation, v_segment.lower, v_from);
+        update headrace.segments set upper = v_from where stream_id = p_stream and upper is null;
+    else
+        select min(lower) into v_from from headrace.segments where stream_id = p_stream and lower >= v_from and lower > v_drawn;
+        if v_from is null then
+            return;     -- the sequence was quicker
+        end if;
+    end if;
+    for v_segment in select * from headrace.segments where stream_id = p_stream and lower >= v_from loop
+        execute format('select exists (select from %s)', v_segment.relation) into v_found;
+        if v_found then
+            return;     -- somebody has written past the sequence, by hand
+        end if;
+    end loop;
+    for v_segment in delete from headrace.segments where stream_id = p_stream and lower >= v_from returning * loop
+        execute format('drop table %s', v_segment.relation);
+    end loop;
+    -- As many as will do for some seconds, in case they are small for the pace.
+    v_count := least(greatest(ceil(v_wanted.rate * 6 / v_wanted.width), 2), 16);
+    for i in 1 .. v_count - 1 loop
+        perform headrace.add_segment(p_stream, v_from, v_from + v_wanted.width);
+        v_from := v_from + v_wanted.width;
+    end loop;
+    perform headrace.lay_out(p_stream, v_from, v_wanted.width);
+    made := v_count + 3;
+exception when lock_not_available then
+    made := 0;
+    busy := true;
+end $$;
+
+-- Close the open segment before its time, when it alone is a large part of max_storage: draw the rest of its numbers. (The sequence
+-- is never set: that could take it back.) Returns how many it drew.
+create function headrace.close_early(p_stream int) returns int
+language plpgsql as $$
+declare
+    c_share    constant int := 4;
+    c_most     constant int := 200000;
+    v_stream   headrace.streams;
+    v_segment  headrace.segments;
+    v_drawn    bigint;
+begin
+    v_stream := headrace.tend(p_stream);
+    v_drawn := headrace.drawn(v_stream);
+    select * into v_segment from headrace.segments
+        where stream_id = v_stream.id and lower <= v_drawn and upper - 1 > v_drawn;
+    if not found or v_stream.max_storage is null
+       or pg_total_relation_size(v_segment.relation::regclass) <= v_stream.max_storage / c_share then
+        return 0;
+    end if;
+    return (select count(nextval(v_stream.sequence::regclass)) from generate_series(1, least(v_segment.upper - 1 - v_drawn, c_most)));
+end $$;

@@ -1,0 +1,187 @@
+-- retention: dropping segments, trimming rows, and refusing what there is no room for.
+
+-- Drop the closed segments that policy lets go of, from the oldest on. Consumers that are far behind are first moved over what
+-- goes, call by call, so that no call takes long.
+-- `more`: another call right away will do more. `busy`: somebody was in the table, and nothing was done.
+create function headrace.drop_segments(
+    p_stream int, p_patience int default 50, p_now timestamptz default clock_timestamp(),
+    out removed int, out missed bigint, out more boolean, out busy boolean
+) language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    c_most      constant int := 16;
+    c_look      constant int := 5000;
+    v_stream    headrace.streams;
+    v_segment   headrace.segments;
+    v_leaving   headrace.segments[] := '{}';
+    v_excess    bigint;
+    v_large     boolean[] := '{}';
+    v_upper     bigint;
+    v_reached   bigint;
+    v_drawn     bigint;
+    v_behind    int[];
+    v_consumer  int;
+    v_skimmed   record;
+begin
+    removed := 0; missed := 0; more := false; busy := false;
+    v_stream := headrace.tend(p_stream);
+    if v_stream.id is null or v_stream.one_message_per_key then
+        return;
+    end if;
+    v_drawn := headrace.drawn(v_stream);
+    v_excess := coalesce(headrace.storage(v_stream) - v_stream.max_storage, 0);
+    for v_segment in
+        select * from headrace.segments where stream_id = p_stream and upper - 1 <= v_drawn order by lower limit c_most
+    loop
+        exit when not headrace.is_removable(v_stream, v_segment, v_excess > 0, p_now);
+        v_leaving := v_leaving || v_segment;
+        v_large := v_large || (v_excess > 0);
+        v_excess := v_excess - pg_total_relation_size(v_segment.relation::regclass);
+    end loop;
+    if v_leaving = '{}' then
+        return;
+    elsif headrace.held_for_long(array(select relation from unnest(v_leaving)) || v_stream.relation) then
+        busy := true;
+        return;
+    end if;
+    more := cardinality(v_leaving) = c_most;
+
+    perform headrace.be_patient(p_patience);
+    v_upper := v_leaving[cardinality(v_leaving)].upper;
+    v_behind := headrace.lock_behind(p_stream, v_upper);
+    v_reached := v_upper - 1;
+    foreach v_consumer in array v_behind loop
+        v_skimmed := headrace.skim(v_stream, v_consumer, v_upper, c_look, p_now);
+        missed := missed + v_skimmed.missed;
+        v_reached := least(v_reached, v_skimmed.reached);
+    end loop;
+    if v_reached < v_upper - 1 then
+        more := true;
+        v_leaving := array(select s from unnest(v_leaving) as s where upper - 1 <= v_reached order by lower);
+        if v_leaving = '{}' then
+            return;
+        end if;
+        v_upper := v_leaving[cardinality(v_leaving)].upper;
+    end if;
+
+    execute format('lock table only %s in access exclusive mode', v_stream.relation);
+    for i in 1 .. cardinality(v_leaving) loop
+        if not headrace.is_removable(v_stream, v_leaving[i], v_large[i], p_now) then
+            raise lock_not_available;   -- something came in late, and must stay
+        end if;
+    end loop;
+    foreach v_consumer in array v_behind loop
+        missed := missed + headrace.leave_behind(v_stream, v_consumer, v_upper, null, p_now);
+    end loop;
+    foreach v_segment in array v_leaving loop
+        execute format('drop table %s', v_segment.relation);
+        delete from headrace.segments where stream_id = p_stream and lower = v_segment.lower;
+        removed := removed + 1;
+    end loop;
+exception when lock_not_available then
+    removed := 0; missed := 0; more := false; busy := true;
+end $$;
+
+-- Delete old messages row by row, from the lowest seq on: in the last open segment, once it is the only one, by age; with
+-- one_message_per_key by size, too. By `interest` alone nothing is deleted in an open segment.
+create function headrace.trim(
+    p_stream int, p_now timestamptz default clock_timestamp(), out removed int, out missed bigint, out more boolean
+) language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    c_most      constant int := 10000;
+    v_stream    headrace.streams;
+    v_table     text;
+    v_size      bigint;
+    v_large     bigint := 0;        -- how many must go because of the size
+    v_floor     bigint;
+    v_seqs      bigint[];
+    v_upper     bigint;
+    v_behind    int[];
+    v_consumer  int;
+begin
+    removed := 0; missed := 0; more := false;
+    v_stream := headrace.tend(p_stream);
+    v_table := v_stream.relation;
+    if v_stream.id is null then
+        return;
+    elsif v_stream.one_message_per_key then
+        v_size := headrace.storage(v_stream);
+        if v_size > v_stream.max_storage then
+            execute format('select ceil(count(*) * (1 - $1::float8 / $2)) from (select from %s limit 1000000) as m', v_table)
+                into v_large using v_stream.max_storage, v_size;
+        end if;
+        if v_stream.retention = 'interest' then
+            v_floor := coalesce(headrace.done_below(p_stream), 0);
+        end if;
+    else
+        select relation into v_table from (select * from headrace.segments where stream_id = p_stream order by lower limit 1) as s
+            where upper is null or upper - 1 > headrace.drawn(v_stream);
+        if not found or v_stream.retention = 'interest' then
+            return;
+        end if;
+    end if;
+    if v_large = 0 and v_stream.retain_up_to is null then
+        return;
+    end if;
+    execute format($sql$
+        with oldest as (
+            select seq, row_number() over (order by seq) <= $3 or coalesce(created_at < $4, false) as old,
+                   coalesce(created_at > $5, false) or coalesce(seq >= $6, false) as kept
+            from (select * from %s order by seq limit $1) as m
+        )
+        select array_agg(seq order by seq), max(seq) + 1 from oldest
+        where seq < coalesce((select min(seq) from oldest where kept or not old), $2)
+        $sql$, v_table)
+        into v_seqs, v_upper
+        using c_most, 9223372036854775807, v_large, p_now - v_stream.retain_up_to, p_now - v_stream.retain_at_least, v_floor;
+    if v_seqs is null then
+        return;
+    end if;
+
+    perform headrace.be_patient(1000);
+    more := cardinality(v_seqs) = c_most;
+    v_behind := headrace.lock_behind(p_stream, v_upper);
+    if v_stream.one_message_per_key then
+        -- A key whose row moves on just now is not missed: its next message comes.
+        execute format('select coalesce(array_agg(seq), ''{}'') from (
+                            select seq from %s where seq = any ($1) for update skip locked) as m', v_table)
+            into v_seqs using v_seqs;
+    end if;
+    foreach v_consumer in array v_behind loop
+        missed := missed + headrace.leave_behind(v_stream, v_consumer, v_upper, v_seqs, p_now);
+    end loop;
+    execute format('delete from %s where seq = any ($1)', v_table) using v_seqs;
+    get diagnostics removed = row_count;
+exception when lock_not_available then
+    removed := 0; missed := 0; more := false;
+end $$;
+
+-- Refuse publishing while the stream is larger than max_storage, and what is oldest may not go. Returns whether it does.
+create function headrace.judge_full(p_stream int, p_now timestamptz default clock_timestamp()) returns boolean
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_stream   headrace.streams;
+    v_segment  headrace.segments;
+    v_oldest   record;
+    v_full     boolean := false;
+begin
+    v_stream := headrace.tend(p_stream);
+    if v_stream.id is null then
+        return null;
+    elsif headrace.storage(v_stream) > v_stream.max_storage then
+        if v_stream.one_message_per_key then
+            execute format('select seq, created_at from %s order by seq limit 1', v_stream.relation) into v_oldest;
+            v_full := coalesce(v_oldest.created_at > p_now - v_stream.retain_at_least, false)
+                      or v_stream.retention = 'interest' and v_oldest.seq >= coalesce(headrace.done_below(p_stream), 0);
+        else
+            select * into v_segment from headrace.segments where stream_id = p_stream order by lower limit 1;
+            v_full := not headrace.is_removable(v_stream, v_segment, true, p_now);
+        end if;
+    end if;
+    -- It ends by itself when nobody comes to renew it.
+    if v_full and coalesce(v_stream.full_until < p_now + interval '10 seconds', true) then
+        update headrace.streams set full_until = p_now + interval '15 seconds' where id = p_stream;
+    elsif not v_full and v_stream.full_until is not null then
+        update headrace.streams set full_until = null where id = p_stream;
+    end if;
+    return v_full;
+end $$;

@@ -1,0 +1,51 @@
+-- Messages for later: published when they are due.
+
+-- Publish what is due, in the order of the times, and of the scheduling at one time. One at a time for each stream, until the commit,
+-- so that this is the order of their seqs, too. `due_in`: seconds until there is more to do, null when nothing is scheduled.
+create function headrace.move_scheduled(
+    p_stream int, p_now timestamptz default clock_timestamp(), out moved int, out due_in float8
+) language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_stream  headrace.streams;
+    v_due     record;
+begin
+    moved := 0;
+    select * into v_stream from headrace.streams where id = p_stream;
+    if not found then
+        return;
+    elsif not pg_try_advisory_xact_lock(1212498511, p_stream) then
+        due_in := 0.05;
+        return;
+    end if;
+    begin
+        with due as (
+            delete from headrace.scheduled where stream_id = p_stream and (deliver_at, id) in (
+                select deliver_at, id from headrace.scheduled
+                where stream_id = p_stream and deliver_at <= p_now order by deliver_at, id limit 1000)
+            returning *
+        )
+        select count(*) as count, array_agg(key order by deliver_at, id) as keys, array_agg(data order by deliver_at, id) as data,
+               array_agg(headers order by deliver_at, id) as headers
+            into v_due from due;
+        if v_due.count > 0 then
+            perform headrace.publish_many(v_stream.name, v_due.keys, v_due.data, v_due.headers);
+            moved := v_due.count;
+        end if;
+    exception
+        when sqlstate 'HR005' then      -- the stream is full
+            due_in := 1;
+            return;
+    end;
+    select greatest(extract(epoch from deliver_at - p_now), 0) into due_in from headrace.scheduled
+        where stream_id = p_stream and deliver_at < 'infinity' order by deliver_at limit 1;
+end $$;
+
+-- The streams for which something is scheduled, and in how many seconds it is due.
+create function headrace.next_scheduled(p_now timestamptz default clock_timestamp())
+returns table (stream_id int, stream text, due_in float8)
+language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+    select s.id, s.name, greatest(extract(epoch from d.deliver_at - p_now), 0)
+    from headrace.streams as s cross join lateral (
+        select deliver_at from headrace.scheduled
+        where scheduled.stream_id = s.id and deliver_at < 'infinity' order by deliver_at limit 1) as d
+$$;

@@ -1,0 +1,64 @@
+-- What else falls due: message ids to forget, tombstones to remove, tables to vacuum.
+
+-- Forget message ids that are older than the stream's dedupe_window. Returns how many.
+create function headrace.forget_ids(p_stream int, p_now timestamptz default clock_timestamp()) returns int
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_stream  headrace.streams;
+    v_count   int;
+begin
+    v_stream := headrace.tend(p_stream);
+    delete from headrace.message_ids where stream_id = v_stream.id and message_id in (
+        select message_id from headrace.message_ids
+        where stream_id = v_stream.id and published_at < p_now - v_stream.dedupe_window
+        order by published_at limit 10000 for update skip locked)
+      and published_at < p_now - v_stream.dedupe_window;
+    get diagnostics v_count = row_count;
+    return v_count;
+end $$;
+
+-- Remove keys that a null payload deletes, once every consumer is done with that. p_after: what has been looked through by an
+-- earlier call. `reached`: up to where it has looked through now.
+create function headrace.remove_tombstones(p_stream int, p_after bigint default 0, out removed int, out reached bigint)
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    c_look    constant int := 10000;
+    v_stream  headrace.streams;
+    v_end     bigint;
+    v_floor   bigint;
+    v_found   record;
+begin
+    removed := 0;
+    reached := p_after;
+    v_stream := headrace.tend(p_stream);
+    if v_stream.id is null or not (v_stream.one_message_per_key and v_stream.tombstones) then
+        return;
+    end if;
+    v_floor := headrace.done_below(p_stream);
+    if v_floor is null then     -- nobody reads it; but who is still publishing will commit below the end
+        execute format('select coalesce(max(seq), 0) from %s', v_stream.relation) into v_end;
+        v_floor := least(headrace.lowest_open(v_stream, v_end), v_end + 1);
+    end if;
+    if v_stream.retain_at_least is not null then
+        v_floor := least(v_floor, headrace.seq_at(v_stream.name, clock_timestamp() - v_stream.retain_at_least));
+    end if;
+    execute format('select count(*) as looked_at, max(seq) as last, array_agg(seq) filter (where json_typeof(data) = ''null'') as seqs
+                    from (select seq, data from %s where seq > $1 and seq < $2 order by seq limit $3) as m', v_stream.relation)
+        into v_found using p_after, v_floor, c_look;
+    if v_found.seqs is not null then
+        execute format('delete from %s where seq = any ($1)', v_stream.relation) using v_found.seqs;
+        get diagnostics removed = row_count;
+    end if;
+    reached := greatest(case when v_found.looked_at = c_look then v_found.last else v_floor - 1 end, 0);
+end $$;
+
+-- Tables whose rows are rewritten all the time, and of which more is dead than alive: they are vacuumed without waiting for the
+-- server's own round, which may come once a minute.
+create function headrace.bloated() returns table (relation text, dead bigint)
+language sql as $$
+    select pg_stat_clear_snapshot();
+    select r.relation, pg_stat_get_dead_tuples(r.relation::regclass)
+    from (select s.relation from headrace.streams as s where one_message_per_key
+          union all values ('headrace.scheduled'), ('headrace.message_ids')) as r(relation)
+    where pg_stat_get_dead_tuples(r.relation::regclass) > greatest(10000, pg_stat_get_live_tuples(r.relation::regclass))
+$$;
