@@ -67,7 +67,9 @@ async def test_policies_that_contradict_themselves_are_refused(app: App, wrong: 
         app.stream("kept", **wrong)
 
 
-@pytest.mark.parametrize("where", ["data.total > 10", {"field": "data.total", "op": ">", "value": 10}, field("total") > 10])
+@pytest.mark.parametrize(
+    "where", ["data.total > 10", {"field": "data.total", "op": ">", "value": 10}, field("total") > 10]
+)
 async def test_a_handler_is_given_what_its_condition_takes(app: App, where: Any) -> None:
     seen = Seen()
 
