@@ -19,7 +19,8 @@ from headrace.runtime.failures import nacked, rejected
 class Desk(Protocol):
     """Where outcomes are handed in; see `headrace.runtime.desk`."""
 
-    backoff: Backoff
+    @property
+    def backoff(self) -> Backoff: ...
 
     async def settle_now(self, message: Message, failure: Failure | None) -> None: ...
     async def extend_now(self, message: Message) -> None: ...

@@ -20,7 +20,10 @@ declare
     v_stream  headrace.streams;
     v_count   bigint;
 begin
-    v_stream := headrace.open_stream(p_stream);
+    select * into v_stream from headrace.streams where name = p_stream;
+    if not found or v_stream.full_until is not null then
+        v_stream := headrace.open_stream(p_stream);
+    end if;
     perform pg_current_xact_id();
     if p_message_ids is not null or p_deliver_at is not null then
         select c.count into v_count from headrace.publish_carefully(
@@ -50,7 +53,10 @@ declare
     v_stream  headrace.streams;
     v_seq     bigint;
 begin
-    v_stream := headrace.open_stream(p_stream);
+    select * into v_stream from headrace.streams where name = p_stream;
+    if not found or v_stream.full_until is not null then
+        v_stream := headrace.open_stream(p_stream);
+    end if;
     perform pg_current_xact_id();
     if p_message_id is not null or p_deliver_at is not null then
         select c.seqs[1] into v_seq from headrace.publish_carefully(
