@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from benchmarks.harness import Options
 from benchmarks.report import Result
+from benchmarks.suite.compaction import compaction
 from benchmarks.suite.drain import drain
 from benchmarks.suite.fanout import fanout
 from benchmarks.suite.filter import filter  # noqa: A004 - the word of the field
@@ -21,5 +22,19 @@ from benchmarks.suite.work import work
 
 SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
     benchmark.__name__: benchmark
-    for benchmark in (publish, lease, drain, work, hotkeys, latency, steady, fanout, filter, retention, pinned, memory)
+    for benchmark in (
+        publish,
+        lease,
+        drain,
+        work,
+        hotkeys,
+        latency,
+        steady,
+        fanout,
+        filter,
+        retention,
+        compaction,
+        pinned,
+        memory,
+    )
 }

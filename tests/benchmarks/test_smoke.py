@@ -63,9 +63,19 @@ def test_a_benchmark_says_what_it_measured_and_against_what(url: str, tmp_path: 
 def test_list_names_every_benchmark() -> None:
     listed = run("list")
     assert listed.returncode == 0
-    assert {"publish", "lease", "drain", "work", "hotkeys", "latency", "steady", "fanout", "retention", "pinned"} <= {
-        line.split()[0] for line in listed.stdout.splitlines()
-    }
+    assert {
+        "publish",
+        "lease",
+        "drain",
+        "work",
+        "hotkeys",
+        "latency",
+        "steady",
+        "fanout",
+        "retention",
+        "compaction",
+        "filter",
+    } <= {line.split()[0] for line in listed.stdout.splitlines()}
 
 
 def test_latency_has_its_percentiles(url: str, tmp_path: Path) -> None:
@@ -78,3 +88,15 @@ def test_retention_says_how_large_the_stream_was(url: str, tmp_path: Path) -> No
     result = measure(url, tmp_path / "result.json", "retention", "--seconds", "1", "--repeats", "1")
     assert 0 < result["size_min_mb"] <= result["size_max_mb"]
     assert min(result["removed"]) > 0
+
+
+def test_compaction_says_how_large_the_table_was(url: str, tmp_path: Path) -> None:
+    result = measure(url, tmp_path / "result.json", "compaction", "--messages", "20000", "--repeats", "1")
+    assert 0 < result["size_of_the_keys_mb"] <= result["size_max_mb"]
+
+
+def test_filter_says_how_long_a_lease_call_took_and_what_others_noticed(url: str, tmp_path: Path) -> None:
+    result = measure(url, tmp_path / "result.json", "filter", "--messages", "40000", "--repeats", "1")
+    assert 0 < result["p50_ms"] <= result["p99_ms"]
+    assert result["variants"].keys() == {"another_consumer_alone", "another_consumer_beside"}
+    assert result["positions_that_consumer_info_showed"]

@@ -30,49 +30,17 @@ create function headrace.scan(
 ) returns headrace.scanned
 language plpgsql as $$
 declare
-    v_segment  headrace.segments;
-    v_next     bigint;
-    v_result   headrace.scanned;
-begin
-    if p_stream.one_message_per_key then
-        return headrace.scan_table(p_consumer, p_stream, p_cursor, p_stream.relation, '', p_limit, p_look, p_bytes, p_busy, p_parked, p_blocked);
-    end if;
-    select * into v_segment from headrace.segments
-        where stream_id = p_stream.id and lower <= p_cursor.position + 1 order by lower desc limit 1;
-    if not found then
-        select * into v_segment from headrace.segments where stream_id = p_stream.id order by lower limit 1;
-    end if;
-    p_cursor.position := greatest(p_cursor.position, v_segment.lower - 1);      -- what was before it has been removed
-    v_result := headrace.scan_table(p_consumer, p_stream, p_cursor, v_segment.relation, '', p_limit, p_look, p_bytes, p_busy, p_parked, p_blocked);
-    if v_result.looked_at >= p_look or cardinality(v_result.seqs) >= p_limit or v_result.full_up
-       or v_segment.upper is null or coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0) < v_segment.upper then
-        return v_result;
-    end if;
-    select upper into v_next from headrace.segments where stream_id = p_stream.id and lower >= v_segment.upper order by lower limit 1;
-    if v_next is not null then
-        v_result := headrace.scan_table(p_consumer, p_stream, p_cursor, p_stream.relation, 'and seq < ' || v_next,
-                                        p_limit, p_look, p_bytes, p_busy, p_parked, p_blocked);
-        if v_result.position > p_cursor.position then
-            return v_result;
-        end if;
-    end if;
-    return headrace.scan_table(p_consumer, p_stream, p_cursor, p_stream.relation, '', p_limit, p_look, p_bytes, p_busy, p_parked, p_blocked);
-end $$;
-
--- p_relation, p_bound: where to look for fresh messages.
-create function headrace.scan_table(
-    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_relation text, p_bound text,
-    p_limit int, p_look int, p_bytes bigint, p_busy bigint[], p_parked boolean, p_blocked boolean
-) returns headrace.scanned
-language plpgsql as $$
-declare
-    v_fresh    text := format('select seq, key, data, headers, created_at, (%s) as wanted from %s where seq > $1 %s order by seq limit $2',
-                              p_consumer.condition, p_relation, p_bound);
-    v_late     text;
-    c_page     constant bigint := 8192;     -- what fits a page is not moved to the side table for large values
-    v_bounded  text;
-    v_verdict  text := '';
-    v_result   headrace.scanned;
+    c_page      constant bigint := 8192;    -- what fits a page is not moved to the side table for large values
+    v_relation  text := p_stream.relation;  -- where to look for fresh messages ...
+    v_bound     text := '';                 -- ... and how far
+    v_segment   headrace.segments;
+    v_next      bigint;
+    v_fresh     text;
+    v_late      text;
+    v_bounded   text;
+    v_verdict   text := '';
+    v_done      boolean;
+    v_result    headrace.scanned;
 begin
     if p_consumer.ordered and p_blocked then
         v_verdict := v_verdict || 'when exists (select from headrace.blocked as b
@@ -85,28 +53,6 @@ begin
         v_verdict := v_verdict || 'when exists (select from headrace.parked as p
                                                 where p.consumer_id = $4 and p.key_hash = hash and p.seq >= $6) then ''waiting'' ';
     end if;
-
-    if p_cursor.holes = '{}' and v_verdict = '' and p_consumer.condition = 'true' then
-        if p_limit * c_page < p_bytes and pg_relation_size((select reltoastrelid from pg_class where oid = p_relation::regclass)) = 0 then
-            v_bounded := format('from (%s) as m', v_fresh);
-        else
-            v_bounded := format('from (select *, coalesce(sum(pg_column_size(data)) over (
-                                          order by seq rows between unbounded preceding and 1 preceding), 0) as before
-                                       from (%s) as m) as m
-                                 where before < $3', v_fresh);
-        end if;
-        execute format($sql$
-            select coalesce(max(seq), $1), null, null, true, count(*), coalesce(sum(pg_column_size(data)) >= $3, false),
-                   array_agg(seq), array_agg(hashtextextended(key, 0)), array_agg(key), array_agg(data), array_agg(headers),
-                   array_agg(created_at), null, null, null, null
-            %s
-            $sql$, v_bounded)
-            into v_result using p_cursor.position, p_limit, p_bytes;
-        if v_result.looked_at = v_result.position - p_cursor.position then
-            return v_result;
-        end if;
-    end if;
-
     if p_cursor.holes <> '{}' then
         -- The bounds are said twice, the second time for the planner: only these segments.
         v_late := format('select m.* from unnest($7) as hole cross join lateral (
@@ -116,52 +62,99 @@ begin
                           order by m.seq limit $2',
                          p_consumer.condition, headrace.source(p_stream, lower(p_cursor.holes), upper(p_cursor.holes)));
     end if;
-    -- What is not wanted is not carried along: with a selective condition that is nearly all. `seen` ends where handing out did.
-    execute format($sql$
-        with looked as materialized (
-            select seq, wanted, case when wanted then key end as key, case when wanted then data end as data,
-                   case when wanted then headers end as headers, case when wanted then created_at end as created_at,
-                   case when wanted then hashtextextended(key, 0) end as hash
-            from (%2$s) as m
-        ), judged as (
-            select *, %1$s as verdict from looked where wanted
-        ), taken as materialized (
-            select * from (
-                select *, count(*) filter (where verdict = 'ready') over earlier as ready_before,
-                       coalesce(sum(pg_column_size(data)) filter (where verdict = 'ready') over earlier, 0) as bytes_before
-                from judged window earlier as (order by seq rows between unbounded preceding and 1 preceding)) as m
-            where ready_before < $8 and bytes_before < $3
-        ), reached as materialized (
-            select case when (select count(*) from taken) < (select count(*) from looked where wanted)
-                        then (select max(seq) from taken) else (select max(seq) from looked) end as seq
-        ), seen as (
-            select looked.seq from looked, reached where looked.seq <= reached.seq
-        )
-        select s.*, t.*
-        from (
-            select coalesce(max(seq) filter (where seq > $1), $1),
-                   case when count(*) filter (where seq > $1) < max(seq) - $1 then (
-                       select range_agg(int8range(previous + 1, seq))
-                       from (select seq, lag(seq, 1, $1) over (order by seq) as previous from seen where seq > $1) as s
-                       where seq > previous + 1)
-                   end,
-                   range_agg(int8range(seq, seq + 1)) filter (where seq <= $1),
-                   count(*) filter (where seq <= $1) < $2 and (max(seq) > $1 or count(*) = (select count(*) from looked)),
-                   count(*)
-            from seen) as s
-        cross join (
-            select coalesce(sum(pg_column_size(data)) filter (where verdict = 'ready') >= $3, false),
-                   array_agg(seq) filter (where verdict = 'ready'), array_agg(hash) filter (where verdict = 'ready'),
-                   array_agg(key) filter (where verdict = 'ready'), array_agg(data) filter (where verdict = 'ready'),
-                   array_agg(headers) filter (where verdict = 'ready'), array_agg(created_at) filter (where verdict = 'ready'),
-                   array_agg(seq) filter (where verdict = 'waiting'), array_agg(hash) filter (where verdict = 'waiting'),
-                   array_agg(seq) filter (where verdict = 'blocked'), array_agg(hash) filter (where verdict = 'blocked')
-            from taken) as t
-        $sql$,
-        case when v_verdict = '' then '''ready''' else format('case %s else ''ready'' end', v_verdict) end,
-        -- Nothing fresh is looked at before all that is late, or a message could overtake a late one of its key.
-        case when v_late is null then v_fresh else format('(%s) union all (%s) order by seq limit $2', v_late, v_fresh) end)
-        into v_result
-        using p_cursor.position, p_look, p_bytes, p_consumer.id, p_busy, p_cursor.parked_floor, p_cursor.holes, p_limit;
+    if not p_stream.one_message_per_key then
+        select * into v_segment from headrace.segments
+            where stream_id = p_stream.id and lower <= p_cursor.position + 1 order by lower desc limit 1;
+        if not found then
+            select * into v_segment from headrace.segments where stream_id = p_stream.id order by lower limit 1;
+        end if;
+        p_cursor.position := greatest(p_cursor.position, v_segment.lower - 1);      -- what was before it has been removed
+        v_relation := v_segment.relation;
+    end if;
+
+    loop
+        v_fresh := format('select seq, key, data, headers, created_at, (%s) as wanted from %s where seq > $1 %s order by seq limit $2',
+                          p_consumer.condition, v_relation, v_bound);
+        v_done := false;
+        if p_cursor.holes = '{}' and v_verdict = '' and p_consumer.condition = 'true' then
+            if p_limit * c_page < p_bytes and pg_relation_size((select reltoastrelid from pg_class where oid = v_relation::regclass)) = 0 then
+                v_bounded := format('from (%s) as m', v_fresh);
+            else
+                v_bounded := format('from (select *, coalesce(sum(pg_column_size(data)) over (
+                                              order by seq rows between unbounded preceding and 1 preceding), 0) as before
+                                           from (%s) as m) as m
+                                     where before < $3', v_fresh);
+            end if;
+            execute format($sql$
+                select coalesce(max(seq), $1), null, null, true, count(*), coalesce(sum(pg_column_size(data)) >= $3, false),
+                       array_agg(seq), array_agg(hashtextextended(key, 0)), array_agg(key), array_agg(data), array_agg(headers),
+                       array_agg(created_at), null, null, null, null
+                %s
+                $sql$, v_bounded)
+                into v_result using p_cursor.position, p_limit, p_bytes;
+            v_done := v_result.looked_at = v_result.position - p_cursor.position;
+        end if;
+        if not v_done then
+            -- What is not wanted is not carried along: with a selective condition that is nearly all. `seen` ends where handing out did.
+            execute format($sql$
+                with looked as materialized (
+                    select seq, wanted, case when wanted then key end as key, case when wanted then data end as data,
+                           case when wanted then headers end as headers, case when wanted then created_at end as created_at,
+                           case when wanted then hashtextextended(key, 0) end as hash
+                    from (%2$s) as m
+                ), judged as (
+                    select *, %1$s as verdict from looked where wanted
+                ), taken as materialized (
+                    select * from (
+                        select *, count(*) filter (where verdict = 'ready') over earlier as ready_before,
+                               coalesce(sum(pg_column_size(data)) filter (where verdict = 'ready') over earlier, 0) as bytes_before
+                        from judged window earlier as (order by seq rows between unbounded preceding and 1 preceding)) as m
+                    where ready_before < $8 and bytes_before < $3
+                ), reached as materialized (
+                    select case when (select count(*) from taken) < (select count(*) from looked where wanted)
+                                then (select max(seq) from taken) else (select max(seq) from looked) end as seq
+                ), seen as (
+                    select looked.seq from looked, reached where looked.seq <= reached.seq
+                )
+                select s.*, t.*
+                from (
+                    select coalesce(max(seq) filter (where seq > $1), $1),
+                           case when count(*) filter (where seq > $1) < max(seq) - $1 then (
+                               select range_agg(int8range(previous + 1, seq))
+                               from (select seq, lag(seq, 1, $1) over (order by seq) as previous from seen where seq > $1) as s
+                               where seq > previous + 1)
+                           end,
+                           range_agg(int8range(seq, seq + 1)) filter (where seq <= $1),
+                           count(*) filter (where seq <= $1) < $2 and (max(seq) > $1 or count(*) = (select count(*) from looked)),
+                           count(*)
+                    from seen) as s
+                cross join (
+                    select coalesce(sum(pg_column_size(data)) filter (where verdict = 'ready') >= $3, false),
+                           array_agg(seq) filter (where verdict = 'ready'), array_agg(hash) filter (where verdict = 'ready'),
+                           array_agg(key) filter (where verdict = 'ready'), array_agg(data) filter (where verdict = 'ready'),
+                           array_agg(headers) filter (where verdict = 'ready'), array_agg(created_at) filter (where verdict = 'ready'),
+                           array_agg(seq) filter (where verdict = 'waiting'), array_agg(hash) filter (where verdict = 'waiting'),
+                           array_agg(seq) filter (where verdict = 'blocked'), array_agg(hash) filter (where verdict = 'blocked')
+                    from taken) as t
+                $sql$,
+                case when v_verdict = '' then '''ready''' else format('case %s else ''ready'' end', v_verdict) end,
+                -- Nothing fresh is looked at before all that is late, or a message could overtake a late one of its key.
+                case when v_late is null then v_fresh else format('(%s) union all (%s) order by seq limit $2', v_late, v_fresh) end)
+                into v_result
+                using p_cursor.position, p_look, p_bytes, p_consumer.id, p_busy, p_cursor.parked_floor, p_cursor.holes, p_limit;
+        end if;
+
+        -- A single segment is enough as long as it has more, or nobody has drawn a seq beyond it.
+        if v_relation = v_segment.relation then
+            exit when v_result.looked_at >= p_look or cardinality(v_result.seqs) >= p_limit or v_result.full_up
+                      or v_segment.upper is null or coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0) < v_segment.upper;
+            select upper into v_next from headrace.segments where stream_id = p_stream.id and lower >= v_segment.upper order by lower limit 1;
+            v_bound := coalesce('and seq < ' || v_next, '');
+            v_relation := p_stream.relation;
+        else
+            exit when v_bound = '' or v_result.position > p_cursor.position;
+            v_bound := '';
+        end if;
+    end loop;
     return v_result;
 end $$;
