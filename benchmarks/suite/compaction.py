@@ -107,7 +107,7 @@ class _Updates:
         return size
 
     async def _check(self, newest: dict[str, str]) -> None:
-        rows = dict(await self._database.fetch(f"select key, data from {TABLE}"))
+        rows = {row["key"]: row["data"] for row in await self._database.fetch(f"select key, data from {TABLE}")}
         if len(rows) != KEYS or any(rows[key] != text for key, text in newest.items()):
             raise Wrong(f"The table holds {len(rows)} messages, and they are not the last of each key.")
         if max(self.sizes) > MOST * self.first_size:
