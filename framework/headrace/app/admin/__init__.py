@@ -1,0 +1,22 @@
+"""See and mend streams and consumers: what an operator does, from Python and from the command line."""
+
+from headrace.app.admin.by_hand import ByHand
+from headrace.app.admin.consumers import Consumers
+from headrace.app.admin.given import MOST
+from headrace.app.admin.streams import Streams
+
+__all__ = ["MOST", "Admin"]
+
+
+class Admin(Streams, Consumers, ByHand):
+    """Streams, consumers and messages, to be seen and mended. Get it as `app.admin`.
+
+    Args:
+        database: an open one.
+        judging: seconds that a call may take to judge messages by a condition. A regular expression may take forever on an
+            unlucky text; then the call raises `FilterTooSlow`, and has changed nothing.
+
+    Every method raises `UnknownStream` and `UnknownConsumer` for what isn't there, `InvalidInput` for what can't be, and
+    `StoreUnavailable`. `filter` is one key filter or several; `where` is a condition on the content: text, its JSON, or one
+    made with `field`. Times without a zone are taken as UTC.
+    """

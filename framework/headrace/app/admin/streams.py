@@ -1,0 +1,105 @@
+"""Streams and their messages: see, make, change, republish, delete."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from headrace import store
+from headrace.app.admin.base import Base
+from headrace.app.admin.given import (
+    Filter,
+    Where,
+    changed,
+    check_limit,
+    check_seq,
+    condition_of,
+    filters_of,
+    refuse_changes,
+    selection_of,
+)
+from headrace.model.keys import check_key
+from headrace.model.records import (
+    StoredMessage,
+    StreamInfo,
+)
+from headrace.model.specs import StreamSpec
+
+
+class Streams(Base):
+    """The calls about streams."""
+
+    async def streams(self) -> list[StreamInfo]:
+        """All streams, by name."""
+        return await store.streams(self._database)
+
+    async def stream(self, name: str) -> StreamInfo:
+        """One stream."""
+        return await store.stream(self._database, name)
+
+    async def create_stream(self, spec: StreamSpec | str) -> None:
+        """Create a stream; one that exists with these very settings is left as it is.
+
+        Raises:
+            InvalidInput: it exists with other settings, or the name can't be.
+        """
+        spec = StreamSpec(name=spec) if isinstance(spec, str) else spec
+        await store.create_stream(self._database, spec)
+        refuse_changes(_stream_spec(await self.stream(spec.name)), spec, f"The stream {spec.name!r}")
+
+    async def edit_stream(self, name: str, /, **changes: Any) -> StreamSpec:
+        """Change what a stream keeps. `changes` are settings of `StreamSpec`; durations may be text such as "30d".
+
+        Returns:
+            The settings as they are now. Raises `ConfigurationError` for those that contradict each other.
+        """
+        spec = changed(_stream_spec(await self.stream(name)), changes, fixed=("name",))
+        await store.edit_stream(self._database, spec)
+        return spec
+
+    async def delete_stream(self, name: str, *, force: bool = False) -> None:
+        """Delete a stream with its messages and its consumers; by `force` also if workers are at one of these.
+
+        Raises:
+            InUse: they are; or a publisher keeps its transaction open.
+        """
+        await store.delete_stream(self._database, name, force=force)
+
+    async def messages(
+        self, stream: str, *, filter: Filter = None, where: Where = None,  # noqa: A002 - the word of the field
+        start_seq: int | None = None, limit: int = 10, newest: bool = False,
+    ) -> list[StoredMessage]:  # fmt: skip
+        """Messages of a stream, in the order of seq: the first ones from `start_seq` on, or the `newest`; at most `limit`."""
+        filters, condition = filters_of(filter), condition_of(where)
+        check_seq("start_seq", start_seq)
+        check_limit(limit)
+        async with self._bounded(condition) as executor:
+            return await store.messages(
+                executor, stream, filters=filters, where=condition, start_seq=start_seq, limit=limit, newest=newest
+            )
+
+    async def message(self, stream: str, key: str) -> StoredMessage | None:
+        """The latest message of a key; None if there is none. Without `one_message_per_key` it is sought from the end back."""
+        check_key(key)
+        async with self._bounded(None) as executor:
+            return await store.latest(executor, stream, key)
+
+    async def republish(
+        self, stream: str, target: str, *, filter: Filter = None, where: Where = None,  # noqa: A002
+        start_seq: int | None = None, end_seq: int | None = None,
+        start_time: datetime | None = None, end_time: datetime | None = None, dry_run: bool = False,
+    ) -> int:  # fmt: skip
+        """Publish messages of a stream to another one, or to itself, in their order; all of them or none.
+
+        They are new messages there, with new seqs and the time of now. Bounds are inclusive. `dry_run` only counts what matches.
+
+        Returns:
+            How many were published.
+        """
+        selection = selection_of(filter, where, start_seq, end_seq, start_time, end_time)
+        async with self._bounded(selection.where) as executor:
+            return await store.republish(executor, stream, target, selection, dry_run=dry_run)
+
+
+def _stream_spec(info: StreamInfo) -> StreamSpec:
+    return StreamSpec(**{setting: getattr(info, setting) for setting in StreamSpec.__struct_fields__})
