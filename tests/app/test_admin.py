@@ -208,7 +208,7 @@ async def test_a_condition_that_takes_forever_is_ended_and_named(ship: Admin, da
 async def test_a_consumer_whose_condition_takes_forever_can_be_looked_at(
     admin: Admin, database: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.app.admin._INFO_LIMIT", 0.2)
+    monkeypatch.setattr("headrace.app.admin.consumers._INFO_LIMIT", 0.2)
     await admin.create_stream("orders")
     await admin.create_consumer(ConsumerSpec(stream="orders", name="ship", where=conditions.parse(SLOW)))
     await store.publish(database, "orders", "a", FOREVER)
