@@ -94,6 +94,18 @@ async def test_a_nacked_message_that_gave_way_is_not_delivered_again(
     assert await reader.count("parked") == 0
 
 
+async def test_a_delay_is_not_the_delay_of_a_newer_message_that_was_withheld(
+    database: store.Database, compacted: Compacted
+) -> None:
+    reader = await compacted()
+    await put(database, a=1)
+    first = await reader.lease("ann")
+    await put(database, a=2)
+    assert (await reader.lease("bob")).lease_id is None
+    await reader.nack(first, delay=60.0)
+    assert (await reader.lease("bob")).data == ["2"]
+
+
 async def test_a_lease_that_expired_gives_the_latest(database: store.Database, compacted: Compacted) -> None:
     reader = await compacted()
     await put(database, a=1)

@@ -57,6 +57,10 @@ begin
         where outcome = 'release'
            or outcome = 'retry' and (p_consumer.max_deliver = -1 or attempts < p_consumer.max_deliver)
         on conflict do nothing;
+    if p_stream.one_message_per_key then
+        -- What has given way to a newer message must not hold that up, which may be parked behind it.
+        perform headrace.forget_outdated(p_consumer.id, p_stream, p_hashes, (select min(seq) from unnest(p_seqs) as seq));
+    end if;
 
     select coalesce(bool_or(outcome in ('reject', 'invalid')
                             or outcome = 'retry' and p_consumer.max_deliver <> -1 and attempts >= p_consumer.max_deliver), false)
