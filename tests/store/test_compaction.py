@@ -106,6 +106,23 @@ async def test_a_delay_is_not_the_delay_of_a_newer_message_that_was_withheld(
     assert (await reader.lease("bob")).data == ["2"]
 
 
+async def test_an_update_that_commits_late_does_not_wait_for_the_one_it_took_the_place_of(
+    database: store.Database, compacted: Compacted, connect: Connect
+) -> None:
+    reader = await compacted()
+    await put(database, a=1)
+    first = await reader.lease()
+    late = await connect()
+    transaction = late.transaction()
+    await transaction.start()
+    await put(late, a=2)
+    await put(database, b=1)
+    await reader.nack(first, delay=60.0)
+    assert (await reader.lease()).keys == ["b"]
+    await transaction.commit()
+    assert (await reader.lease()).data == ["2"]
+
+
 async def test_a_lease_that_expired_gives_the_latest(database: store.Database, compacted: Compacted) -> None:
     reader = await compacted()
     await put(database, a=1)

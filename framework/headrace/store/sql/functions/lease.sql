@@ -120,7 +120,7 @@ begin
     if v_parked.blocked and v_parked.waiting > 0 and v_consumer.ordered then
         perform headrace.set_aside(p_consumer, v_cursor.parked_floor);
     end if;
-    if v_parked.waiting > 0 and v_consumer.ordered and v_cursor.holes <> '{}' then
+    if v_parked.waiting > 0 and v_consumer.ordered and v_cursor.holes <> '{}' and not v_stream.one_message_per_key then
         v_admitted := headrace.let_in(v_consumer, v_stream, v_cursor, p_look);
         v_cursor := v_admitted.cursor;
         v_parked.waiting := v_parked.waiting + v_admitted.count;
