@@ -102,7 +102,7 @@ begin
                            case when wanted then headers end as headers, case when wanted then created_at end as created_at,
                            case when wanted then hashtextextended(key, 0) end as hash
                     from (%2$s) as m
-                ), judged as (
+                ), judged as materialized (     -- once for each message; and PostgreSQL 15 can't plan it otherwise
                     select *, %1$s as verdict from looked where wanted
                 ), taken as materialized (
                     select * from (
