@@ -64,10 +64,7 @@ declare
     v_stream     headrace.streams;
     v_condition  text := headrace.condition(p_filters, p_where);
 begin
-    select * into v_stream from headrace.streams where name = p_stream;
-    if not found then
-        raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_stream);
-    end if;
+    v_stream := headrace.stream_named(p_stream);
     perform pg_advisory_xact_lock(1212498508, 0);
     select c.id, headrace.consumer_settings(c) into consumer_id, before
         from headrace.consumers c where c.stream_id = v_stream.id and c.name = p_name;

@@ -82,10 +82,7 @@ language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as 
 declare
     v_stream  headrace.streams;
 begin
-    select * into v_stream from headrace.streams where name = p_stream;
-    if not found then
-        raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_stream);
-    end if;
+    v_stream := headrace.stream_named(p_stream);
     return query execute format($sql$
         select * from (
             select seq, key, data, headers, created_at from %s
@@ -102,10 +99,7 @@ language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as 
 declare
     v_stream  headrace.streams;
 begin
-    select * into v_stream from headrace.streams where name = p_stream;
-    if not found then
-        raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_stream);
-    end if;
+    v_stream := headrace.stream_named(p_stream);
     return query execute format(
         'select seq, key, data, headers, created_at from %s where key = $1 order by seq desc limit 1', v_stream.relation) using p_key;
 end $$;

@@ -82,10 +82,7 @@ language plpgsql stable as $$
 declare
     v_stream  headrace.streams;
 begin
-    select * into v_stream from headrace.streams where name = p_name;
-    if not found then
-        raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_name);
-    end if;
+    v_stream := headrace.stream_named(p_name);
     if v_stream.full_until > clock_timestamp() then
         raise exception using errcode = 'HR005', message = format(
             'The stream %L holds its max_storage of %s, and what it holds must still be kept: publishing goes on by itself once something may go, or when max_storage is raised.',

@@ -131,12 +131,8 @@ declare
     v_bytes     bigint := 0;
     v_count     bigint := 0;
 begin
-    select * into v_stream from headrace.streams where name = p_stream;
-    if not found then
-        raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_stream);
-    elsif not exists (select from headrace.streams where name = p_target) then
-        raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_target);
-    end if;
+    v_stream := headrace.stream_named(p_stream);
+    perform headrace.stream_named(p_target);
     v_chosen := headrace.choose(v_stream, p_filters, p_where, p_from_seq, p_to_seq, p_from_time, p_to_time);
     v_messages := format('from %s where seq >= $1 and seq <= $2 and (%s)',
                          headrace.source(v_stream, v_chosen.first, v_chosen.last), v_chosen.clause);

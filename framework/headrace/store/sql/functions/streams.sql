@@ -63,16 +63,25 @@ begin
     return v_stream.id;
 end $$;
 
+create function headrace.stream_named(p_name text) returns headrace.streams
+language plpgsql stable as $$
+declare
+    v_stream  headrace.streams;
+begin
+    select * into v_stream from headrace.streams where name = p_name;
+    if not found then
+        raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_name);
+    end if;
+    return v_stream;
+end $$;
+
 -- Change what a stream keeps; settings that are not given stay.
 create function headrace.edit_stream(p_name text, p_settings json) returns void
 language plpgsql as $$
 declare
     v_stream  headrace.streams;
 begin
-    select * into v_stream from headrace.streams where name = p_name for update;
-    if not found then
-        raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_name);
-    end if;
+    v_stream := headrace.stream_named(p_name);
     if (p_settings ->> 'one_message_per_key')::boolean <> v_stream.one_message_per_key then
         raise exception using errcode = 'HR004', message = format(
             'one_message_per_key of the stream %L can''t be changed, its table is made for it: create another stream, and republish this one into it.', p_name);
