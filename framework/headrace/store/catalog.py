@@ -11,6 +11,7 @@ from headrace.model import conditions
 from headrace.model.errors import UnknownConsumer
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.store.database import Executor
+from headrace.store.peek import encoded
 
 
 class Declared(msgspec.Struct, frozen=True):
@@ -49,7 +50,7 @@ async def declare_consumer(executor: Executor, spec: ConsumerSpec) -> Declared:
         spec.stream,
         spec.name,
         spec.filters,
-        _where(spec),
+        encoded(spec.where),
         spec.ordered,
         timedelta(seconds=spec.ack_wait),
         spec.max_ack_pending,
@@ -65,13 +66,9 @@ async def declare_consumer(executor: Executor, spec: ConsumerSpec) -> Declared:
     return Declared(row["consumer_id"], before is None, _changes(before or {}, spec))
 
 
-def _where(spec: ConsumerSpec) -> str | None:
-    return None if spec.where is None else conditions.encode(spec.where)
-
-
 def _changes(before: dict[str, Any], spec: ConsumerSpec) -> dict[str, tuple[Any, Any]]:
     # By way of JSON and microseconds, since that is how the old ones were kept.
-    where = msgspec.json.decode(_where(spec) or "null")
+    where = msgspec.json.decode(encoded(spec.where) or "null")
     now = {**msgspec.json.decode(msgspec.json.encode(spec)), "ack_wait": round(spec.ack_wait, 6), "where": where}
     return {setting: (old, now[setting]) for setting, old in before.items() if old != now[setting]}
 
