@@ -80,8 +80,8 @@ async def test_what_is_published_inside_the_user_s_transaction_is_there_when_tha
 
     async with running(app), own_connection(dsn) as connection:
         async with connection.transaction():
-            assert await app.publish("orders", "a", 1, connection=connection) == 1
-            await app.publish_many("orders", [("a", 2)], connection=connection)
+            assert await app.publish("orders", "a", 1, tx=connection) == 1
+            await app.publish_many("orders", [("a", 2)], tx=connection)
             assert await stored(app) == []
         await seen.until(2)
         assert seen.notes == [1, 2]
@@ -98,7 +98,7 @@ async def test_what_is_published_inside_a_transaction_that_is_rolled_back_never_
     async with running(app), own_connection(dsn) as connection:
         transaction = connection.transaction()
         await transaction.start()
-        await app.publish("orders", "a", 1, connection=connection)
+        await app.publish("orders", "a", 1, tx=connection)
         await transaction.rollback()
         await app.publish("orders", "a", 2)
         await app.idle()
@@ -111,7 +111,7 @@ async def test_a_connection_of_one_s_own_is_enough(app: App, dsn: str) -> None:
     async with app:
         pass
     async with own_connection(dsn) as connection:
-        await app.publish("orders", "a", 1, connection=connection)
+        await app.publish("orders", "a", 1, tx=connection)
     async with app:
         assert len(await stored(app)) == 1
 
@@ -122,9 +122,9 @@ async def test_an_unknown_stream_is_said_and_not_created(app: App, dsn: str, own
     async with app, own_connection(dsn) as connection:
         given = connection if own else None
         with pytest.raises(UnknownStream, match="There is no stream 'oders': create it, or mend the name"):
-            await app.publish("oders", "a", 1, connection=given)
+            await app.publish("oders", "a", 1, tx=given)
         with pytest.raises(UnknownStream, match="There is no stream 'oders'"):
-            await app.publish_many("oders", [("a", 1)], connection=given)
+            await app.publish_many("oders", [("a", 1)], tx=given)
 
 
 BAD_KEYS: list[tuple[Any, str]] = [
@@ -145,10 +145,10 @@ async def test_a_bad_key_is_named_exactly(app: App, dsn: str, own: bool) -> None
         given = connection if own else None
         for key, said in BAD_KEYS:
             with pytest.raises(InvalidKey) as caught:
-                await app.publish("orders", key, 1, connection=given)
+                await app.publish("orders", key, 1, tx=given)
             assert said in str(caught.value)
             with pytest.raises(InvalidKey) as caught:
-                await app.publish_many("orders", [("good", 1), (key, 2), ("bad..too", 3)], connection=given)
+                await app.publish_many("orders", [("good", 1), (key, 2), ("bad..too", 3)], tx=given)
             assert said in str(caught.value)
         assert await stored(app) == []
 

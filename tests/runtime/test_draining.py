@@ -218,7 +218,7 @@ async def test_a_drain_waits_only_so_long_for_a_database_that_is_away(
     monkeypatch.setattr("headrace.runtime.drain.LAST_SETTLE", 0.1)
     app, gate = App(dsn), Gate()
 
-    async def away(*_: Any) -> None:
+    async def away(*_: Any, **__: Any) -> None:
         raise StoreUnavailable("away")
 
     @app.consumer("orders", concurrency=1)

@@ -271,9 +271,9 @@ async def test_acks_of_one_lease_are_told_by_its_id_alone(app: App, monkeypatch:
     told: list[Settlement] = []
     real = store.settle
 
-    async def settle(executor: store.Executor, consumer: int, settlement: Settlement) -> list[Lost]:
+    async def settle(executor: store.Executor, consumer: int, settlement: Settlement, **more: Any) -> list[Lost]:
         told.append(settlement)
-        return await real(executor, consumer, settlement)
+        return await real(executor, consumer, settlement, **more)
 
     monkeypatch.setattr(store, "settle", settle)
 
@@ -327,11 +327,11 @@ async def test_a_handler_goes_on_while_the_store_is_away_and_its_ack_arrives_aft
     refused = Seen()
     real = store.settle
 
-    async def settle(*args: Any) -> list[Lost]:
+    async def settle(*args: Any, **more: Any) -> list[Lost]:
         if away:
             refused.note(args)
             raise StoreUnavailable("away")
-        return await real(*args)
+        return await real(*args, **more)
 
     monkeypatch.setattr(store, "settle", settle)
     seen: list[int] = []

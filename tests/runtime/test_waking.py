@@ -59,7 +59,7 @@ async def test_a_consumer_at_rest_is_woken_when_a_transaction_that_published_com
     async with running(app):
         await at_rest(app)
         async with database.transaction() as connection:
-            await app.publish("orders", "a", 1, connection=connection)
+            await app.publish("orders", "a", 1, tx=connection)
             await app.idle()
             assert seen.notes == []
         await seen.until(1)

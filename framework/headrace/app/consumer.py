@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from headrace.model.conditions import Condition, parse
-from headrace.model.durations import Duration, seconds
+from headrace.model.durations import Duration, rate, seconds
 from headrace.model.errors import ConfigurationError
+from headrace.model.handling import Breaker, Handling, Runner, bounds
 from headrace.model.keys import check_filters
-from headrace.model.specs import Backoff, ConsumerSpec, DeliverPolicy, OnExhausted
+from headrace.model.specs import Backoff, ConsumerSpec
 from headrace.runtime.handler import Handler
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 
-MOST_ACTORS = 10_000
+DEFAULT_RUN = 100
+"""Messages of a key at a time, when group_by_key is given without batch."""
 
 
 class Consumer(msgspec.Struct, frozen=True):
-    """A handler and how it is to be run. `concurrency` is the least and the most actors; `timeout` is in seconds."""
+    """A consumer as declared: its settings in the store, its handler, and how this process runs that."""
 
     spec: ConsumerSpec
     handler: Handler
-    concurrency: tuple[int, int]
-    timeout: float | None
+    handling: Handling
 
 
 def define(
@@ -36,21 +36,29 @@ def define(
     *,
     filter: str | Sequence[str],  # noqa: A002 - the word of the field
     where: str | Mapping[str, Any] | Condition | None,
-    deliver_policy: DeliverPolicy,
-    start_seq: int | None,
-    start_time: datetime | None,
     name: str | None,
     concurrency: int | tuple[int, int],
-    max_deliver: int,
-    ack_wait: Duration,
-    max_ack_pending: int,
-    backoff: Backoff | Duration | Sequence[Duration] | None,
-    on_exhausted: OnExhausted,
-    ordered: bool,
     timeout: Duration | None,
+    ack_wait: Duration,
+    backoff: Backoff | Duration | Sequence[Duration] | None,
+    rate_limit: float | str | None,
+    batch: int | None,
+    batch_timeout: Duration,
+    group_by_key: bool,
+    runner: Runner | None,
+    breaker: Breaker | bool | int | None,
+    handling: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> Consumer:
-    """A consumer from the decorator's arguments. Raises `ConfigurationError` or `InvalidFilter`."""
-    handler = Handler(function)
+    """A consumer from the decorator's arguments. Raises `ConfigurationError` or `InvalidFilter`.
+
+    Args:
+        handling: further settings of `Handling`, taken as they are ...
+        settings: ... and of `ConsumerSpec`.
+    """
+    if group_by_key and batch is None:
+        batch = DEFAULT_RUN
+    handler = Handler(function, batch=batch is not None, transactional=bool(handling.get("transactional")))
     name = name or handler.name
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
@@ -61,37 +69,53 @@ def define(
         name=name,
         filters=check_filters(filter),
         where=None if where is None else parse(where),
-        deliver_policy=deliver_policy,
-        start_seq=start_seq,
-        start_time=start_time,
-        ordered=ordered,
         ack_wait=seconds(ack_wait, "ack_wait"),
-        max_ack_pending=max_ack_pending,
-        max_deliver=max_deliver,
         backoff=Backoff.of(backoff),
-        on_exhausted=on_exhausted,
+        **{**settings, **({} if rate_limit is None else {"rate_limit": rate(rate_limit)})},
     )
-    limit = None if timeout is None else seconds(timeout, "timeout")
-    if limit == 0:
-        raise ConfigurationError(f"timeout=0 of consumer {name!r} leaves no time at all: leave it out for no timeout.")
-    return Consumer(spec, handler, _bounds(concurrency, name), limit)
-
-
-def _bounds(concurrency: int | tuple[int, int], name: str) -> tuple[int, int]:
-    low, high = (concurrency, concurrency) if isinstance(concurrency, int) else _pair(concurrency, name)
-    if not 1 <= low <= high <= MOST_ACTORS:
-        raise ConfigurationError(
-            f"concurrency={concurrency!r} of consumer {name!r} must be a number from 1 to {MOST_ACTORS:,}, or two, the least"
-            " and the most, such as (1, 64)."
-        )
-    return low, high
-
-
-def _pair(concurrency: Any, name: str) -> tuple[int, int]:
     try:
-        low, high = concurrency
-        return int(low), int(high)
-    except (TypeError, ValueError):
+        return Consumer(
+            spec,
+            handler,
+            Handling(
+                concurrency=bounds(concurrency),
+                timeout=None if timeout is None else seconds(timeout, "timeout"),
+                batch=batch,
+                batch_timeout=seconds(batch_timeout, "batch_timeout"),
+                group_by_key=group_by_key,
+                runner=_runner(runner, handler),
+                breaker=Breaker.of(breaker),
+                **handling,
+            ),
+        )
+    except ConfigurationError as error:
+        raise ConfigurationError(f"Consumer {name!r}: {error}") from None
+
+
+def _runner(given: Runner | None, handler: Handler) -> Runner:
+    if given is None:
+        return "async" if handler.is_async else "thread"
+    if (given == "async") != handler.is_async:
         raise ConfigurationError(
-            f"concurrency={concurrency!r} of consumer {name!r} must be a number such as 16, or two, such as (1, 64)."
-        ) from None
+            f"runner={given!r} and {'async def' if handler.is_async else 'def'} don't go together: a coroutine function runs on the"
+            " event loop, a plain function in a thread or in a process."
+        )
+    return given
+
+
+def check_together(consumer: Consumer) -> None:
+    """Settings of both kinds that contradict each other. Raises `ConfigurationError`."""
+    spec, handling = consumer.spec, consumer.handling
+    if handling.batch is not None and handling.batch > spec.max_ack_pending:
+        raise ConfigurationError(
+            f"Consumer {spec.name!r}: batch={handling.batch} never fills with max_ack_pending={spec.max_ack_pending}: raise that."
+        )
+    if handling.key_concurrency is not None and spec.ordered:
+        raise ConfigurationError(
+            f"Consumer {spec.name!r}: key_concurrency={handling.key_concurrency} needs ordered=False: the messages of a key are handled"
+            " in order, one at a time."
+        )
+    if handling.group_by_key and not spec.ordered:
+        raise ConfigurationError(
+            f"Consumer {spec.name!r}: group_by_key needs the order of keys: leave out ordered=False."
+        )

@@ -12,6 +12,7 @@ from headrace import store
 from headrace.app.consumer import Consumer
 from headrace.runtime.janitor import Janitor
 from headrace.runtime.pipeline import Pipeline
+from headrace.runtime.shared import Shared
 from headrace.runtime.weather import Weather, keep_going
 
 logger = logging.getLogger("headrace")
@@ -20,10 +21,10 @@ logger = logging.getLogger("headrace")
 class Service:
     """Runs consumers on an open database until it is stopped, and drains them."""
 
-    def __init__(self, database: store.Database, consumers: Sequence[Consumer], shutdown_timeout: float) -> None:
-        self._database = database
+    def __init__(self, consumers: Sequence[Consumer], shared: Shared) -> None:
+        self._database = database = shared.database
         self._consumers = consumers
-        self._shutdown_timeout = shutdown_timeout
+        self._shared = shared
         self._pipelines: list[Pipeline] = []
         self._janitor = Janitor(database, self.published)
         self._stopping = anyio.Event()
@@ -40,10 +41,7 @@ class Service:
                 logger.info("consumer %s of %s: %s changed from %r to %r", spec.name, spec.stream, setting, before, now)
             if declared.new:
                 logger.info("consumer %s of %s: new, from the start of the stream", spec.name, spec.stream)
-            pipeline = Pipeline(
-                self._database, declared.id, spec, consumer.handler,
-                consumer.concurrency, consumer.timeout, self._shutdown_timeout,
-            )  # fmt: skip
+            pipeline = Pipeline(declared.id, spec, consumer.handler, consumer.handling, self._shared)
             self._pipelines.append(pipeline)
             self._by_stream.setdefault(stream_id, []).append(pipeline)
             self._by_name.setdefault(spec.stream, []).append(pipeline)

@@ -18,7 +18,7 @@ DEAF = 0.1
 
 
 class Demand:
-    """How much work a consumer wants to have at hand: what it does in a tenth of a second, and twice its actors at least."""
+    """How much work a consumer wants to have at hand: what it does in a tenth of a second, and twice what can be in work at least."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit  # never more than may be unsettled at all
@@ -28,8 +28,8 @@ class Demand:
         self._at: float | None = None
         self._done = 0
 
-    def observe(self, now: float, done: int, actors: int) -> None:
-        """`done` messages have been finished since the start, by now `actors` actors. Call it before each `want`."""
+    def observe(self, now: float, done: int, appetite: int) -> None:
+        """`done` messages have been finished since the start; `appetite` can be in work at a time. Call it before each `want`."""
         if self._at is None:
             self._at, self._done = now, done
         elif now - self._at >= SPAN / 4:
@@ -38,7 +38,7 @@ class Demand:
             self._rate = max(rate, self._rate * 0.8 + rate * 0.2)
             self._at, self._done = now, done
         fits = HOLD / self._size if self._size else self.limit
-        self.target = max(1, int(min(self.limit, fits, max(2 * actors, self._rate * SPAN))))
+        self.target = max(1, int(min(self.limit, fits, max(2 * appetite, self._rate * SPAN))))
 
     def weigh(self, payloads: list[str]) -> None:
         """Messages with these payloads have come."""

@@ -43,3 +43,19 @@ def when(delay: Duration | None, at: datetime | None) -> datetime | None:
         except OverflowError:
             raise ConfigurationError(f"delay={delay!r} ends after the year 9999.") from None
     return at if at is None or at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+def rate(given: float | str | None) -> float | None:
+    """Messages a second: a number, or text such as "100/s", "6000/m" or "1000/h". Raises `ConfigurationError`."""
+    if given is None:
+        return None
+    try:
+        count, _, per = given.partition("/") if isinstance(given, str) else (given, "", "")
+        value = float(count) / (seconds(f"1{per.strip()}", "rate_limit") if per else 1.0)
+    except (ValueError, ZeroDivisionError) as error:
+        raise ConfigurationError(
+            f"rate_limit={given!r} must be messages a second, or text such as '100/s' or '500/m'."
+        ) from error
+    if not 0 < value <= 1e6:
+        raise ConfigurationError(f"rate_limit={given!r} must be more than 0 and at most 1,000,000 a second.")
+    return value

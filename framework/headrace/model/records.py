@@ -27,6 +27,8 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     due_in: float | None
     version: int = 0
     """Of the consumer's settings: it rises when they change."""
+    crashes: list[int] | None = None
+    """How often each was held by a worker that died, as `headrace.expire` counts it; None when none was."""
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False):

@@ -1,39 +1,28 @@
-"""The actors: each takes a ready lane, runs its messages in turn, and takes the next. No task is made per message."""
+"""The actors: each takes a ready lane, works on it, and takes the next. No task is made per message."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Protocol
 
 import anyio
 import anyio.abc
-import anyio.lowlevel
-import msgspec
 
 from headrace.flow.lanes import Lane, Lanes
-from headrace.model.outcomes import RELEASE, Failure, Reject, Retry
-from headrace.runtime.desk import Desk
-from headrace.runtime.failure_log import FailureLog
-from headrace.runtime.failures import failure_of, invalid, timed_out
-from headrace.runtime.handler import Handler
+from headrace.runtime.bench import NEVER, Bench, at_work
 from headrace.runtime.message import Message
-from headrace.runtime.wiring import Clock
-
-STRETCH = 64
-"""Messages after which an actor lets others have the event loop, if its handler never waited."""
-
-NEVER = float("inf")
 
 
-class Bench:
-    """An actor's place at work: the message it is on, and until when it may be."""
+class Work(Protocol):
+    """What an actor does with a lane: `singles` or `batches`."""
 
-    __slots__ = ("overdue", "scope", "until")
+    @property
+    def unit(self) -> int:
+        """How many messages it takes at a time, at most."""
 
-    def __init__(self) -> None:
-        self.until = NEVER
-        self.overdue = False
-        self.scope = anyio.CancelScope()
+    async def run(self, lane: Lane[Message], bench: Bench) -> bool:
+        """Work on the lane; returns whether that is done, or must be gone on with at a fresh bench after a timeout."""
 
 
 class Actors:
@@ -45,15 +34,10 @@ class Actors:
         busy: how many work on a lane.
     """
 
-    def __init__(
-        self, handler: Handler, timeout: float | None, lanes: Lanes[Message], desk: Desk, clock: Clock
-    ) -> None:
-        self._handler = handler
-        self._timeout = timeout
+    def __init__(self, work: Work, lanes: Lanes[Message], *, timed: bool) -> None:
+        self._work = work
         self._lanes = lanes
-        self._desk = desk
-        self._clock = clock
-        self._log = FailureLog(clock)
+        self._timed = timed
         self._idle: deque[anyio.Event] = deque()
         self._benches: set[Bench] = set()
         self._group: anyio.abc.TaskGroup | None = None
@@ -61,6 +45,11 @@ class Actors:
         self.target = 0
         self.count = 0
         self.busy = 0
+
+    @property
+    def appetite(self) -> int:
+        """How many messages they can work on at a time."""
+        return self.target * self._work.unit
 
     async def run(self, first: int) -> None:
         """Run actors, `first` many to begin with, until `finish` and the end of what they do."""
@@ -110,16 +99,19 @@ class Actors:
             self._idle.popleft().set()
 
     async def _actor(self) -> None:
-        work = self._work if self._timeout is None else self._work_timed
+        bench = Bench()
+        at_work.set(bench)
+        work = self._work_timed if self._timed else self._work.run
         try:
             while self.count <= self.target:
                 lane = self._lanes.take()
                 if lane is not None:
                     self.busy += 1
                     try:
-                        await work(lane)
+                        await work(lane, bench)
                     finally:
                         self.busy -= 1
+                        bench.delivery = None
                 else:
                     event = anyio.Event()
                     self._idle.append(event)
@@ -127,94 +119,21 @@ class Actors:
         finally:
             self.count -= 1
 
-    async def _work(self, lane: Lane[Message], bench: Bench | None = None) -> None:
-        """Run a lane until it is dry, or until the bench is spent. This is what happens once per message."""
-        next_message, clock = self._lanes.next, self._clock
-        decode, call, ack = self._handler.decode, self._handler.call, self._desk.ack
-        stretch = 0
-        while (message := next_message(lane)) is not None:
-            if message.lease.deadline <= clock():
-                self._desk.give_up(message)
-                continue
-            try:
-                payload = message._payload = decode(message.raw)
-            except Exception as error:
-                self._undecodable(message, error)
-                continue
-            if bench is not None:
-                bench.until = clock() + (self._timeout or NEVER)
-            try:
-                result = await call(payload, message)
-            except Exception as error:
-                self._failed(message, error)
-            except BaseException as error:
-                if not _from_within(error):
-                    self._stopped(message, bench)
-                    raise
-                self._failed(message, error)
-            else:
-                if bench is not None and bench.overdue:
-                    self._stopped(message, bench)
-                elif result is not None and isinstance(result, (Retry, Reject)):
-                    self._failed(message, result)
-                elif not message.settled:
-                    message.settled = True
-                    ack(message)
-            if bench is not None:
-                if bench.overdue:
-                    return
-                bench.until = NEVER
-            stretch += 1
-            if stretch >= STRETCH:
-                stretch = 0
-                await anyio.lowlevel.checkpoint()
+    async def _work_timed(self, lane: Lane[Message], bench: Bench) -> None:
+        """Work on a lane with a timeout. The scope belongs to the bench: one per message would cost more than all the rest.
 
-    async def _work_timed(self, lane: Lane[Message]) -> None:
-        """Run a lane with a timeout. The scope belongs to the actor: one per message would cost more than all the rest.
-
-        A timeout spends it, and then the lane goes on at another bench.
+        A timeout spends it, and then the lane goes on with a fresh one.
         """
-        dry = False
-        while not dry:
-            bench = Bench()
-            self._benches.add(bench)
-            try:
+        done = False
+        self._benches.add(bench)
+        try:
+            while not done:
+                bench.clear()
                 with bench.scope:
-                    await self._work(lane, bench)
-                dry = not bench.overdue
-            finally:
-                self._benches.discard(bench)
-
-    def _undecodable(self, message: Message, error: Exception) -> None:
-        if isinstance(error, (msgspec.MsgspecError, UnicodeError, RecursionError)):
-            self._settle(message, invalid(error))
-        else:  # from code of the user's that a type runs when it is made, such as __post_init__
-            self._failed(message, error)
-
-    def _failed(self, message: Message, error: BaseException) -> None:
-        self._settle(message, failure_of(error, message.attempt, self._desk.backoff))
-
-    def _stopped(self, message: Message, bench: Bench | None) -> None:
-        """The handler was cancelled: by a timeout, or by the end of the drain, and then that is not the message's fault."""
-        if bench is not None and bench.overdue:
-            assert self._timeout is not None
-            backoff, is_async = self._desk.backoff, self._handler.is_async
-            self._settle(message, timed_out(self._timeout, message.attempt, backoff, is_async=is_async))
-        else:
-            self._settle(message, RELEASE)
-
-    def _settle(self, message: Message, failure: Failure) -> None:
-        if not message.settled:
-            message.settled = True
-            self._desk.fail(message, failure)
-            if failure.kind != "release":
-                self._log.tell(message, failure)
+                    done = await self._work.run(lane, bench)
+        finally:
+            self._benches.discard(bench)
 
     def statistics(self) -> dict[str, int]:
         """Actors there are, should be, and that are busy."""
         return {"actors": self.count, "target": self.target, "busy": self.busy}
-
-
-def _from_within(error: BaseException) -> bool:
-    """Whether it is a cancellation that nobody asked of us: the handler waited for something else that was cancelled."""
-    return isinstance(error, anyio.get_cancelled_exc_class()) and anyio.current_effective_deadline() > -NEVER

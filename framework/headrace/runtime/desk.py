@@ -14,6 +14,7 @@ from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import RELEASE, Failure
 from headrace.model.specs import Backoff
 from headrace.runtime.message import Message
+from headrace.runtime.publisher import Publisher
 from headrace.runtime.settings import Settings
 from headrace.runtime.wiring import Clock, Keeping, Settling
 
@@ -21,7 +22,10 @@ from headrace.runtime.wiring import Clock, Keeping, Settling
 class Desk:
     """Hands outcomes to custody, keeps lanes and custody in step, and tells the settler when there is news."""
 
-    def __init__(self, lanes: Lanes[Message], custody: Custody[Message], settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self, lanes: Lanes[Message], custody: Custody[Message], settings: Settings, publisher: Publisher, clock: Clock
+    ) -> None:
+        self.publisher = publisher
         self._settings = settings
         self._lanes = lanes
         self._custody = custody

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import traceback
 
-from headrace.model.outcomes import Failure, Reject, Retry
+from headrace.model.errors import LeaseLost
+from headrace.model.outcomes import RELEASE, Failure, Reject, Retry
 from headrace.model.specs import Backoff
 
 MAX_ERROR = 2_000
@@ -18,6 +19,8 @@ MAX_DELAY = 10 * 366 * 86_400.0
 
 def failure_of(error: BaseException, attempt: int, backoff: Backoff) -> Failure:
     """What an exception of a handler, or a `Retry` or `Reject` that it returned, means for its message."""
+    if isinstance(error, LeaseLost):
+        return RELEASE  # whatever became of it, it is no longer ours to say
     text, trace = describe(error)
     if isinstance(error, Reject):
         return Failure("reject", None, text, trace)
@@ -39,9 +42,9 @@ def invalid(error: Exception) -> Failure:
     return Failure("invalid", None, _storable(f"The payload does not fit: {error}", MAX_ERROR))
 
 
-def timed_out(seconds: float, attempt: int, backoff: Backoff, *, is_async: bool) -> Failure:
+def timed_out(seconds: float, attempt: int, backoff: Backoff, *, stoppable: bool) -> Failure:
     """The failure of a handler that took longer than its timeout."""
-    note = "" if is_async else " (a sync handler can't be interrupted; this was noticed when it returned)"
+    note = "" if stoppable else " (a sync handler can't be interrupted; this was noticed when it returned)"
     return _retry(None, attempt, backoff, f"The handler took longer than its timeout of {seconds:g} s{note}.")
 
 

@@ -18,7 +18,7 @@ from headrace.runtime.desk import Desk
 from headrace.runtime.message import Message
 from headrace.runtime.settings import Settings
 from headrace.runtime.weather import Weather
-from headrace.runtime.wiring import Acting, Clock, Settling
+from headrace.runtime.wiring import Acting, Settling, Time
 
 logger = logging.getLogger("headrace")
 
@@ -42,7 +42,7 @@ class Fetcher:
 
     def __init__(
         self, database: store.Database, consumer: int, settings: Settings, owner: UUID,
-        lanes: Lanes[Message], custody: Custody[Message], desk: Desk, actors: Acting, settler: Settling, clock: Clock,
+        lanes: Lanes[Message], custody: Custody[Message], desk: Desk, actors: Acting, settler: Settling, time: Time,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
@@ -53,7 +53,8 @@ class Fetcher:
         self._desk = desk
         self._actors = actors
         self._settler = settler
-        self._clock = clock
+        self._clock = time.clock
+        self._now = time.now
         self._demand = Demand(settings.spec.max_ack_pending)
         self._poll = Poll()
         self._look = Look()
@@ -116,7 +117,7 @@ class Fetcher:
 
     def _want(self) -> int:
         self._room = anyio.Event()
-        self._demand.observe(self._clock(), self._custody.acked, self._actors.target)
+        self._demand.observe(self._clock(), self._custody.acked, self._actors.appetite)
         self._lanes.low_water = self._demand.target // 2
         return min(self._demand.want(self._lanes.waiting), self._settings.spec.max_ack_pending - self._custody.held)
 
@@ -141,10 +142,11 @@ class Fetcher:
     async def _call(self, want: int) -> Batch:
         where = self._settings.spec.where
         if where is None:
-            return await store.lease(self._database, self._consumer, self._owner, want)
+            return await store.lease(self._database, self._consumer, self._owner, want, now=self._now())
         batch = await store.lease(
-            self._database, self._consumer, self._owner, want, look=self._look.limit, judging=JUDGING
-        )
+            self._database, self._consumer, self._owner, want,
+            look=self._look.limit, judging=JUDGING, now=self._now(),
+        )  # fmt: skip
         self._look.took(self._clock() - self._called_at, batch.looked_at)
         return batch
 
@@ -164,13 +166,17 @@ class Fetcher:
         self.leased += size
         self._demand.weigh(batch.data)
         stream, consumer, desk = self._settings.spec.stream, self._settings.spec.name, self._desk
-        refused = self._lanes.add(
+        messages = [
             Message(stream, consumer, key, seq, attempt, created_at, data, headers, lease, lane, desk)
             for key, seq, attempt, created_at, data, headers, lane in zip(
                 batch.keys, batch.seqs, batch.attempts or repeat(1), batch.created_at, batch.data, batch.headers,
                 batch.keys if self._settings.spec.ordered else batch.seqs, strict=False,
             )
-        )  # fmt: skip
+        ]  # fmt: skip
+        if batch.crashes is not None:
+            for message, crashes in zip(messages, batch.crashes, strict=True):
+                message.crashes = crashes
+        refused = self._lanes.add(messages)
         self._actors.wake()
         if refused:
             # Another call before the store has these back could bring what comes after them.

@@ -1,36 +1,59 @@
-"""The user's function, made callable with a message: what it takes, and how its payload is decoded."""
+"""The user's function, understood: what it takes, in which order, and how its payload is decoded.
+
+What a parameter takes follows from its annotation, whatever its place:
+
+    Message      the message                       Batch         the batch, of a batch handler
+    Transaction  of a transactional handler        Depends[T]    a dependency
+    anything else, once: the payload, decoded into that type; of a batch handler `list[Order]`, decoded one by one
+"""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import types
 import typing
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
-import anyio
-import anyio.to_thread
 import msgspec
 
 from headrace.model.errors import ConfigurationError
+from headrace.runtime.batch import Batch
+from headrace.runtime.dependencies import dependency_of
 from headrace.runtime.message import Message
+from headrace.runtime.transaction import Transaction
 
 Decode = Callable[[str], Any]
-Call = Callable[[Any, Message], Awaitable[Any]]
+Role = Literal["payload", "delivery", "transaction", "dependency"]
+
+_ROLES: dict[type, Role] = {Message: "delivery", Batch: "delivery", Transaction: "transaction"}
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """A parameter of a handler. `takes`: the type, of a payload or a dependency."""
+
+    name: str
+    role: Role
+    takes: Any
+    by_name: bool
 
 
 class Handler:
-    """A handler, ready to run.
+    """A handler, ready to be run.
 
     Attributes:
         name: the function's name.
         decode: from JSON text to the annotated type; raises `msgspec.MsgspecError` when it doesn't fit.
-        call: run it with (payload, message).
-        is_async: whether it runs on the event loop, or in a thread.
+        is_async: whether it is a coroutine function.
+        dependencies: what else it takes, by the parameter's name.
+        apply: the function, called with (payload, delivery) in the order of its own parameters, and with its dependencies by name.
+
+    Args:
+        batch: whether it takes many messages at a time.
+        transactional: whether it runs in a transaction.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, batch: bool = False, transactional: bool = False) -> None:
         if not callable(function):
             raise ConfigurationError(f"A handler is a function, not {type(function).__name__}.")
         self.function = function
@@ -38,75 +61,119 @@ class Handler:
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
         )
-        payload, wants_payload, wants_message = _signature(function, self.name)
-        self.decode: Decode = _decoder(payload, self.name)
-        self._order = (wants_payload, wants_message)
-        self.limiter: anyio.CapacityLimiter | None = None
-        self.call: Call = self._async_call() if self.is_async else self._thread_call()
+        self.batch = batch
+        self.parameters = _parameters(function, self.name)
+        self._check(transactional)
+        payload = next((p.takes for p in self.parameters if p.role == "payload"), Any)
+        self.decode: Decode = _decoder(_item(payload, self.name) if batch else payload, self.name)
+        self.dependencies: Mapping[str, Any] = {p.name: p.takes for p in self.parameters if p.role == "dependency"}
+        self.apply: Callable[..., Any] = self._applied()
 
-    def _async_call(self) -> Call:
+    def _check(self, transactional: bool) -> None:
+        delivers, wrong = (Batch, Message) if self.batch else (Message, Batch)
+        for parameter in self.parameters:
+            if parameter.role == "delivery" and _is(parameter.takes, wrong):
+                raise ConfigurationError(
+                    f"The handler {self.name!r} takes a {wrong.__name__} ({parameter.name!r}), and is given a {delivers.__name__}:"
+                    f" {'leave batch=… out' if self.batch else 'say batch=100'}, or take a {delivers.__name__}."
+                )
+            if parameter.role == "transaction" and not transactional:
+                raise ConfigurationError(
+                    f"The handler {self.name!r} takes a Transaction ({parameter.name!r}): say transactional=True."
+                )
+
+    def _applied(self) -> Callable[..., Any]:
+        """The quick ways for the usual orders, and one for all others."""
         function = self.function
-        match self._order:
-            case ("payload", "message"):
+        match [(p.role, p.by_name) for p in self.parameters]:
+            case [("payload", False), ("delivery", False)]:
                 return function
-            case ("message", "payload"):
-                return lambda payload, message: function(message, payload)
-            case ("payload", None):
-                return lambda payload, _message: function(payload)
-            case (None, "message"):
-                return lambda _payload, message: function(message)
-            case _:
-                return lambda _payload, _message: function()
+            case [("delivery", False), ("payload", False)]:
+                return lambda payload, delivery: function(delivery, payload)
+            case [("payload", False)]:
+                return lambda payload, _delivery: function(payload)
+            case [("delivery", False)]:
+                return lambda _payload, delivery: function(delivery)
+            case []:
+                return lambda _payload, _delivery: function()
+        return self._apply_any
 
-    def _thread_call(self) -> Call:
-        ordered = self._async_call()
+    def _apply_any(self, payload: Any, delivery: Any, **dependencies: Any) -> Any:
+        given, named = [], {}
+        for parameter in self.parameters:
+            match parameter.role:
+                case "payload":
+                    value = payload
+                case "delivery":
+                    value = delivery
+                case "transaction":
+                    value = delivery.transaction
+                case "dependency":
+                    value = dependencies[parameter.name]
+            if parameter.by_name:
+                named[parameter.name] = value
+            else:
+                given.append(value)
+        return self.function(*given, **named)
 
-        async def in_thread(payload: Any, message: Message) -> Any:
-            # A thread can't be stopped, so it is waited for: a message must not run twice at a time.
-            result = await anyio.to_thread.run_sync(functools.partial(ordered, payload, message), limiter=self.limiter)
-            # A plain function around an async one, as a decorator may make it, is done when what it returned is.
-            return await result if inspect.isawaitable(result) else result
 
-        return in_thread
-
-
-def _signature(function: Callable[..., Any], name: str) -> tuple[Any, str | None, str | None]:
-    """The payload's type, and what the function's first and second parameter take: `payload`, `message` or None."""
+def _parameters(function: Callable[..., Any], name: str) -> list[Parameter]:
     target = function if inspect.isroutine(function) else function.__call__  # type: ignore[operator]
     try:
         hints = typing.get_type_hints(target, include_extras=True)
     except (NameError, TypeError) as error:
         raise ConfigurationError(f"The handler {name!r} has an annotation that can't be resolved: {error}.") from error
-    roles: list[str] = []
-    payload: Any = Any
+    found: list[Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        by_name = parameter.kind is parameter.KEYWORD_ONLY
+        annotation = hints.get(parameter.name, Any)
+        role, takes = _role(annotation)
+        if role == "payload" and by_name:
+            if parameter.default is parameter.empty:
                 raise ConfigurationError(
-                    f"The handler {name!r} has a keyword-only parameter {parameter.name!r}: give it a default."
+                    f"The handler {name!r} has a keyword-only parameter {parameter.name!r}: give it a default, or annotate it"
+                    " as a dependency, Depends[…]."
                 )
             continue
-        annotation = hints.get(parameter.name, Any)
-        role = "message" if _is_message(annotation) else "payload"
-        if role in roles:
+        if role != "dependency" and any(other.role == role for other in found):
             if parameter.default is not parameter.empty:
                 continue
             raise ConfigurationError(
-                f"The handler {name!r} takes more than a payload and a message ({parameter.name!r} is one too many):"
-                " write `async def handler(order: Order, message: Message)`."
+                f"The handler {name!r} takes more than a payload and a message ({parameter.name!r} is one too many): write"
+                " `async def handler(order: Order, message: Message)`; dependencies are annotated as Depends[…]."
             )
-        roles.append(role)
-        if role == "payload":
-            payload = annotation
-    if roles == ["message", "payload"]:
-        return payload, "message", "payload"
-    return payload, "payload" if "payload" in roles else None, "message" if "message" in roles else None
+        found.append(Parameter(parameter.name, role, takes, by_name))
+    return found
 
 
-def _is_message(annotation: Any) -> bool:
+def _role(annotation: Any) -> tuple[Role, Any]:
+    needed = dependency_of(annotation)
+    if needed is not None:
+        return "dependency", needed
+    for kind, role in _ROLES.items():
+        if _is(annotation, kind):
+            return role, annotation
+    return "payload", annotation
+
+
+def _is(annotation: Any, kind: type) -> bool:
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        return any(_is_message(part) for part in typing.get_args(annotation))
-    return isinstance(annotation, type) and issubclass(annotation, Message)
+        return any(_is(part, kind) for part in typing.get_args(annotation))
+    return isinstance(annotation, type) and issubclass(annotation, kind)
+
+
+def _item(payload: Any, name: str) -> Any:
+    """What one message of a batch is decoded into, from `list[Order]` or `Sequence[Order]`."""
+    if payload in (Any, list, tuple):
+        return Any
+    origin, items = typing.get_origin(payload), typing.get_args(payload)
+    if isinstance(origin, type) and issubclass(list, origin) and len(items) == 1:
+        return items[0]
+    raise ConfigurationError(
+        f"The handler {name!r} takes batches, and its payload is {payload!r}: annotate it as a list, such as list[Order]."
+    )
 
 
 def _decoder(payload: Any, name: str) -> Decode:

@@ -13,7 +13,7 @@ from headrace.runtime.actors import Actors
 from headrace.runtime.message import Message
 from headrace.runtime.settings import Settings
 from headrace.runtime.weather import Weather
-from headrace.runtime.wiring import Clock
+from headrace.runtime.wiring import Time
 
 logger = logging.getLogger("headrace")
 
@@ -23,7 +23,7 @@ class Keeper:
 
     def __init__(
         self, database: store.Database, consumer: int, settings: Settings, owner: UUID,
-        custody: Custody[Message], actors: Actors, clock: Clock,
+        custody: Custody[Message], actors: Actors, time: Time,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
@@ -31,7 +31,8 @@ class Keeper:
         self._owner = owner
         self._custody = custody
         self._actors = actors
-        self._clock = clock
+        self._clock = time.clock
+        self._now = time.now
 
     async def run(self, weather: Weather) -> None:
         """Extend until cancelled. Raises `StoreUnavailable`."""
@@ -44,7 +45,7 @@ class Keeper:
     async def extend(self) -> None:
         """Extend all leases once. Raises `StoreUnavailable`."""
         asked, began, ack_wait = list(self._custody.leases.values()), self._clock(), self._settings.spec.ack_wait
-        alive = await store.extend(self._database, self._consumer, self._owner)
+        alive = await store.extend(self._database, self._consumer, self._owner, now=self._now())
         lost = self._custody.extended(asked, alive, began + ack_wait)
         for lease in lost:
             lease.deadline = float("-inf")  # what waits of it must not start

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -14,10 +14,16 @@ from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Failure
 from headrace.model.specs import Backoff
 from headrace.runtime.failures import nacked, rejected
+from headrace.runtime.publisher import Publisher
+
+if TYPE_CHECKING:
+    from headrace.runtime.transaction import Transaction
 
 
 class Desk(Protocol):
     """Where outcomes are handed in; see `headrace.runtime.desk`."""
+
+    publisher: Publisher
 
     @property
     def backoff(self) -> Backoff: ...
@@ -52,6 +58,15 @@ class Message(msgspec.Struct, eq=False, gc=False):
     _payload: Any = msgspec.UNSET
     settled: bool = False
     """Whether it has its outcome: by `ack`, `nack` or `reject`, or because the handler has ended."""
+    crashes: int = 0
+    """How often a worker died that held it; see `headrace.runtime.suspects`."""
+    transaction: Transaction | None = None
+    """The one that its handler runs in, if that is transactional."""
+
+    @property
+    def messages(self) -> tuple[Message]:
+        """Itself; a `Batch` has more."""
+        return (self,)
 
     @property
     def data(self) -> Any:
@@ -64,6 +79,15 @@ class Message(msgspec.Struct, eq=False, gc=False):
     def headers(self) -> dict[str, Any]:
         """The headers; empty when it has none."""
         return msgspec.json.decode(self.raw_headers) if self.raw_headers else {}
+
+    async def publish(self, stream: str, key: str, data: Any, **options: Any) -> int | None:
+        """Publish a message: in a transactional handler together with its writes and its ack, or else at once.
+
+        Takes what `App.publish` takes, and returns and raises the same.
+        """
+        if self.transaction is not None:
+            options.setdefault("tx", self.transaction)
+        return await self._desk.publisher.publish(stream, key, data, **options)
 
     async def ack(self) -> None:
         """Settle it as done now, before the handler ends; what the handler does afterwards no longer counts.

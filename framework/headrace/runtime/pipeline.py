@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import uuid4
@@ -11,12 +10,14 @@ from uuid import uuid4
 import anyio
 import anyio.abc
 
-from headrace import store
 from headrace.flow.custody import Custody
 from headrace.flow.governor import Governor
 from headrace.flow.lanes import Lanes
+from headrace.model.handling import Handling
 from headrace.model.specs import ConsumerSpec
-from headrace.runtime.actors import Actors
+from headrace.runtime.actors import Actors, Work
+from headrace.runtime.batches import Batches
+from headrace.runtime.chain import chain
 from headrace.runtime.desk import Desk
 from headrace.runtime.drain import Drain
 from headrace.runtime.fetcher import Fetcher
@@ -26,6 +27,10 @@ from headrace.runtime.message import Message
 from headrace.runtime.scaler import scale
 from headrace.runtime.settings import Settings
 from headrace.runtime.settler import Settler
+from headrace.runtime.shared import Shared
+from headrace.runtime.singles import Singles
+from headrace.runtime.suspects import Suspects
+from headrace.runtime.verdicts import Verdicts
 from headrace.runtime.weather import keep_going
 
 logger = logging.getLogger("headrace")
@@ -35,58 +40,59 @@ class Pipeline:
     """Runs one consumer.
 
     Args:
-        database: an open database.
         consumer: the consumer's id.
-        spec: its settings.
-        handler: what to run.
-        concurrency: the least and the most actors.
-        timeout: seconds that the handler may take, or None.
-        shutdown_timeout: seconds that handlers have to finish when the pipeline stops.
+        spec: its settings in the store.
+        handler: what to run ...
+        handling: ... and how.
+        shared: what the consumers of this process share.
     """
 
-    def __init__(
-        self, database: store.Database, consumer: int, spec: ConsumerSpec, handler: Handler,
-        concurrency: tuple[int, int], timeout: float | None, shutdown_timeout: float,
-    ) -> None:  # fmt: skip
-        clock = time.monotonic
+    def __init__(self, consumer: int, spec: ConsumerSpec, handler: Handler, handling: Handling, shared: Shared) -> None:
+        database, time = shared.database, shared.time
         self.spec = spec
         self.settings = settings = Settings(spec)
-        self._clock = clock
-        self._handler = handler
-        self._timeout = timeout
-        self._concurrency = concurrency
+        self._clock = time.clock
+        self._handling = handling
         owner = uuid4()  # one worker process is one owner: it may hold a run of a key
         self.lanes: Lanes[Message] = Lanes()
         self.custody: Custody[Message] = Custody()
-        self.governor = Governor(*concurrency)
-        self.desk = Desk(self.lanes, self.custody, settings, clock)
-        self.actors = Actors(handler, timeout, self.lanes, self.desk, clock)
-        self.settler = Settler(database, consumer, settings, self.lanes, self.custody, clock)
-        self.keeper = Keeper(database, consumer, settings, owner, self.custody, self.actors, clock)
+        self.governor = Governor(*handling.concurrency)
+        self.desk = Desk(self.lanes, self.custody, settings, shared.publisher, time.clock)
+        self.actors = Actors(self._work(consumer, handler, shared), self.lanes, timed=handling.timeout is not None)
+        self.settler = Settler(database, consumer, settings, self.lanes, self.custody, time)
+        self.keeper = Keeper(database, consumer, settings, owner, self.custody, self.actors, time)
         self.fetcher = Fetcher(
-            database, consumer, settings, owner, self.lanes, self.custody, self.desk, self.actors, self.settler, clock
+            database, consumer, settings, owner, self.lanes, self.custody, self.desk, self.actors, self.settler, time
         )
         self.lanes.on_low = self.fetcher.room
         self.settler.fetcher = self.fetcher
         self.desk.settler = self.settler
         self.desk.keeper = self.keeper
         self._stop = anyio.Event()
-        self._drain = Drain(spec.name, shutdown_timeout)
+        self._drain = Drain(spec.name, shared.shutdown_timeout)
+
+    def _work(self, consumer: int, handler: Handler, shared: Shared) -> Work:
+        handling, clock = self._handling, self._clock
+        call = chain(consumer, self.spec, handler, handling, self.desk, shared)
+        verdicts = Verdicts(self.desk, clock, handling.timeout, stoppable=handling.runner != "thread")
+        suspects = Suspects(shared.database, consumer)
+        if handling.batch is not None:
+            return Batches(handler.decode, call, handling, self.lanes, self.desk, verdicts, suspects, clock)
+        return Singles(handler.decode, call, handling.timeout, self.lanes, self.desk, verdicts, suspects, clock)
 
     async def run(self) -> None:
         """Run until `stop`, and drain."""
         name = self.spec.name
-        if not self._handler.is_async:
-            self._handler.limiter = anyio.CapacityLimiter(self._concurrency[1])
+        low, high = self._handling.concurrency
         fetched, acted = anyio.Event(), anyio.Event()
         async with anyio.create_task_group() as group:
             group.start_soon(keep_going, f"{name}: settling", self.settler.run)
-            group.start_soon(_tell, acted, self.actors.run, self._concurrency[0])
+            group.start_soon(_tell, acted, self.actors.run, low)
             group.start_soon(_tell, fetched, keep_going, f"{name}: leasing", self.fetcher.run)
             group.start_soon(keep_going, f"{name}: extending", self.keeper.run)
-            if self._timeout is not None:
-                group.start_soon(self.keeper.watch, self._timeout)
-            if self._concurrency[0] < self._concurrency[1]:
+            if self._handling.timeout is not None:
+                group.start_soon(self.keeper.watch, self._handling.timeout)
+            if low < high:
                 group.start_soon(scale, name, self.governor, self.actors, self.lanes, self.custody, self._clock)
             await self._stop.wait()
             await self._drain.run(

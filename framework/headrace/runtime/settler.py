@@ -14,7 +14,7 @@ from headrace.model.records import Lost
 from headrace.runtime.message import Message
 from headrace.runtime.settings import Settings
 from headrace.runtime.weather import Weather
-from headrace.runtime.wiring import Clock, Fetching
+from headrace.runtime.wiring import Fetching, Time
 
 logger = logging.getLogger("headrace")
 
@@ -26,14 +26,15 @@ class Settler:
 
     def __init__(
         self, database: store.Database, consumer: int, settings: Settings,
-        lanes: Lanes[Message], custody: Custody[Message], clock: Clock,
+        lanes: Lanes[Message], custody: Custody[Message], time: Time,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
         self._settings = settings
         self._lanes = lanes
         self._custody = custody
-        self._clock = clock
+        self._clock = time.clock
+        self._now = time.now
         self._news = anyio.Event()
         self._flushed: list[anyio.Event] = []  # who waits for everything recorded so far
 
@@ -71,7 +72,9 @@ class Settler:
         while True:
             try:
                 lost = (
-                    await store.settle(self._database, self._consumer, parcel.settlement) if parcel.settlement else []
+                    await store.settle(self._database, self._consumer, parcel.settlement, now=self._now())
+                    if parcel.settlement
+                    else []
                 )
                 break
             except StoreUnavailable as error:

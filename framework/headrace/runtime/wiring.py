@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, Protocol
+
+import msgspec
 
 Clock = Callable[[], float]
 """Seconds, monotonic."""
+
+
+class Time(msgspec.Struct, frozen=True):
+    """Both clocks that a pipeline goes by. A test hands in its own.
+
+    Attributes:
+        clock: seconds, monotonic: deadlines, waits and rates in this process.
+        now: the time of day for the store, or None for that of the database server.
+    """
+
+    clock: Clock = time.monotonic
+    now: Callable[[], datetime | None] = lambda: None
+
+
+SYSTEM_TIME = Time()
+
+Call = Callable[[Any, Any], Awaitable[Any]]
+"""Run a handler: takes the payload and the message, or the payloads and the `Batch`, and returns what the handler returned."""
 
 
 class Settling(Protocol):
@@ -32,6 +54,8 @@ class Fetching(Protocol):
 class Acting(Protocol):
     """The actors, as the fetcher sees them."""
 
-    target: int
+    @property
+    def appetite(self) -> int:
+        """How many messages they can work on at a time."""
 
     def wake(self) -> None: ...

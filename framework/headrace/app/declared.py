@@ -1,0 +1,188 @@
+"""What an application declares: its streams, its consumers, and what its handlers need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from headrace.app.consumer import Consumer, check_together, define
+from headrace.model.conditions import Condition
+from headrace.model.durations import Duration, seconds
+from headrace.model.errors import ConfigurationError
+from headrace.model.handling import Breaker, OnBatchError, Runner
+from headrace.model.specs import Backoff, DeliverPolicy, OnExhausted, Retention, StreamSpec
+from headrace.runtime.middleware import Middleware
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Declared:
+    """The part of an `App` that is written at import time, mostly with decorators."""
+
+    def __init__(self, streams: Sequence[str]) -> None:
+        self.consumers: list[Consumer] = []
+        self._streams: dict[str, StreamSpec | None] = dict.fromkeys(streams)
+        self._middleware: list[Middleware] = []
+
+    def stream(
+        self,
+        name: str,
+        *,
+        retention: Retention = "limits",
+        retain_up_to: Duration | None = None,
+        retain_at_least: Duration | None = None,
+        max_storage: int | None = None,
+        one_message_per_key: bool = False,
+        dedupe: bool = False,
+        tombstones: bool = False,
+        dedupe_window: Duration = "2m",
+    ) -> str:
+        """Declare a stream and what it keeps: at start it is created, or its settings are changed to these.
+
+        Declared by its name alone, or merely named by a consumer, a stream that exists stays as it is.
+
+        Args:
+            retention: "limits", those below; or "interest", a message stays until every consumer is done with it.
+            retain_up_to: for how long a message stays.
+            retain_at_least: for how long it stays whatever the size; when that leaves no room, publishing is refused for a while.
+            max_storage: bytes on disk, beyond which the oldest messages are removed.
+            one_message_per_key: a new message takes the place of the one before it with the same key.
+            dedupe: of a key, an unchanged payload is not published again.
+            tombstones: a payload of None deletes its key, once every consumer has been given it.
+            dedupe_window: for how long message ids are remembered.
+
+        Returns:
+            The name. Raises `ConfigurationError` for settings that contradict each other.
+        """
+        spec = StreamSpec(
+            name=name,
+            retention=retention,
+            retain_up_to=None if retain_up_to is None else seconds(retain_up_to, "retain_up_to"),
+            retain_at_least=None if retain_at_least is None else seconds(retain_at_least, "retain_at_least"),
+            max_storage=max_storage,
+            one_message_per_key=one_message_per_key,
+            dedupe=dedupe,
+            tombstones=tombstones,
+            dedupe_window=seconds(dedupe_window, "dedupe_window"),
+        )
+        self._streams[name] = None if spec == StreamSpec(name=name) else spec
+        return name
+
+    def consumer(
+        self,
+        stream: str,
+        *,
+        filter: str | Sequence[str] = ">",  # noqa: A002 - the word of the field
+        where: str | Mapping[str, Any] | Condition | None = None,
+        name: str | None = None,
+        concurrency: int | tuple[int, int] = (1, 64),
+        max_deliver: int = 10,
+        ack_wait: Duration = "30s",
+        max_ack_pending: int = 1000,
+        backoff: Backoff | Duration | Sequence[Duration] | None = None,
+        on_exhausted: OnExhausted = "dead_letter",
+        ordered: bool = True,
+        timeout: Duration | None = None,
+        deliver_policy: DeliverPolicy = "all",
+        start_seq: int | None = None,
+        start_time: datetime | None = None,
+        transactional: bool = False,
+        publishes: str | None = None,
+        batch: int | None = None,
+        batch_timeout: Duration = 0.0,
+        group_by_key: bool = False,
+        on_batch_error: OnBatchError = "retry",
+        runner: Runner | None = None,
+        rate_limit: float | str | None = None,
+        rate_burst: int | None = None,
+        key_concurrency: int | None = None,
+        priority: int = 0,
+        breaker: Breaker | bool | int | None = None,
+    ) -> Callable[[F], F]:
+        """Make a function the handler of a consumer of `stream`.
+
+        The function takes the payload, decoded into the type that it is annotated with, a `Message`, both or neither. When it
+        returns, the message is acked; when it raises, the message is delivered again after its backoff. A plain function
+        runs in a thread.
+
+        Args:
+            filter: which keys: one filter or several, as NATS has them (`orders.*.new`, `orders.us.>`).
+            where: which of these by their content: text such as `"data.status = 'paid' and data.total > 100"`, the same as JSON, or
+                `field("total") > 100`.
+            name: the consumer's name, by which the store knows its place; the function's name by default.
+            concurrency: how many handlers run at a time in one process: exactly so many, or a range to be scaled in.
+            max_deliver: attempts before a message is exhausted; -1 for no limit.
+            ack_wait: the visibility timeout: how long a process that died keeps its messages from others.
+            max_ack_pending: how many messages may be unsettled at a time, over all processes.
+            backoff: the wait before the next attempt: one duration, a list for each attempt, or a `Backoff`; by default
+                exponential from 1 s to 5 minutes with jitter.
+            on_exhausted: what becomes of an exhausted message: "dead_letter"; "block", its key waits for a person; "drop".
+            ordered: whether the messages of a key are handled strictly in order.
+            timeout: how long the handler may take for one message.
+            deliver_policy: where the consumer begins when it is new: with "all" there is; with what is "new"; at `start_seq`
+                ("by_start_seq") or `start_time` ("by_start_time"); or with the last message of each key ("last_per_key").
+            transactional: run the handler inside a transaction, in which the ack commits together with what it writes through the
+                `Transaction` that it takes; when the lease was lost, nothing is committed.
+            publishes: a stream. What the handler returns is published to it, together with the ack: (key, data) or
+                (key, data, headers), a list of these, or None for nothing.
+            batch: take up to so many messages at a time, as a `list[Order]` or a `Batch`. All are acked when the handler returns, but for
+                those of which it says otherwise.
+            batch_timeout: how long to wait for a batch to fill, once there is a first message.
+            group_by_key: a batch is of one key: the messages of it that wait, in their order.
+            on_batch_error: when the handler of a batch raises: "retry" all of it; or "bisect", run halves of it until what fails is
+                found.
+            runner: "process" for work that keeps a processor busy, or "thread", the default of a plain function. A process can be stopped
+                by a timeout, a thread can't, and is waited for.
+            rate_limit: deliveries a second, over all processes: a number, or text such as "100/s" or "1000/h".
+            rate_burst: how many may be delivered at once after a pause; one second's worth by default.
+            key_concurrency: with `ordered=False`, how many messages of a key one process handles at a time.
+            priority: while a consumer of higher priority has messages that wait, others in its process keep to their least concurrency.
+            breaker: pause when handlers fail again and again, and probe with single messages: True, a number of failures in a row, or a
+                `Breaker`.
+
+        Raises:
+            ConfigurationError: a setting that can't be, an annotation that can't be decoded, a name that is taken.
+            InvalidFilter: a filter that breaks the grammar.
+        """
+
+        def register(function: F) -> F:
+            consumer = define(
+                function, stream, filter=filter, where=where, name=name, concurrency=concurrency, timeout=timeout,
+                ack_wait=ack_wait, backoff=backoff, rate_limit=rate_limit, batch=batch, batch_timeout=batch_timeout,
+                group_by_key=group_by_key, runner=runner, breaker=breaker,
+                handling={
+                    "transactional": transactional, "publishes": publishes, "on_batch_error": on_batch_error,
+                    "key_concurrency": key_concurrency, "priority": priority,
+                },
+                settings={
+                    "deliver_policy": deliver_policy, "start_seq": start_seq, "start_time": start_time,
+                    "max_deliver": max_deliver, "max_ack_pending": max_ack_pending, "on_exhausted": on_exhausted,
+                    "ordered": ordered, **({} if rate_burst is None else {"rate_burst": rate_burst}),
+                },
+            )  # fmt: skip
+            check_together(consumer)
+            self._add(consumer)
+            return function
+
+        if callable(stream):
+            raise ConfigurationError("Write @app.consumer('orders'): the decorator needs the stream that it reads.")
+        return register
+
+    def _add(self, consumer: Consumer) -> None:
+        spec = consumer.spec
+        for other in self.consumers:
+            if (other.spec.stream, other.spec.name) == (spec.stream, spec.name):
+                raise ConfigurationError(
+                    f"Two handlers of {spec.stream!r} are both called {spec.name!r}, and would share one place in the stream:"
+                    " pass name=… to one of them."
+                )
+        self.consumers.append(consumer)
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Make an async function run around every handler: `async def timed(delivery, call_next): … await call_next()`.
+
+        The first that is added is the outermost. See `headrace.runtime.middleware`.
+        """
+        self._middleware.append(function)
+        return function

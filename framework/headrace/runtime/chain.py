@@ -1,0 +1,31 @@
+"""The way of a call to the user's function: what is around it, from the outside in.
+
+    telemetry ─▶ middleware ─▶ transaction ─▶ dependencies ─▶ runner ─▶ your function
+
+Each layer is there only for consumers that use it; without any, what the actor calls is the function itself.
+"""
+
+from __future__ import annotations
+
+from headrace.model.handling import Handling
+from headrace.model.specs import ConsumerSpec
+from headrace.runtime.desk import Desk
+from headrace.runtime.handler import Handler
+from headrace.runtime.middleware import around
+from headrace.runtime.runners import runner
+from headrace.runtime.shared import Shared
+from headrace.runtime.transactional import Transactional
+from headrace.runtime.wiring import Call
+
+
+def chain(consumer: int, spec: ConsumerSpec, handler: Handler, handling: Handling, desk: Desk, shared: Shared) -> Call:
+    """The handler's call with everything around it that this consumer uses."""
+    call: Call = runner(handler, handling)
+    if handler.dependencies:
+        call = shared.dependencies.resolve(call, handler.dependencies)
+    if handling.transactional or handling.publishes is not None:
+        call = Transactional(consumer, spec, handling, desk, shared).around(call)
+    call = around(call, shared.middleware)
+    if shared.instruments is not None:
+        call = shared.instruments.process(spec, call, batch=handling.batch is not None)
+    return call

@@ -1,0 +1,36 @@
+"""What the consumers of one process share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace import store
+from headrace.runtime.dependencies import Dependencies
+from headrace.runtime.instruments import Instruments
+from headrace.runtime.middleware import Middleware
+from headrace.runtime.publisher import Publisher
+from headrace.runtime.wiring import SYSTEM_TIME, Time
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """Given to each pipeline.
+
+    Args:
+        database: an open database.
+        publisher: publishes for handlers.
+        shutdown_timeout: seconds that handlers have to finish when a pipeline stops.
+        dependencies: what handlers take besides their messages.
+        middleware: what runs around handlers, the outermost first.
+        instruments: telemetry, or None when it is off.
+        time: both clocks.
+    """
+
+    database: store.Database
+    publisher: Publisher
+    shutdown_timeout: float
+    dependencies: Dependencies
+    middleware: Sequence[Middleware] = ()
+    instruments: Instruments | None = None
+    time: Time = SYSTEM_TIME

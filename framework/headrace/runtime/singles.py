@@ -1,0 +1,87 @@
+"""One message at a time: what an actor does with a lane when its handler takes single messages."""
+
+from __future__ import annotations
+
+import anyio.lowlevel
+
+from headrace.flow.lanes import Lane, Lanes
+from headrace.model.outcomes import Reject, Retry
+from headrace.runtime.bench import NEVER, Bench
+from headrace.runtime.desk import Desk
+from headrace.runtime.handler import Decode
+from headrace.runtime.message import Message
+from headrace.runtime.suspects import Suspects
+from headrace.runtime.verdicts import Verdicts, from_within
+from headrace.runtime.wiring import Call, Clock
+
+STRETCH = 64
+"""Messages after which an actor lets others have the event loop, if its handler never waited."""
+
+
+class Singles:
+    """Runs a lane's messages in turn."""
+
+    unit = 1
+
+    def __init__(
+        self, decode: Decode, call: Call, timeout: float | None,
+        lanes: Lanes[Message], desk: Desk, verdicts: Verdicts, suspects: Suspects, clock: Clock,
+    ) -> None:  # fmt: skip
+        self._decode = decode
+        self._call = call
+        self._timeout = timeout
+        self._lanes = lanes
+        self._desk = desk
+        self._verdicts = verdicts
+        self._suspects = suspects
+        self._clock = clock
+
+    async def run(self, lane: Lane[Message], bench: Bench) -> bool:
+        """Run a lane until it is dry, or until a timeout has spent the bench's scope. Returns whether it is dry.
+
+        This is what happens once per message.
+        """
+        next_message, clock, timeout = self._lanes.next, self._clock, self._timeout
+        decode, call, ack, verdicts = self._decode, self._call, self._desk.ack, self._verdicts
+        stretch = 0
+        while (message := next_message(lane)) is not None:
+            if message.lease.deadline <= clock():
+                self._desk.give_up(message)
+                continue
+            try:
+                payload = message._payload = decode(message.raw)
+            except Exception as error:
+                verdicts.undecodable(message, error)
+                continue
+            bench.delivery = message
+            if timeout is not None:
+                bench.until = clock() + timeout
+            try:
+                if message.crashes:
+                    result = await self._suspects.run(call, payload, message)
+                else:
+                    result = await call(payload, message)
+            except Exception as error:
+                verdicts.failed(message, error)
+            except BaseException as error:
+                if not from_within(error):
+                    verdicts.stopped(message, bench)
+                    raise
+                verdicts.failed(message, error)
+            else:
+                if bench.overdue:
+                    verdicts.stopped(message, bench)
+                elif result is not None and isinstance(result, (Retry, Reject)):
+                    verdicts.failed(message, result)
+                elif not message.settled:
+                    message.settled = True
+                    ack(message)
+            if timeout is not None:
+                if bench.overdue:
+                    return False
+                bench.until = NEVER
+            stretch += 1
+            if stretch >= STRETCH:
+                stretch = 0
+                await anyio.lowlevel.checkpoint()
+        return True
