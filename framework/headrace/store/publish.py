@@ -15,6 +15,10 @@ T = TypeVar("T")
 CHUNK_MESSAGES = 1000
 CHUNK_CHARACTERS = 8_000_000
 
+# With all types said, since not every driver asks the server for them.
+_PUBLISH = "select headrace.publish($1::text, $2::text, $3::json, $4::json"
+_PUBLISH_MANY = "select headrace.publish_many($1::text, $2::text[], $3::json[], $4::json[]"
+
 
 async def publish(
     executor: Executor,
@@ -39,9 +43,9 @@ async def publish(
         UnknownStream, InvalidInput, StreamFull.
     """
     if message_id is None and deliver_at is None:
-        return await executor.fetchval("select headrace.publish($1, $2, $3, $4)", stream, key, data, headers)  # type: ignore[no-any-return]
+        return await executor.fetchval(f"{_PUBLISH})", stream, key, data, headers)  # type: ignore[no-any-return]
     return await executor.fetchval(  # type: ignore[no-any-return]
-        "select headrace.publish($1, $2, $3, $4, $5, $6)", stream, key, data, headers, message_id, deliver_at
+        f"{_PUBLISH}, $5::text, $6::timestamptz)", stream, key, data, headers, message_id, deliver_at
     )
 
 
@@ -66,9 +70,7 @@ async def publish_many(
     careful = message_ids is not None or deliver_at is not None
     for start, end in chunks(data):
         published += await executor.fetchval(
-            "select headrace.publish_many($1, $2, $3, $4, $5, $6)"
-            if careful
-            else "select headrace.publish_many($1, $2, $3, $4)",
+            f"{_PUBLISH_MANY}, $5::text[], $6::timestamptz[])" if careful else f"{_PUBLISH_MANY})",
             stream,
             keys[start:end],
             data[start:end],
