@@ -169,6 +169,7 @@ async def test_streams_of_the_first_version_go_on_where_they_are(empty: store.Da
         await connection.execute(VERSION_1)
     assert await store.migrate(empty) == [
         "applied migration 2 (policies)",
+        "applied migration 3 (handlers)",
         "installed the server functions",
     ]
     assert await store.publish(empty, "orders", "k1", "11") == 11

@@ -19,6 +19,7 @@ DeliverPolicy = Literal["all", "new", "by_start_seq", "by_start_time", "last_per
 Retention = Literal["limits", "interest"]
 
 SMALLEST_STORAGE = 1_000_000
+FASTEST_RATE = 1_000_000
 
 
 class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -154,6 +155,8 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
         max_waiting: how many requests may wait for messages at one time, over HTTP.
         deliver_policy: where a new consumer begins: with `all` there is; with what is `new`; at `start_seq` (`by_start_seq`) or
             `start_time` (`by_start_time`); or with the last message of each key (`last_per_key`), and then what is new.
+        rate_limit: messages a second, over all workers; None for no limit.
+        rate_burst: how many may come at once after a pause; by default what the rate allows in one second, and at least 1.
     """
 
     stream: str
@@ -170,6 +173,8 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     deliver_policy: DeliverPolicy = "all"
     start_seq: int | None = None
     start_time: datetime | None = None
+    rate_limit: float | None = None
+    rate_burst: int | None = None
 
     def __post_init__(self) -> None:
         check_filters(self.filters)
@@ -194,6 +199,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
                 f"max_waiting={self.max_waiting} of consumer {self.name!r} must be from 1 to 100,000."
             )
         self._check_start()
+        self._check_rate()
 
     def _check_start(self) -> None:
         if self.deliver_policy not in get_args(DeliverPolicy):
@@ -213,4 +219,21 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.start_time is not None and self.start_time.tzinfo is None:
             raise ConfigurationError(
                 f"start_time={self.start_time} of consumer {self.name!r} has no zone: say datetime(…, tzinfo=timezone.utc)."
+            )
+
+    def _check_rate(self) -> None:
+        if self.rate_limit is not None and not 0 < self.rate_limit <= FASTEST_RATE:
+            raise ConfigurationError(
+                f"rate_limit={self.rate_limit} of consumer {self.name!r} must be more than 0 messages a second, and at most"
+                f" {FASTEST_RATE:,}."
+            )
+        if self.rate_burst is None:
+            return
+        if self.rate_limit is None:
+            raise ConfigurationError(
+                f"rate_burst of consumer {self.name!r} needs a rate_limit: without it nothing is held back."
+            )
+        if not 1 <= self.rate_burst <= FASTEST_RATE:
+            raise ConfigurationError(
+                f"rate_burst={self.rate_burst} of consumer {self.name!r} must be from 1 to {FASTEST_RATE:,} messages."
             )

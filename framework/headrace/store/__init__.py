@@ -16,7 +16,7 @@ from headrace.store.catalog import (
 from headrace.store.database import Database, Executor
 from headrace.store.dead_letters import dead_letters, discard, redrive
 from headrace.store.info import consumer, consumers, stream, streams
-from headrace.store.lease import extend, lease, reclaim, wait
+from headrace.store.lease import extend, lease, mark_started, reclaim, wait
 from headrace.store.listen import listen
 from headrace.store.migrate import migrate, schema_version
 from headrace.store.operate import blocked_keys, delete_consumer, delete_stream, pause, resume
@@ -26,14 +26,17 @@ from headrace.store.replay import Selection, replay, republish
 from headrace.store.retention import Sweeper, Swept, sweep
 from headrace.store.seek import seek, seek_to
 from headrace.store.settle import settle
+from headrace.store.transactions import Status, ack, transaction_status
 
 __all__ = [
     "Database",
     "Declared",
     "Executor",
     "Selection",
+    "Status",
     "Sweeper",
     "Swept",
+    "ack",
     "blocked_keys",
     "consumer",
     "consumer_id",
@@ -50,6 +53,7 @@ __all__ = [
     "latest",
     "lease",
     "listen",
+    "mark_started",
     "messages",
     "migrate",
     "pause",
@@ -69,5 +73,6 @@ __all__ = [
     "stream",
     "streams",
     "sweep",
+    "transaction_status",
     "wait",
 ]

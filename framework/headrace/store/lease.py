@@ -47,10 +47,10 @@ async def lease(
     else:
         async with within(executor, judging) as connection:
             row = await connection.fetchrow(_LEASE, *arguments)
-    lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version = row
+    lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version, crashes = row
     if lease_id is None:
         return Batch(None, [], None, [], [], [], [], looked_at, more, due_in, version)
-    return Batch(lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version)
+    return Batch(lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version, crashes)
 
 
 async def extend(executor: Executor, consumer: int, owner: UUID, *, now: datetime | None = None) -> list[int]:
@@ -68,6 +68,18 @@ async def reclaim(executor: Executor, consumer: int, owner: UUID, known: list[in
     """
     count: int = await executor.fetchval("select headrace.reclaim($1, $2, $3)", consumer, owner, known)
     return count
+
+
+async def mark_started(executor: Executor, consumer: int, leases: list[int], seqs: list[int]) -> list[int]:
+    """Note that these messages are being started, of which `Batch.crashes` says that they have crashed.
+
+    Of those that are not noted, an expiry counts neither the attempt nor another crash. The lists run in parallel.
+
+    Returns:
+        Those of the leases that are lost; the messages may be somebody else's by now.
+    """
+    lost: list[int] = await executor.fetchval("select headrace.mark_started($1, $2, $3)", consumer, leases, seqs)
+    return lost
 
 
 async def wait(executor: Executor, consumer: int, seconds: float) -> None:

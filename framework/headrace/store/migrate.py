@@ -22,7 +22,7 @@ _SQL = files(__package__) / "sql"
 
 # In the order of their dependence: types before the functions that use them.
 FUNCTIONS = ("_prologue", "segments", "streams", "wake", "publish", "conditions", "consumers", "parking", "scan", "holes",
-             "lease", "settle", "seek", "replay", "operate", "dead_letters", "info", "peek", "retention",
+             "rate", "lease", "settle", "transactions", "seek", "replay", "operate", "dead_letters", "info", "peek", "retention",
              "planning", "gaps", "removal", "schedule", "upkeep")  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from headrace.model.errors import (
     InvalidData,
     InvalidInput,
     InvalidKey,
+    LeaseLost,
     SchemaError,
     StoreFull,
     StoreUnavailable,
@@ -85,31 +86,42 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             return StreamFull(str(error))
         case "HR006":
             return InUse(str(error))
+        case "HR007":
+            return LeaseLost(str(error))
         case "53100":
             return StoreFull(
-                f"The disk of the database at {safe(dsn)} is full ({_first_line(error)}): nothing was written; make room."
+                f"The disk of the database at {safe(dsn)} is full ({first_line(error)}): nothing was written; make room."
             )
         case "23514":
             return _CONSTRAINTS.get(getattr(error, "constraint_name", "") or "")
         case "22P02" | "22P05" | "22021":
-            return InvalidData(f"The data is not JSON as Postgres takes it: {_first_line(error)}.")
+            return InvalidData(f"The data is not JSON as Postgres takes it: {first_line(error)}.")
         case "3D000" | "28P01" | "28000":
-            return ConfigurationError(
-                f"The server at {safe(dsn)} refuses: {_first_line(error)}. Mend the database URL."
-            )
+            return ConfigurationError(f"The server at {safe(dsn)} refuses: {first_line(error)}. Mend the database URL.")
         case "42501":
             return ConfigurationError(
-                f"The database user lacks a privilege: {_first_line(error)}. Grant it, or take another user."
+                f"The database user lacks a privilege: {first_line(error)}. Grant it, or take another user."
             )
         case "3F000" | "42P01" | "42883" | "42704":
-            return SchemaError(f"The database lacks Headrace's schema ({_first_line(error)}): run `headrace migrate`.")
+            return SchemaError(f"The database lacks Headrace's schema ({first_line(error)}): run `headrace migrate`.")
         case "25006" | "40001" | "40P01" | "55P03" | "57014" | "XX000":
-            return StoreUnavailable(f"The database at {safe(dsn)} could not do it now: {_first_line(error)}.")
+            return StoreUnavailable(f"The database at {safe(dsn)} could not do it now: {first_line(error)}.")
     if state[:2] == "22":  # the driver's own complaints about arguments, too
-        return InvalidData(f"The database can't take that value: {_first_line(error)}.")
+        return InvalidData(f"The database can't take that value: {first_line(error)}.")
     # Connections (08), resources (53), shutdowns (57P), I/O errors (58).
     if state[:2] in ("08", "53", "58") or state[:3] == "57P":
-        return StoreUnavailable(f"The database at {safe(dsn)} is not available: {_first_line(error)}.")
+        return StoreUnavailable(f"The database at {safe(dsn)} is not available: {first_line(error)}.")
+    return None
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The server's code for an error, whichever driver raised it: wrapped by SQLAlchemy or Django, too."""
+    inner: BaseException | None = error
+    while inner is not None:
+        state = getattr(inner, "sqlstate", None)
+        if state is not None:
+            return str(state)
+        inner = getattr(inner, "orig", None) or inner.__cause__
     return None
 
 
@@ -118,5 +130,5 @@ def safe(dsn: str) -> str:
     return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:…@", dsn)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0].rstrip(".")

@@ -71,8 +71,7 @@ begin
         insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
         select p_consumer, seq, key_hash, 0, '-infinity' from redriven
         where not blocks and seq <= v_cursor.position
-          and not exists (select from headrace.leases as l
-                          where l.consumer_id = p_consumer and l.lease_id >= v_cursor.lease_floor and redriven.seq = any (l.seqs))
+          and seq not in (select i.seq from headrace.in_flight(p_consumer, v_cursor.lease_floor) as i(seq))
           and not exists (select from headrace.replays as r where r.consumer_id = p_consumer and r.seq = redriven.seq)
         on conflict do nothing
     )

@@ -13,7 +13,8 @@ create type headrace.batch as (
     looked_at   int,            -- how many messages above the cursor and in its holes were looked at
     more        boolean,        -- whether another call right away may find more
     due_in      float8,         -- seconds until a parked message or somebody's lease falls due next, if any
-    version     int             -- of the consumer's settings
+    version     int,            -- of the consumer's settings
+    crashes     int[]           -- how often in a row each one's worker died; null when none did
 );
 
 -- Lease ids rise, and none is ever given twice, not even after a crash: a lease commits without waiting for the disk, so a crash
@@ -51,6 +52,7 @@ declare
     v_batch     headrace.batch;
     v_room      int;
     v_bytes     bigint := p_bytes;
+    v_bucket    headrace.bucket;
     v_look      int;
     v_expired   boolean := false;
 begin
@@ -101,10 +103,19 @@ begin
             where l.consumer_id = p_consumer and l.lease_id >= v_cursor.lease_floor
               and (l.owner <> p_owner or v_stream.one_message_per_key);
     end if;
-    v_batch.due_in := extract(epoch from v_leases.expires_at - p_now);
+    v_batch.due_in := case when v_leases.expires_at <= p_now then 0.1       -- somebody has it locked, and will let go of it soon
+                           else extract(epoch from v_leases.expires_at - p_now) end;
     v_room := least(p_limit, v_consumer.max_ack_pending - v_leases.held);
     if v_room <= 0 then
         return v_batch;
+    end if;
+    if v_consumer.rate_limit is not null then
+        v_bucket := headrace.allow(v_consumer, v_cursor, v_room, p_now);
+        v_room := v_bucket.granted;
+        if v_room = 0 then
+            v_batch.due_in := least(v_batch.due_in, headrace.refill(v_consumer, v_bucket.tokens));
+            return v_batch;
+        end if;
     end if;
 
     -- 2. Parked messages that are due and first of their key. Those of blocked keys go to the blocked ones, and late arrivals
@@ -187,9 +198,21 @@ begin
         if v_picked.attempts is not null then
             v_batch.attempts := v_picked.attempts || array_fill(1, array[coalesce(cardinality(v_scanned.seqs), 0)]);
         end if;
-        insert into headrace.leases (consumer_id, lease_id, owner, expires_at, held, lowest, seqs, hashes, attempts)
+        if 0 < any (v_picked.crashes) then
+            v_batch.crashes := v_picked.crashes || array_fill(0, array[coalesce(cardinality(v_scanned.seqs), 0)]);
+        end if;
+        insert into headrace.leases (consumer_id, lease_id, owner, expires_at, held, lowest, seqs, hashes, attempts, crashes)
             values (p_consumer, v_batch.lease_id, p_owner, p_now + v_consumer.ack_wait, cardinality(v_batch.seqs),
-                    least(v_picked.seqs[1], v_scanned.seqs[1]), v_batch.seqs, v_picked.hashes || v_scanned.hashes, v_batch.attempts);
+                    least(v_picked.seqs[1], v_scanned.seqs[1]), v_batch.seqs, v_picked.hashes || v_scanned.hashes, v_batch.attempts,
+                    v_batch.crashes);
+    end if;
+    if v_bucket.granted is not null and v_batch.seqs is not null then
+        v_next.tokens := v_bucket.tokens - cardinality(v_batch.seqs);
+        v_next.tokens_at := p_now;
+        if v_bucket.short and cardinality(v_batch.seqs) = v_bucket.granted then
+            v_batch.more := false;
+            v_batch.due_in := least(v_batch.due_in, headrace.refill(v_consumer, v_next.tokens));
+        end if;
     end if;
     v_next.lease_floor := coalesce(v_leases.floor, v_batch.lease_id, v_cursor.lease_floor);
     v_next.parked_floor := coalesce(least(v_parked.lowest, v_leases.lowest, v_scanned.seqs[1], v_scanned.waiting_seqs[1]), v_cursor.parked_floor);

@@ -90,6 +90,7 @@ begin
     end if;
     -- Before the consumer itself: a settle in progress has locked its leases, and will ask whether the consumer exists.
     delete from headrace.leases where consumer_id = p_consumer;
+    delete from headrace.acks where consumer_id = p_consumer;
 end $$;
 
 create function headrace.counted(p_count bigint, p_what text) returns text

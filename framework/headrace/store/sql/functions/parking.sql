@@ -5,42 +5,63 @@
 --   leased --reject, invalid--> dead
 
 -- End the leases past their time, and with them every lease of their owners: an owner may hold a run of one key across
--- several, and parts of a run must not go to somebody else while he works on the rest. What a settle has locked is left
--- to the settle.
+-- several, and parts of a run must not go to somebody else while he works on the rest. So an owner also keeps them all, for now,
+-- if one of them is locked: what a settle has in hand is left to the settle, and what is being acked to the ack.
+--
+-- One message may have killed him, and the others did not. Which one is not known at first: all of them have crashed once, and
+-- that attempt counts. From then on whoever starts one of these says so before (headrace.mark_started), and of those that he had
+-- not started neither an attempt nor a crash is counted. So only the culprit goes on to its last attempt.
 create function headrace.expire(
     p_consumer headrace.consumers, p_stream headrace.streams, p_floor bigint, p_now timestamptz
 ) returns void
 language plpgsql as $$
 declare
-    v_seqs bigint[]; v_hashes bigint[]; v_attempts int[];
+    v_leases  bigint[];
+    v_back    record;
 begin
-    with locked as materialized (
-        -- The locked rows are the newest there are: an owner who extended in the meantime is no longer late.
-        select lease_id, owner, expires_at from headrace.leases
+    with late as materialized (
+        select lease_id, owner from headrace.leases
         where consumer_id = p_consumer.id and lease_id >= p_floor and owner in (
             select owner from headrace.leases
             where consumer_id = p_consumer.id and lease_id >= p_floor and expires_at <= p_now)
+    ), locked as materialized (
+        -- The locked rows are the newest there are: an owner who extended in the meantime is no longer late.
+        select lease_id, owner, expires_at from headrace.leases
+        where consumer_id = p_consumer.id and lease_id = any (array(select lease_id from late))
         for update skip locked
-    ), ended as (
-        delete from headrace.leases
-        where consumer_id = p_consumer.id
-          and lease_id in (select lease_id from locked where owner in (select owner from locked where expires_at <= p_now))
-        returning seqs, hashes, attempts
     )
-    select array_agg(m.seq), array_agg(m.hash), array_agg(coalesce(m.attempt, 1))
-        into v_seqs, v_hashes, v_attempts
-        from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts) as m(seq, hash, attempt);
-    perform headrace.put_back(
-        p_consumer, p_stream, v_seqs, v_hashes, v_attempts,
-        array_fill('retry'::text, array[coalesce(cardinality(v_seqs), 0)]), null,
-        array_fill('The lease expired: the worker died, froze, or lost its connection.'::text, array[coalesce(cardinality(v_seqs), 0)]),
-        null, p_now);
+    select array_agg(lease_id) into v_leases from locked
+        where owner in (select owner from locked where expires_at <= p_now)
+          and owner not in (select owner from late where lease_id not in (select lease_id from locked));
+    if v_leases is null then
+        return;
+    end if;
+    -- Only now, in a statement that sees what was committed before the locks were given, the acks are read.
+    with ended as (
+        delete from headrace.leases where consumer_id = p_consumer.id and lease_id = any (v_leases)
+        returning lease_id, seqs, hashes, attempts, crashes, started
+    ), held as (
+        select m.seq, m.hash, coalesce(m.attempt, 1) as attempt, coalesce(m.crash, 0) as crash,
+               coalesce(m.crash, 0) = 0 or coalesce(m.seq = any (ended.started), false) as suspect
+        from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts, ended.crashes) as m(seq, hash, attempt, crash)
+        where (ended.lease_id, m.seq) not in (select * from headrace.acked(p_consumer.id, v_leases))
+    )
+    select array_agg(seq) as seqs, array_agg(hash) as hashes, array_agg(attempt) as attempts,
+           array_agg(case when suspect then crash + 1 else crash end) as crashes,
+           array_agg(case when suspect then 'retry' else 'release' end) as outcomes,
+           array_agg(format('The lease expired: the process that worked on it died, froze, or lost its connection, %s in a row.',
+                            headrace.counted(crash + 1, 'time'))) as errors
+        into v_back from held;
+    perform headrace.put_back(p_consumer, p_stream, v_back.seqs, v_back.hashes, v_back.attempts, v_back.crashes, v_back.outcomes,
+                              null, v_back.errors, null, p_now);
+    perform headrace.forget_acks(p_consumer.id, v_leases);
 end $$;
 
--- p_outcomes: 'retry', 'release', 'reject' or 'invalid' for each message; p_delays: seconds until a retry, or null for now.
+-- p_outcomes: 'retry', 'release', 'reject' or 'invalid' for each message; p_crashes: how often in a row it has crashed by now;
+-- p_delays: seconds until a retry, or null for now.
 create function headrace.put_back(
     p_consumer headrace.consumers, p_stream headrace.streams, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
-    p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[], p_now timestamptz
+    p_crashes int[], p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[], p_now timestamptz
 ) returns void
 language plpgsql as $$
 declare
@@ -49,11 +70,11 @@ begin
     if p_seqs is null then
         return;
     end if;
-    insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
+    insert into headrace.parked (consumer_id, seq, key_hash, attempts, crashes, due_at)
         select p_consumer.id, seq, hash,
-               case outcome when 'release' then attempts - 1 else attempts end,
+               case outcome when 'release' then attempts - 1 else attempts end, crashes,
                case when outcome = 'release' or delay is null then '-infinity' else p_now + make_interval(secs => delay) end
-        from unnest(p_seqs, p_hashes, p_attempts, p_outcomes, p_delays) as m(seq, hash, attempts, outcome, delay)
+        from unnest(p_seqs, p_hashes, p_attempts, p_crashes, p_outcomes, p_delays) as m(seq, hash, attempts, crashes, outcome, delay)
         where outcome = 'release'
            or outcome = 'retry' and (p_consumer.max_deliver = -1 or attempts < p_consumer.max_deliver)
         on conflict do nothing;
@@ -109,7 +130,8 @@ begin
 end $$;
 
 create type headrace.picked as (
-    seqs bigint[], hashes bigint[], attempts int[], keys text[], data json[], headers json[], created_at timestamptz[],
+    seqs bigint[], hashes bigint[], attempts int[], crashes int[], keys text[], data json[], headers json[],
+    created_at timestamptz[],
     removed int,    -- how many parked rows went, those included whose message retention has removed
     bytes bigint    -- how large the data is, as stored
 );
@@ -137,9 +159,9 @@ begin
         end if;
     end if;
     execute format($sql$
-        select array_agg(seq) as seqs, array_agg(key_hash) as hashes, array_agg(attempts + 1) as attempts
+        select array_agg(seq) as seqs, array_agg(key_hash) as hashes, array_agg(attempts + 1) as attempts, array_agg(crashes) as crashes
         from (
-            select seq, key_hash, attempts from headrace.parked as p
+            select seq, key_hash, attempts, crashes from headrace.parked as p
             where consumer_id = $1 and seq >= $2 and due_at <= $3 %s
             order by seq limit $5) as due
         $sql$, v_ordered)
@@ -156,7 +178,7 @@ begin
             select due.*, m.key, m.data, m.headers, m.created_at, m.seq is not null as there,
                    coalesce(sum(pg_column_size(m.data)) over (order by due.seq rows between unbounded preceding and 1 preceding), 0)
                        as bytes_before
-            from unnest($2, $3, $4) as due(seq, key_hash, attempt)
+            from unnest($2, $3, $4, $8) as due(seq, key_hash, attempt, crash)
             left join lateral (select * from %s as t where t.seq = due.seq and t.seq between $6 and $7) as m on true
             order by due.seq
         ), taken as materialized (
@@ -165,13 +187,14 @@ begin
             delete from headrace.parked where consumer_id = $1 and seq in (select seq from taken)
         )
         select array_agg(seq) filter (where there), array_agg(key_hash) filter (where there),
-               array_agg(attempt) filter (where there), array_agg(key) filter (where there), array_agg(data) filter (where there),
-               array_agg(headers) filter (where there), array_agg(created_at) filter (where there), count(*),
+               array_agg(attempt) filter (where there), array_agg(crash) filter (where there), array_agg(key) filter (where there),
+               array_agg(data) filter (where there), array_agg(headers) filter (where there), array_agg(created_at) filter (where there), count(*),
                coalesce(sum(pg_column_size(data)), 0)
         from taken
         $sql$, headrace.source(p_stream, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)]))
         into v_result
-        using p_consumer.id, v_due.seqs, v_due.hashes, v_due.attempts, p_bytes, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)];
+        using p_consumer.id, v_due.seqs, v_due.hashes, v_due.attempts, p_bytes, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)],
+              v_due.crashes;
     return v_result;
 end $$;
 
@@ -222,8 +245,7 @@ begin
     ), parked as (
         insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
         select p_consumer, seq, key_hash, 0, '-infinity' from fed
-        where not exists (select from headrace.leases as l
-                          where l.consumer_id = p_consumer and l.lease_id >= p_cursor.lease_floor and fed.seq = any (l.seqs))
+        where seq not in (select i.seq from headrace.in_flight(p_consumer, p_cursor.lease_floor) as i(seq))
         on conflict do nothing
     )
     select min(seq) as first, max(seq) as last, count(*) as count into v_fed from fed;

@@ -69,7 +69,7 @@ begin
     if p_dry_run then
         execute format($sql$
             select count(*) %s
-               and m.seq not in (select unnest(seqs) from headrace.leases where consumer_id = $1)
+               and m.seq not in (select i.seq from headrace.in_flight($1, 0) as i(seq))
                and not exists (select from headrace.parked as p where p.consumer_id = $1 and p.seq = m.seq)
                and not exists (select from headrace.blocked as b where b.consumer_id = $1 and b.key_hash = m.hash and b.seq = m.seq)
             $sql$, v_wanted) into v_count using p_consumer, v_chosen.first, v_chosen.last;
@@ -94,7 +94,7 @@ begin
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
     v_itself := array(
-        select unnest(l.seqs) from headrace.leases as l where l.consumer_id = p_consumer and l.lease_id >= v_cursor.lease_floor
+        select i.seq from headrace.in_flight(p_consumer, v_cursor.lease_floor) as i(seq)
         union all
         select p.seq from headrace.parked as p where p.consumer_id = p_consumer and p.seq >= v_cursor.parked_floor
         union all

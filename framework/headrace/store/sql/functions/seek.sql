@@ -22,6 +22,7 @@ begin
     end if;
     select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
     delete from headrace.leases where consumer_id = p_consumer;
+    delete from headrace.acks where consumer_id = p_consumer;
     delete from headrace.parked where consumer_id = p_consumer;
     delete from headrace.blocked where consumer_id = p_consumer;
     delete from headrace.replays where consumer_id = p_consumer;

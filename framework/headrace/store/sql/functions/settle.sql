@@ -1,7 +1,8 @@
 -- settle: take outcomes for leased messages, many leases in one call. It takes no consumer lock.
 --
 -- It is fenced by the lease rows themselves: an outcome counts only while the lease that it names is there and holds the
--- message. A lease that expired, or that a seek ended, is gone, and no later lease has its id.
+-- message. A lease that expired, or that a seek ended, is gone, and no later lease has its id. Of a message that a transaction has
+-- acked (headrace.ack) any other outcome is lost, and a lease of which the rest is done ends.
 
 -- p_whole:    leases of which everything that they still hold is acked
 -- p_leases, p_seqs, p_outcomes, …: single messages; outcome 'ack', or one of headrace.put_back
@@ -14,6 +15,7 @@ create function headrace.settle(
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_done  record;
+    v_back  bigint[];
 begin
     if cardinality(p_whole) > 0 then
         return query
@@ -23,44 +25,56 @@ begin
             select lease_id, null::bigint from unnest(p_whole) as lease_id where lease_id not in (select lease_id from ended);
     end if;
     if cardinality(p_leases) > 0 then
+        -- A message that is given back must not be acked by a transaction that commits just then. This waits for those that have acked
+        -- something of its lease, and they are at their COMMIT; for all else settling and acking are not in each other's way.
+        v_back := array(select distinct lease_id from unnest(p_leases, p_outcomes) as a(lease_id, outcome) where outcome <> 'ack');
+        if v_back <> '{}' then
+            perform from headrace.leases where consumer_id = p_consumer and lease_id = any (v_back) order by lease_id for update;
+        end if;
         with asked as materialized (
             select * from unnest(p_leases, p_seqs, p_outcomes, p_delays, p_errors, p_tracebacks)
                 as a(lease_id, seq, outcome, delay, error, traceback)
         ), locked as materialized (
-            select l.lease_id, l.seqs, l.hashes, l.attempts from headrace.leases as l
+            select l.lease_id, l.seqs, l.hashes, l.attempts, l.crashes from headrace.leases as l
             where l.consumer_id = p_consumer and l.lease_id = any (p_leases)
-            order by l.lease_id for update
+            order by l.lease_id for no key update
         ), held as materialized (
-            select l.lease_id, m.seq, m.hash, coalesce(m.attempt, 1) as attempt, m.place, a.outcome, a.delay, a.error, a.traceback
+            select l.lease_id, m.seq, m.hash, coalesce(m.attempt, 1) as attempt, coalesce(m.crash, 0) as crash, m.place,
+                   a.outcome, a.delay, a.error, a.traceback, k.seq is not null as acked
             from locked as l
-            cross join unnest(l.seqs, l.hashes, l.attempts) with ordinality as m(seq, hash, attempt, place)
+            cross join unnest(l.seqs, l.hashes, l.attempts, l.crashes) with ordinality as m(seq, hash, attempt, crash, place)
             left join asked as a on a.lease_id = l.lease_id and a.seq = m.seq
+            left join headrace.acked(p_consumer, p_leases) as k on k.lease_id = l.lease_id and k.seq = m.seq
         ), kept as materialized (
             select lease_id, count(*)::int as held, array_agg(seq order by place) as seqs, array_agg(hash order by place) as hashes,
-                   case when max(attempt) > 1 then array_agg(attempt order by place) end as attempts
-            from held where outcome is null group by lease_id
+                   case when max(attempt) > 1 then array_agg(attempt order by place) end as attempts,
+                   case when max(crash) > 0 then array_agg(crash order by place) end as crashes
+            from held where outcome is null and not acked group by lease_id
         ), shrunk as (
             update headrace.leases as l
-            set held = kept.held, seqs = kept.seqs, hashes = kept.hashes, attempts = kept.attempts
+            set held = kept.held, seqs = kept.seqs, hashes = kept.hashes, attempts = kept.attempts, crashes = kept.crashes
             from kept where l.consumer_id = p_consumer and l.lease_id = kept.lease_id
         ), ended as (
             delete from headrace.leases where consumer_id = p_consumer
                and lease_id in (select lease_id from locked except select lease_id from kept)
         )
-        select array_agg(seq) as seqs, array_agg(hash) as hashes, array_agg(attempt) as attempts, array_agg(outcome) as outcomes,
+        select array_agg(seq) as seqs, array_agg(hash) as hashes, array_agg(attempt) as attempts,
+               array_agg(case outcome when 'release' then crash else 0 end) as crashes, array_agg(outcome) as outcomes,
                array_agg(delay) as delays, array_agg(error) as errors, array_agg(traceback) as tracebacks,
                (select array_agg(array[a.lease_id, a.seq]) from asked as a
-                where not exists (select from held as h where h.lease_id = a.lease_id and h.seq = a.seq)) as lost
-            into v_done from held where outcome <> 'ack';
+                where not exists (select from held as h where h.lease_id = a.lease_id and h.seq = a.seq
+                                                  and (a.outcome = 'ack' or not h.acked))) as lost
+            into v_done from held where outcome <> 'ack' and not acked;
         if v_done.seqs is not null then
-            perform headrace.put_back(c, s, v_done.seqs, v_done.hashes, v_done.attempts, v_done.outcomes, v_done.delays,
-                                      v_done.errors, v_done.tracebacks, p_now)
+            perform headrace.put_back(c, s, v_done.seqs, v_done.hashes, v_done.attempts, v_done.crashes, v_done.outcomes,
+                                      v_done.delays, v_done.errors, v_done.tracebacks, p_now)
                 from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where c.id = p_consumer;
         end if;
         if v_done.lost is not null then
             return query select v_done.lost[i][1], v_done.lost[i][2] from generate_subscripts(v_done.lost, 1) as i;
         end if;
     end if;
+    perform headrace.forget_acks(p_consumer, p_whole || p_leases);
     -- Parked messages may have waited for just these keys, and their consumers for a publisher.
     perform headrace.wake(c.stream_id)
         from headrace.consumers as c
@@ -89,25 +103,50 @@ begin
     return v_leases;
 end $$;
 
+-- Note which of their messages are being started: those that crashed before, see headrace.expire. Returns the leases that are lost.
+-- What a crash of the server could lose is only that somebody is to blame.
+create function headrace.mark_started(p_consumer int, p_leases bigint[], p_seqs bigint[]) returns bigint[]
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_leases  bigint[];
+begin
+    perform set_config('synchronous_commit', 'off', true);
+    v_leases := array(
+        select lease_id from headrace.leases where consumer_id = p_consumer and lease_id = any (p_leases)
+        order by lease_id for no key update);
+    update headrace.leases as l
+        set started = l.started || array(select seq from unnest(p_leases, p_seqs) as m(lease_id, seq) where m.lease_id = l.lease_id)
+        where l.consumer_id = p_consumer and l.lease_id = any (v_leases);
+    return array(select lease_id from unnest(p_leases) as lease_id except select unnest(v_leases));
+end $$;
+
 -- Give back, untouched, what an owner has leased without knowing it: the answer to his lease call was lost on the way.
 -- p_known: the leases that he knows of. Waits for a lease call that is still under way. Returns how many messages.
 create function headrace.reclaim(p_consumer int, p_owner uuid, p_known bigint[]) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_floor  bigint;
-    v_lost   record;
+    v_floor   bigint;
+    v_leases  bigint[];
+    v_lost    record;
 begin
     perform pg_advisory_xact_lock(1212498508, p_consumer);
     select lease_floor into v_floor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
-    with ended as (
-        delete from headrace.leases
+    v_leases := array(
+        select lease_id from headrace.leases
         where consumer_id = p_consumer and lease_id >= v_floor and owner = p_owner and lease_id <> all (p_known)
-        returning seqs, hashes, attempts
+        order by lease_id for update);
+    with ended as (
+        delete from headrace.leases where consumer_id = p_consumer and lease_id = any (v_leases)
+        returning lease_id, seqs, hashes, attempts, crashes
     )
-    select array_agg(m.seq) as seqs, array_agg(m.hash) as hashes, array_agg(coalesce(m.attempt, 1)) as attempts, count(*) as count
-        into v_lost from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts) as m(seq, hash, attempt);
+    select array_agg(m.seq) as seqs, array_agg(m.hash) as hashes, array_agg(coalesce(m.attempt, 1)) as attempts,
+           array_agg(coalesce(m.crash, 0)) as crashes, count(*) as count
+        into v_lost
+        from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts, ended.crashes) as m(seq, hash, attempt, crash)
+        where (ended.lease_id, m.seq) not in (select * from headrace.acked(p_consumer, v_leases));
+    perform headrace.forget_acks(p_consumer, v_leases);
     if v_lost.count > 0 then
-        perform headrace.put_back(c, s, v_lost.seqs, v_lost.hashes, v_lost.attempts,
+        perform headrace.put_back(c, s, v_lost.seqs, v_lost.hashes, v_lost.attempts, v_lost.crashes,
                                   array_fill('release'::text, array[v_lost.count::int]), null, null, null, clock_timestamp())
             from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where c.id = p_consumer;
     end if;

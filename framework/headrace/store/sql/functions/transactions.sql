@@ -1,0 +1,83 @@
+-- Acks that commit together with the effects of a handler, or not at all.
+--
+-- A handler that writes to this database calls headrace.ack in its own transaction, as the last statement before COMMIT:
+--
+--   begin;
+--   insert into shipments …;
+--   select headrace.ack(7::int, array[7340033]::bigint[], array[42]::bigint[]);     -- consumer, lease and seq
+--   commit;
+--
+-- It locks the lease FOR KEY SHARE, until the end of the transaction. That is in nobody's way but theirs who would end the
+-- lease, or give one of its messages back: expiry skips such a lease, and the others wait. If the lease has ended before, the ack
+-- raises, and the handler's transaction can't commit. So either the effects are there and the message is acked, or neither.
+--
+-- Which messages are acked in this way is written in rows of their own; the lease is left as it is. Whoever ends it afterwards
+-- looks there first, in a statement after the one that locked it: what is acked is never put back.
+
+-- p_leases, p_seqs: the messages, in parallel. Returns the transaction's id, by which pg_xact_status tells what became of a
+-- COMMIT whose answer was lost.
+create function headrace.ack(
+    p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz default clock_timestamp()
+) returns xid8
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_leases  bigint[];
+    v_lost    bigint;
+begin
+    -- A process that freezes between its ack and its COMMIT would keep the lease for ever.
+    perform set_config('idle_in_transaction_session_timeout', '5s', true);
+    v_leases := array(
+        select lease_id from headrace.leases
+        where consumer_id = p_consumer and lease_id = any (p_leases) and expires_at > p_now
+        order by lease_id for key share);
+    -- An ack that has been committed is not given twice, or an effect might be.
+    select seq into v_lost from (
+        select * from unnest(p_leases, p_seqs) as asked(lease_id, seq)
+        except (
+            select lease_id, unnest(seqs) from headrace.leases where consumer_id = p_consumer and lease_id = any (v_leases)
+            except
+            select * from headrace.acked(p_consumer, v_leases))) as lost
+        order by seq limit 1;
+    if found then
+        raise exception using errcode = 'HR007', message = format(
+            'The lease of the message %s was lost: it expired, or it was ended. Somebody else may have the message by now; nothing of this transaction is committed.',
+            v_lost);
+    end if;
+    insert into headrace.acks (consumer_id, lease_id, seqs)
+        select p_consumer, lease_id, array_agg(seq) from unnest(p_leases, p_seqs) as asked(lease_id, seq) group by lease_id;
+    return pg_current_xact_id();
+end $$;
+
+-- What has been acked of these leases, each message once.
+create function headrace.acked(p_consumer int, p_leases bigint[]) returns table (lease_id bigint, seq bigint)
+language sql stable as $$
+    select distinct a.lease_id, s.seq from headrace.acks as a cross join unnest(a.seqs) as s(seq)
+    where a.consumer_id = p_consumer and a.lease_id = any (p_leases)
+$$;
+
+-- The messages that are leased and not acked.
+create function headrace.in_flight(p_consumer int, p_floor bigint) returns setof bigint
+language sql stable as $$
+    select m.seq from headrace.leases as l cross join unnest(l.seqs) as m(seq)
+    where l.consumer_id = p_consumer and l.lease_id >= p_floor
+      and not exists (select from headrace.acks as a
+                      where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and m.seq = any (a.seqs))
+$$;
+
+-- Forget the acks of those of these leases that have ended.
+create function headrace.forget_acks(p_consumer int, p_leases bigint[]) returns void
+language sql as $$
+    delete from headrace.acks as a
+    where a.consumer_id = p_consumer and a.lease_id = any (p_leases)
+      and not exists (select from headrace.leases as l where l.consumer_id = a.consumer_id and l.lease_id = a.lease_id)
+$$;
+
+-- What became of a transaction: as pg_xact_status, null when the server has forgotten it. An id that was never given is one of a
+-- transaction that a crash of the server took back.
+create function headrace.transaction_status(p_xid bigint) returns text
+language plpgsql as $$
+begin
+    return pg_xact_status(p_xid::text::xid8);
+exception when invalid_parameter_value then
+    return 'aborted';
+end $$;
