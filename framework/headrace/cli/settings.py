@@ -9,8 +9,11 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from msgspec import UNSET
 
+from headrace.cli.problems import UsageProblem
 from headrace.cli.sizes import size_in_bytes
 from headrace.cli.times import NO_VALUE, duration, past
+from headrace.model.durations import rate
+from headrace.model.errors import ConfigurationError
 from headrace.model.specs import Backoff, DeliverPolicy, OnExhausted, Retention
 
 
@@ -114,6 +117,19 @@ class ConsumerSettings:
         OnExhausted | None,
         _option("--on-exhausted", "What becomes of an exhausted message; block: its key waits for a person."),
     ] = None
+    rate_limit: Annotated[
+        str | None,
+        _option(
+            "--rate-limit", "Messages delivered at most, over all workers, such as 100/s or 500/m; none for no limit."
+        ),
+    ] = None
+    rate_burst: Annotated[
+        str | None,
+        _option(
+            "--rate-burst",
+            "Messages that may come at once after a pause; none for the default: what the rate allows in a second.",
+        ),
+    ] = None
 
     def given(self) -> dict[str, Any]:
         """The settings that were given, as a `ConsumerSpec` has them. Raises `UsageProblem`."""
@@ -127,6 +143,8 @@ class ConsumerSettings:
             max_waiting=_as_is(self.max_waiting),
             backoff=_parsed(_backoff, self.backoff, "--backoff"),
             on_exhausted=_as_is(self.on_exhausted),
+            rate_limit=_unless_none(_rate, self.rate_limit, "--rate-limit"),
+            rate_burst=_unless_none(_count, self.rate_burst, "--rate-burst"),
         )
 
 
@@ -176,3 +194,18 @@ def _backoff(text: str, option: str) -> Backoff:
     if text == "default":
         return Backoff()
     return Backoff(delays=tuple(duration(delay, option) for delay in text.split(",")))
+
+
+def _rate(text: str, option: str) -> float | None:
+    try:
+        return rate(text)
+    except ConfigurationError:
+        raise UsageProblem(
+            f"{option} {text!r} is not a rate: write '100/s', '500/m', '1000/h', or messages a second."
+        ) from None
+
+
+def _count(text: str, option: str) -> int:
+    if not text.isdecimal():
+        raise UsageProblem(f"{option} {text!r} is not a number of messages.")
+    return int(text)

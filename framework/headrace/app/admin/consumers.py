@@ -20,6 +20,7 @@ from headrace.app.admin.given import (
     selection_of,
     utc,
 )
+from headrace.model.durations import rate
 from headrace.model.errors import FilterTooSlow, InvalidInput
 from headrace.model.keys import check_key
 from headrace.model.records import (
@@ -71,14 +72,14 @@ class Consumers(Base):
         """Change a consumer's settings, live: its workers go by them from their next lease on.
 
         Args:
-            changes: settings of `ConsumerSpec`, as `@app.consumer` takes them: durations as text, `filter`, `where`. Where it
+            changes: settings of `ConsumerSpec`, as `@app.consumer` takes them: durations and rates as text, `filter`, `where`. Where it
                 begins can't be changed any more: seek instead.
 
         Returns:
             The settings as they are now. Raises `ConfigurationError` for those that can't be.
         """
         spec, _ = await store.consumer_spec(self._database, await self._consumer(stream, name))
-        spec = changed(spec, changes, fixed=("stream", "name", "deliver_policy", "start_seq", "start_time"))
+        spec = changed(spec, _with_rate(changes), fixed=("stream", "name", "deliver_policy", "start_seq", "start_time"))
         await store.declare_consumer(self._database, spec)
         return spec
 
@@ -220,3 +221,11 @@ class Consumers(Base):
                 executor, consumer, seqs, key=key, filters=filters, where=condition, dry_run=dry_run
             )
         return count
+
+
+def _with_rate(changes: dict[str, Any]) -> dict[str, Any]:
+    """The changes with the rate as a number. Who takes it away takes its burst away, too."""
+    if "rate_limit" not in changes:
+        return changes
+    found = rate(changes["rate_limit"])
+    return {**({"rate_burst": None} if found is None else {}), **changes, "rate_limit": found}
