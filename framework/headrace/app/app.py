@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ import anyio.to_thread
 
 from headrace import store
 from headrace.app.admin import Admin
+from headrace.app.background import beside
 from headrace.app.declared import Declared
 from headrace.app.publishing import Publishing
 from headrace.app.service import Service
@@ -125,19 +126,32 @@ class App(Declared, Publishing):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[App]:
-        """Connected, and with the consumers at work in the background; at the end of the block they drain."""
-        failure = None
-        async with self, self._serving() as service:
-            async with anyio.create_task_group() as group:
-                group.start_soon(service.run)
-                try:
-                    yield self
-                except Exception as error:  # the caller's: it must not cut short what handlers are doing
-                    failure = error
-                finally:
-                    service.drain()
-            if failure is not None:
-                raise failure
+        """Connected, and with the consumers at work in the background; at the end of the block they drain.
+
+        Signals and logging are left alone. The end of the block may come from another task than its beginning, as in some frameworks'
+        lifespans. If the block is cancelled, what handlers have not finished is given back.
+
+        Raises:
+            ConfigurationError: it runs already.
+            StoreUnavailable: the database can't be reached at the start. Later that is waited out.
+            ExceptionGroup: a consumer died of a bug. The task that entered the block is cancelled for it.
+        """
+
+        async def work(up: Callable[[], None]) -> None:
+            async with self, self._serving() as service:
+                up()
+                await service.run()
+
+        def end() -> None:
+            if self._service is not None:
+                self._service.drain()
+
+        def hurry() -> None:
+            end()
+            self.stop()
+
+        async with beside(work, end, hurry):
+            yield self
 
     async def run(self, *, signals: bool = True) -> None:
         """Run the consumers until `stop`, or until SIGTERM or SIGINT when `signals`; drain; a second signal stops at once.

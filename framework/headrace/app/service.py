@@ -54,7 +54,7 @@ class Service:
             async with anyio.create_task_group() as consumers:
                 consumers.start_soon(self._stopping.wait)  # also an app that only publishes has a janitor
                 for pipeline in self._pipelines:
-                    consumers.start_soon(pipeline.run)
+                    consumers.start_soon(_run, pipeline)
             others.cancel_scope.cancel()
 
     async def _listen(self, weather: Weather) -> None:
@@ -109,3 +109,14 @@ class Service:
             "consumers": {f"{p.spec.stream}:{p.spec.name}": p.statistics() for p in self._pipelines},
             "connections": self._database.statistics(),
         }
+
+
+async def _run(pipeline: Pipeline) -> None:
+    """Run one consumer. Of what kills it the log tells at once: whoever embeds the service may hear of it late, or not listen."""
+    try:
+        await pipeline.run()
+    except Exception:
+        logger.exception(
+            "%s of %s died of what no retry mends; the service stops", pipeline.spec.name, pipeline.spec.stream
+        )
+        raise

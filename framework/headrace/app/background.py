@@ -1,0 +1,119 @@
+"""Work that goes on beside a block of somebody else's code: `async with beside(work, …): …`.
+
+Not a task group: its cancel scope must be left by the task that entered it. The block may be the lifespan of a web framework, and some of
+them call start and stop from different tasks. So the work is one task of its own, from connecting to disconnecting, and its failure is
+treated as `asyncio.TaskGroup` treats that of a child: the task that entered the block is cancelled once, and the block raises why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+GIVE_BACK = 10.0
+"""Seconds that work may take to end once it has been told to hurry; then it is cancelled."""
+
+Work = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
+"""Takes what it calls when it is up, and works until it is told to end."""
+
+
+@asynccontextmanager
+async def beside(work: Work, end: Callable[[], None], hurry: Callable[[], None]) -> AsyncIterator[None]:
+    """Start the work, and wait until it is up; at the end of the block tell it to end, and wait for that.
+
+    Args:
+        work: what to do.
+        end: tell it to end ...
+        hurry: ... and at once: called when the block, or the wait for the end, is cancelled.
+
+    Raises:
+        What keeps the work from starting, as it is. What it fails of later, and what the block raises; both as an `ExceptionGroup`.
+    """
+    companion = _Companion(work)
+    await companion.start()
+    failure: Exception | None = None
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not companion.leave():
+            await companion.give_up(hurry)
+            raise
+    except Exception as error:  # the caller's: it must not cut short what the work is about
+        failure = error
+    companion.leave()
+    end()
+    await companion.ended(hurry)
+    died = companion.failure()
+    if failure is not None and died is not None:
+        raise ExceptionGroup("the block failed, and so did what was at work beside it", [failure, died])
+    if failure is not None:
+        raise failure
+    if died is not None:
+        raise died
+
+
+class _Companion:
+    """The task that does the work, and the one in the block: its host."""
+
+    def __init__(self, work: Work) -> None:
+        self._up = asyncio.Event()
+        self._host: asyncio.Task[Any] | None = None
+        self._cancelled = False  # the host was, by us
+        self._task = asyncio.create_task(work(self._up.set))
+        self._task.add_done_callback(self._done)
+
+    async def start(self) -> None:
+        """Wait until the work is up. Raises what keeps it from that."""
+        try:
+            await self._up.wait()
+        except asyncio.CancelledError:
+            await self._cancel()
+            raise
+        if self._task.done():
+            self._task.result()
+        self._host = asyncio.current_task()
+
+    def _done(self, _: asyncio.Task[None]) -> None:
+        self._up.set()
+        if self._host is not None and self.failure() is not None:
+            self._cancelled = self._host.cancel()
+
+    def failure(self) -> Exception | None:
+        """What the work failed of, if it has. Raises what is for everybody, such as `KeyboardInterrupt`."""
+        if not self._task.done() or self._task.cancelled():
+            return None
+        error = self._task.exception()
+        if error is None or isinstance(error, Exception):
+            return error
+        raise error
+
+    def leave(self) -> bool:
+        """The host leaves the block. Whether it was cancelled because the work failed, and for no other reason."""
+        host, self._host = self._host, None
+        return self._cancelled and host is not None and host is asyncio.current_task() and host.uncancel() == 0
+
+    async def ended(self, hurry: Callable[[], None]) -> None:
+        """Wait for the end of the work."""
+        try:
+            await asyncio.wait([self._task])
+        except asyncio.CancelledError:
+            await self.give_up(hurry)
+            raise
+
+    async def give_up(self, hurry: Callable[[], None]) -> None:
+        """Let the work give back what it is at, and end it."""
+        hurry()
+        with anyio.move_on_after(GIVE_BACK, shield=True):
+            await asyncio.wait([self._task])
+        await self._cancel()
+
+    async def _cancel(self) -> None:
+        self._task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            self._task.exception()  # it is seen: the cancellation is what counts now
