@@ -27,6 +27,7 @@ from headrace.model.errors import ConfigurationError
 from headrace.runtime.dependencies import Dependencies
 from headrace.runtime.publisher import Publisher
 from headrace.runtime.shared import Shared
+from headrace.runtime.wiring import SYSTEM_TIME, Witness
 
 logger = logging.getLogger("headrace")
 
@@ -67,7 +68,9 @@ class App(Declared, Publishing):
         self._users = 0
         self._entrance = anyio.Lock()
         self._service: Service | None = None
-        self._publisher = Publisher(lambda: self.database, self._published)
+        self._time = SYSTEM_TIME
+        self._witness: Witness | None = None
+        self._publisher = Publisher(lambda: self.database, self._published, lambda: self._time.date())
         self._dependencies = Dependencies()
 
     # --- running
@@ -185,6 +188,8 @@ class App(Declared, Publishing):
             shutdown_timeout=self._shutdown_timeout,
             dependencies=self._dependencies,
             middleware=tuple(self._middleware),
+            time=self._time,
+            witness=self._witness,
         )
 
     def _published(self, stream: str, due: datetime | None) -> None:

@@ -19,14 +19,18 @@ logger = logging.getLogger("headrace")
 
 
 class Service:
-    """Runs consumers on an open database until it is stopped, and drains them."""
+    """Runs consumers on an open database until it is stopped, and drains them.
+
+    Attributes:
+        pipelines: one for each consumer, once they are prepared.
+    """
 
     def __init__(self, consumers: Sequence[Consumer], shared: Shared) -> None:
         self._database = database = shared.database
         self._consumers = consumers
         self._shared = shared
-        self._pipelines: list[Pipeline] = []
-        self._janitor = Janitor(database, self.published)
+        self.pipelines: list[Pipeline] = []
+        self._janitor = Janitor(database, self.published, shared.time.swept)
         self._stopping = anyio.Event()
         self._by_stream: dict[int, list[Pipeline]] = {}
         self._by_name: dict[str, list[Pipeline]] = {}
@@ -42,7 +46,7 @@ class Service:
             if declared.new:
                 logger.info("consumer %s of %s: new, from the start of the stream", spec.name, spec.stream)
             pipeline = Pipeline(declared.id, spec, consumer.handler, consumer.handling, self._shared)
-            self._pipelines.append(pipeline)
+            self.pipelines.append(pipeline)
             self._by_stream.setdefault(stream_id, []).append(pipeline)
             self._by_name.setdefault(spec.stream, []).append(pipeline)
 
@@ -53,7 +57,7 @@ class Service:
             others.start_soon(self._janitor.run)
             async with anyio.create_task_group() as consumers:
                 consumers.start_soon(self._stopping.wait)  # also an app that only publishes has a janitor
-                for pipeline in self._pipelines:
+                for pipeline in self.pipelines:
                     consumers.start_soon(_run, pipeline)
             others.cancel_scope.cancel()
 
@@ -68,7 +72,7 @@ class Service:
             self._hear(deaf=True)
 
     def _hear(self, *, deaf: bool) -> None:
-        for pipeline in self._pipelines:
+        for pipeline in self.pipelines:
             pipeline.fetcher.deaf = deaf
             pipeline.fetcher.wake()
 
@@ -88,25 +92,25 @@ class Service:
     def drain(self) -> None:
         """Begin to drain, if that has not begun."""
         self._stopping.set()
-        for pipeline in self._pipelines:
+        for pipeline in self.pipelines:
             pipeline.stop()
 
     def stop(self) -> None:
         """Begin to drain; when that has begun, stop the handlers that still run."""
         if self._stopping.is_set():
-            for pipeline in self._pipelines:
+            for pipeline in self.pipelines:
                 pipeline.hurry()
         self.drain()
 
     async def idle(self) -> None:
         """Wait until no consumer has anything left: to lease, in work, to settle, or to retry."""
-        for pipeline in self._pipelines:
+        for pipeline in self.pipelines:
             await pipeline.fetcher.dry()
 
     def statistics(self) -> dict[str, Any]:
         """Counts and states of every consumer, by its name, and of the connection pool."""
         return {
-            "consumers": {f"{p.spec.stream}:{p.spec.name}": p.statistics() for p in self._pipelines},
+            "consumers": {f"{p.spec.stream}:{p.spec.name}": p.statistics() for p in self.pipelines},
             "connections": self._database.statistics(),
         }
 

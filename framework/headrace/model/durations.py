@@ -33,13 +33,13 @@ def seconds(value: Duration, setting: str = "duration") -> float:
     return found
 
 
-def when(delay: Duration | None, at: datetime | None) -> datetime | None:
-    """The time that is meant by a delay from now, or by a time, of which one may be given; without a zone it is UTC."""
+def when(delay: Duration | None, at: datetime | None, now: datetime | None = None) -> datetime | None:
+    """The time that is meant by a delay from `now`, or by a time, of which one may be given; without a zone it is UTC."""
     if delay is not None and at is not None:
         raise ConfigurationError("Both delay and deliver_at are given: choose one.")
     if delay is not None:
         try:
-            return datetime.now(UTC) + timedelta(seconds=seconds(delay, "delay"))
+            return (now or datetime.now(UTC)) + timedelta(seconds=seconds(delay, "delay"))
         except OverflowError:
             raise ConfigurationError(f"delay={delay!r} ends after the year 9999.") from None
     return at if at is None or at.tzinfo is not None else at.replace(tzinfo=UTC)

@@ -21,6 +21,8 @@ from headrace.runtime.wiring import Call
 def chain(consumer: int, spec: ConsumerSpec, handler: Handler, handling: Handling, desk: Desk, shared: Shared) -> Call:
     """The handler's call with everything around it that this consumer uses."""
     call: Call = runner(handler, handling)
+    if shared.witness is not None:
+        call = shared.witness.inside(spec, call)
     if handler.dependencies:
         call = shared.dependencies.resolve(call, handler.dependencies)
     if handling.transactional or handling.publishes is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from itertools import repeat
 from uuid import UUID
 
@@ -66,7 +67,8 @@ class Fetcher:
         self._stopping = False
         self._begun = 0
         self._ended = anyio.Event()  # the next lease call to end sets it
-        self._dry_since = 0  # the number of the last call, if it found nothing and nothing will fall due
+        self._quiet_since = 0  # the number of the last call, if it found nothing ...
+        self._dry_since = 0  # ... and nothing will fall due
         self._watched = 0  # how many wait for it to be dry
         self.deaf = True
         self.leased = 0
@@ -193,18 +195,27 @@ class Fetcher:
             await self._news.wait()
 
     def _note_end(self, batch: Batch) -> None:
-        dry = batch.lease_id is None and not batch.more and batch.due_in is None
-        self._dry_since = self._begun if dry else 0
+        quiet = batch.lease_id is None and not batch.more
+        self._quiet_since = self._begun if quiet else 0
+        self._dry_since = self._begun if quiet and batch.due_in is None else 0
         self._ended.set()
         self._ended = anyio.Event()
 
     async def dry(self) -> None:
         """Wait until there is nothing left: to lease, in work, to settle, or to retry; or until it is stopped."""
+        await self._until(lambda: self._dry_since)
+
+    async def quiet(self) -> None:
+        """As `dry`, but what falls due later is not waited for."""
+        await self._until(lambda: self._quiet_since)
+
+    async def _until(self, since: Callable[[], int]) -> None:
+        """Wait for a lease call, begun after this, that found what is asked for."""
         asked = self._begun
         self.wake()
         self._watched += 1
         try:
-            while not (self._dry_since > asked and not self._custody.held) and not self._stopping:
+            while not (since() > asked and not self._custody.held) and not self._stopping:
                 await self._ended.wait()
         finally:
             self._watched -= 1

@@ -55,7 +55,7 @@ class Pipeline:
         self._handling = handling
         owner = uuid4()  # one worker process is one owner: it may hold a run of a key
         self.lanes: Lanes[Message] = Lanes()
-        self.custody: Custody[Message] = Custody()
+        self.custody: Custody[Message] = Custody() if shared.witness is None else shared.witness.custody(spec)
         self.governor = Governor(*handling.concurrency)
         self.desk = Desk(self.lanes, self.custody, settings, shared.publisher, time.clock)
         self.actors = Actors(self._work(consumer, handler, shared), self.lanes, timed=handling.timeout is not None)

@@ -21,13 +21,18 @@ class Publisher:
     Args:
         database: the open database, asked for at each call.
         published: told the stream, and when it is for later the time.
+        date: the time of day, from which a delay counts.
     """
 
     def __init__(
-        self, database: Callable[[], store.Database], published: Callable[[str, datetime | None], None]
+        self,
+        database: Callable[[], store.Database],
+        published: Callable[[str, datetime | None], None],
+        date: Callable[[], datetime],
     ) -> None:
         self._database = database
         self._published = published
+        self._date = date
 
     async def publish(
         self, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
@@ -35,7 +40,7 @@ class Publisher:
         tx: store.Executor | None = None,
     ) -> int | None:  # fmt: skip
         """See `App.publish`."""
-        due = when(delay, deliver_at)
+        due = when(delay, deliver_at, self._date())
         text, header_text = payloads.encode(data), payloads.encode_headers(headers)
         check_key(key)
         with self._translated(tx):
@@ -50,7 +55,7 @@ class Publisher:
         delay: Duration | None = None, deliver_at: datetime | None = None, tx: store.Executor | None = None,
     ) -> int:  # fmt: skip
         """See `App.publish_many`."""
-        due = when(delay, deliver_at)
+        due = when(delay, deliver_at, self._date())
         keys, data, headers = payloads.parallel(messages)
         if message_ids is not None and len(message_ids) != len(keys):
             raise InvalidInput(

@@ -11,7 +11,7 @@ from headrace.runtime.dependencies import Dependencies
 from headrace.runtime.instruments import Instruments
 from headrace.runtime.middleware import Middleware
 from headrace.runtime.publisher import Publisher
-from headrace.runtime.wiring import SYSTEM_TIME, Time
+from headrace.runtime.wiring import SYSTEM_TIME, Time, Witness
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +24,8 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
         dependencies: what handlers take besides their messages.
         middleware: what runs around handlers, the outermost first.
         instruments: telemetry, or None when it is off.
-        time: both clocks.
+        time: the clocks.
+        witness: who watches from close by, if anybody does.
     """
 
     database: store.Database
@@ -34,3 +35,4 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     middleware: Sequence[Middleware] = ()
     instruments: Instruments | None = None
     time: Time = SYSTEM_TIME
+    witness: Witness | None = None

@@ -4,31 +4,49 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import msgspec
+
+from headrace.flow.custody import Custody
+from headrace.model.specs import ConsumerSpec
 
 Clock = Callable[[], float]
 """Seconds, monotonic."""
 
 
 class Time(msgspec.Struct, frozen=True):
-    """Both clocks that a pipeline goes by. A test hands in its own.
+    """The clocks that a service goes by. A test hands in its own.
 
     Attributes:
         clock: seconds, monotonic: deadlines, waits and rates in this process.
-        now: the time of day for the store, or None for that of the database server.
+        now: the time of day for leases and settles, or None for that of the database server.
+        date: the time of day that the server stamps messages with, as far as it is known here: what is published for later
+            counts from it.
+        swept: `date` for retention and the schedule, or None for that of the database server.
     """
 
     clock: Clock = time.monotonic
     now: Callable[[], datetime | None] = lambda: None
+    date: Callable[[], datetime] = lambda: datetime.now(UTC)
+    swept: Callable[[], datetime | None] = lambda: None
 
 
 SYSTEM_TIME = Time()
 
 Call = Callable[[Any, Any], Awaitable[Any]]
 """Run a handler: takes the payload and the message, or the payloads and the `Batch`, and returns what the handler returned."""
+
+
+class Witness(Protocol):
+    """Who watches every delivery from close by: the test kit."""
+
+    def custody(self, spec: ConsumerSpec) -> Custody[Any]:
+        """Where the outcomes of a consumer are recorded."""
+
+    def inside(self, spec: ConsumerSpec, call: Call) -> Call:
+        """The handler's call, with something next to the function, inside of everything else that is around it."""
 
 
 class Settling(Protocol):
