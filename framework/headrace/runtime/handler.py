@@ -21,6 +21,7 @@ from headrace.model.errors import ConfigurationError
 from headrace.runtime.batch import Batch
 from headrace.runtime.dependencies import dependency_of
 from headrace.runtime.message import Message
+from headrace.runtime.signature import annotated, is_async, name_of
 from headrace.runtime.transaction import Transaction
 
 Decode = Callable[[str], Any]
@@ -54,13 +55,10 @@ class Handler:
     """
 
     def __init__(self, function: Callable[..., Any], *, batch: bool = False, transactional: bool = False) -> None:
-        if not callable(function):
-            raise ConfigurationError(f"A handler is a function, not {type(function).__name__}.")
+        self.name = name_of(function)
+        _check_function(function, self.name)
         self.function = function
-        self.name: str = getattr(function, "__name__", type(function).__name__)
-        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
-        )
+        self.is_async = is_async(function)
         self.batch = batch
         self.parameters = _parameters(function, self.name)
         self._check(transactional)
@@ -117,35 +115,56 @@ class Handler:
         return self.function(*given, **named)
 
 
+def _check_function(function: Any, name: str) -> None:
+    if not callable(function):
+        raise ConfigurationError(f"A handler is a function, not {type(function).__name__}.")
+    if isinstance(function, type):
+        raise ConfigurationError(
+            f"A handler is a function, not the class {name!r}: hand in an object of it, {name}(…)."
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(
+            f"The handler {name!r} is a generator, and would never run: leave `yield` out. What has to be torn down afterwards is a"
+            " dependency, @app.provide; what is to be published is returned, with publishes='a-stream'."
+        )
+
+
 def _parameters(function: Callable[..., Any], name: str) -> list[Parameter]:
-    target = function if inspect.isroutine(function) else function.__call__  # type: ignore[operator]
-    try:
-        hints = typing.get_type_hints(target, include_extras=True)
-    except (NameError, TypeError) as error:
-        raise ConfigurationError(f"The handler {name!r} has an annotation that can't be resolved: {error}.") from error
+    """What it is given; other parameters keep their defaults."""
     found: list[Parameter] = []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        by_name = parameter.kind is parameter.KEYWORD_ONLY
-        annotation = hints.get(parameter.name, Any)
+    skipped = False
+    for parameter, annotation in annotated(function, f"The handler {name!r}"):
         role, takes = _role(annotation)
-        if role == "payload" and by_name:
-            if parameter.default is parameter.empty:
-                raise ConfigurationError(
-                    f"The handler {name!r} has a keyword-only parameter {parameter.name!r}: give it a default, or annotate it"
-                    " as a dependency, Depends[…]."
-                )
+        if not _wanted(parameter, role, found, name):
+            skipped = True  # what follows can no longer be told by its place
             continue
-        if role != "dependency" and any(other.role == role for other in found):
-            if parameter.default is not parameter.empty:
-                continue
+        if skipped and parameter.kind is parameter.POSITIONAL_ONLY:
+            raise ConfigurationError(
+                f"The handler {name!r} has the positional-only parameter {parameter.name!r} behind one that keeps its default:"
+                " put it in front of that, or leave the '/' out."
+            )
+        found.append(Parameter(parameter.name, role, takes, skipped or parameter.kind is parameter.KEYWORD_ONLY))
+    return found
+
+
+def _wanted(parameter: inspect.Parameter, role: Role, found: list[Parameter], name: str) -> bool:
+    """Whether it is given something, or keeps its default. Raises `ConfigurationError` when it is one too many and has none."""
+    optional = parameter.default is not parameter.empty
+    if role == "payload" and parameter.kind is parameter.KEYWORD_ONLY:
+        if not optional:
+            raise ConfigurationError(
+                f"The handler {name!r} has a keyword-only parameter {parameter.name!r}: give it a default, or annotate it"
+                " as a dependency, Depends[…]."
+            )
+        return False
+    if role != "dependency" and any(other.role == role for other in found):
+        if not optional:
             raise ConfigurationError(
                 f"The handler {name!r} takes more than a payload and a message ({parameter.name!r} is one too many): write"
                 " `async def handler(order: Order, message: Message)`; dependencies are annotated as Depends[…]."
             )
-        found.append(Parameter(parameter.name, role, takes, by_name))
-    return found
+        return False
+    return True
 
 
 def _role(annotation: Any) -> tuple[Role, Any]:
