@@ -7,13 +7,16 @@ that its parse and its execution meet the same server.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
+import anyio
 import asyncpg
 
 from headrace.model.errors import ConfigurationError, FilterTooSlow, StoreUnavailable
+from headrace.store.connection import Connection, Hold, Meter
 from headrace.store.translate import translated
 
 CONNECT_TIMEOUT = 10.0
@@ -51,6 +54,11 @@ class Database:
         dsn: a Postgres URL, as libpq has them.
         max_connections: the pool's bound.
         application_name: how the connections show in `pg_stat_activity`.
+
+    Attributes:
+        pooled: whether a pooler stands between.
+        holds: how many transactions of handlers and services may be open at a time. They last as long as somebody else's code does,
+            so a share of the connections is kept from them: leasing, settling and extending go on.
     """
 
     def __init__(self, dsn: str, *, max_connections: int = 10, application_name: str = "headrace") -> None:
@@ -58,6 +66,10 @@ class Database:
         self.max_connections = max_connections
         self.application_name = application_name
         self.pooled = False
+        self.holds = max_connections - min(max(max_connections // 3, 1), 8) if max_connections > 1 else 1
+        self._held = anyio.Semaphore(self.holds, fast_acquire=True)
+        self._meter = Meter()
+        self._in_use = 0
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
 
     async def open(self) -> None:
@@ -74,6 +86,8 @@ class Database:
                 self.dsn,
                 min_size=0,
                 max_size=self.max_connections,
+                connection_class=Connection,
+                init=self._meet,
                 reset=_keep_as_is,
                 statement_cache_size=0 if self.pooled else 200,
                 max_cached_statement_lifetime=0,
@@ -117,15 +131,15 @@ class Database:
                 await pool.close()
 
     async def fetch(self, query: str, /, *args: Any) -> list[asyncpg.Record]:
-        return await self._run(asyncpg.Connection.fetch, query, args)  # type: ignore[no-any-return]
+        return await self._run("fetch", query, args)  # type: ignore[no-any-return]
 
     async def fetchrow(self, query: str, /, *args: Any) -> Any:
-        return await self._run(asyncpg.Connection.fetchrow, query, args)
+        return await self._run("fetchrow", query, args)
 
     async def fetchval(self, query: str, /, *args: Any) -> Any:
-        return await self._run(asyncpg.Connection.fetchval, query, args)
+        return await self._run("fetchval", query, args)
 
-    async def _run(self, method: Callable[..., Any], query: str, args: tuple[Any, ...]) -> Any:
+    async def _run(self, method: str, query: str, args: tuple[Any, ...]) -> Any:
         with translated(self.dsn):
             try:
                 return await self._call(method, query, args)
@@ -134,13 +148,13 @@ class Database:
                     raise
             return await self._call(method, query, args)
 
-    async def _call(self, method: Callable[..., Any], query: str, args: tuple[Any, ...]) -> Any:
+    async def _call(self, method: str, query: str, args: tuple[Any, ...]) -> Any:
         async with self._connection() as connection:
             if not self.pooled:
-                return await method(connection, query, *args)
+                return await getattr(connection, method)(query, *args)
             async with connection.transaction():
                 await connection.execute(_BRIEFLY)
-                return await method(connection, query, *args)
+                return await getattr(connection, method)(query, *args)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
@@ -149,15 +163,88 @@ class Database:
             async with self._connection() as connection, connection.transaction():
                 yield connection
 
+    # --- transactions that stay open for a while
+
+    async def begin(self, idle: float) -> Hold:
+        """A transaction for somebody else's code. The caller commits it, or not, and gives it back with `end`.
+
+        Args:
+            idle: seconds after which the server ends the transaction when nothing is asked of it: of a process that froze, or of code
+                that waits for something else.
+
+        Raises:
+            StoreUnavailable: also when others held all `holds` for too long.
+        """
+        with translated(self.dsn):
+            await self._turn()
+            try:
+                hold = Hold(*await self._acquire())
+            except BaseException:
+                self._held.release()
+                raise
+            try:
+                await hold.begin(idle)
+            except BaseException:
+                await self.end(hold)
+                raise
+        return hold
+
+    async def end(self, hold: Hold) -> None:
+        """Give back what `begin` gave. What is not committed is rolled back."""
+        self._in_use -= 1
+        try:
+            await hold.end()
+        finally:
+            self._held.release()
+
+    async def _turn(self) -> None:
+        try:
+            self._held.acquire_nowait()
+        except anyio.WouldBlock:
+            with self._waiting(), anyio.move_on_after(CONNECT_TIMEOUT):
+                await self._held.acquire()
+                return
+            raise StoreUnavailable(
+                f"All {self.holds} transactions that this process may hold open have been in use for {CONNECT_TIMEOUT:g} s:"
+                f" shorten them, or raise max_connections={self.max_connections}."
+            ) from None
+
+    # --- connections
+
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
         """One from the pool. When the driver can't make sense of it any more, it does not go back there."""
-        async with self._opened().acquire(timeout=CONNECT_TIMEOUT) as connection:
-            try:
-                yield connection
-            except asyncpg.InternalClientError:
-                connection.terminate()
-                raise
+        pool, connection = await self._acquire()
+        try:
+            yield connection
+        except asyncpg.InternalClientError:
+            connection.terminate()
+            raise
+        finally:
+            self._in_use -= 1
+            await pool.release(connection)
+
+    async def _acquire(self) -> tuple[asyncpg.Pool[asyncpg.Record], Any]:
+        pool = self._opened()
+        if self._in_use < self.max_connections:
+            connection = await pool.acquire(timeout=CONNECT_TIMEOUT)
+        else:
+            with self._waiting():
+                connection = await pool.acquire(timeout=CONNECT_TIMEOUT)
+        self._in_use += 1
+        return pool, connection
+
+    async def _meet(self, connection: Any) -> None:
+        connection.meter = self._meter
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self._meter.waits += 1
+        since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._meter.waited += time.monotonic() - since
 
     def _opened(self) -> asyncpg.Pool[asyncpg.Record]:
         if self._pool is None:
@@ -166,13 +253,19 @@ class Database:
             )
         return self._pool
 
-    def statistics(self) -> dict[str, int]:
-        """Connections open and idle, of at most `max_connections`."""
+    def statistics(self) -> dict[str, float]:
+        """Connections open and idle, of at most `max`; long transactions open, `held`, of at most `holds`; and since the start
+        round trips to the server, waits for a connection, and the seconds that these took."""
         pool = self._pool
         return {
             "open": pool.get_size() if pool else 0,
             "idle": pool.get_idle_size() if pool else 0,
             "max": self.max_connections,
+            "held": self.holds - self._held.value,
+            "holds": self.holds,
+            "round_trips": self._meter.round_trips,
+            "waits": self._meter.waits,
+            "waited": self._meter.waited,
         }
 
 
