@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -16,13 +15,14 @@ import anyio.abc
 import anyio.to_thread
 
 from headrace import store
+from headrace.app import settings
 from headrace.app.admin import Admin
 from headrace.app.background import beside
 from headrace.app.declared import Declared
 from headrace.app.publishing import Publishing
 from headrace.app.service import Service
 from headrace.embedded import EmbeddedPostgres, Tenancy
-from headrace.model.durations import Duration, seconds
+from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError
 from headrace.runtime.dependencies import Dependencies
 from headrace.runtime.publisher import Publisher
@@ -38,10 +38,11 @@ class App(Declared, Publishing):
     Args:
         dsn: a Postgres URL. None takes the environment's `HEADRACE_DATABASE`, or else the embedded Postgres.
         streams: streams to create at start, unless they exist. A consumer's stream need not be named here.
-        max_connections: the most connections of this process, besides one that listens.
-        shutdown_timeout: how long handlers may take to finish when the application stops.
+        max_connections: the most connections of this process, besides one that listens; 10 by default.
+        shutdown_timeout: how long handlers may take to finish when the application stops; 30 s by default.
         data_dir: where the embedded Postgres keeps its data; None for the project's `.headrace`, or the user's.
 
+    What is left out may be set in the environment or in pyproject.toml; see `headrace.app.settings`.
     Connect with `async with app:`, run with `headrace run module:app`, or embed it: `async with app.running():`.
     """
 
@@ -50,19 +51,17 @@ class App(Declared, Publishing):
         dsn: str | None = None,
         *,
         streams: Iterable[str] = (),
-        max_connections: int = 10,
-        shutdown_timeout: Duration = "30s",
+        max_connections: int | None = None,
+        shutdown_timeout: Duration | None = None,
         data_dir: Path | str | None = None,
     ) -> None:
-        if not 2 <= max_connections <= 1000:
-            raise ConfigurationError(f"max_connections={max_connections} must be from 2 to 1000.")
         if isinstance(streams, str):
             raise ConfigurationError(f"streams={streams!r} must be a list, such as [{streams!r}].")
         super().__init__(tuple(streams))
         self.dsn = dsn
-        self._max_connections = max_connections
-        self._shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
-        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._given = {"max_connections": max_connections, "shutdown_timeout": shutdown_timeout, "data": data_dir}
+        settings.check(self._given)
+        self._settings = settings.DEFAULTS  # until it connects
         self._database: store.Database | None = None
         self._tenancy: Tenancy | None = None
         self._users = 0
@@ -105,11 +104,14 @@ class App(Declared, Publishing):
             await self._disconnect()
 
     async def _connect(self) -> None:
-        dsn = self.dsn or os.environ.get("HEADRACE_DATABASE")
-        if not dsn:
-            self._tenancy = await anyio.to_thread.run_sync(EmbeddedPostgres(self._data_dir).acquire)
+        self._settings = found = settings.read({"database": self.dsn or None, **self._given})
+        for warning in settings.unknown_variables():
+            logger.warning(warning)
+        dsn = found.database
+        if dsn is None:
+            self._tenancy = await anyio.to_thread.run_sync(EmbeddedPostgres(found.data).acquire)
             dsn = self._tenancy.url
-        self._database = store.Database(dsn, max_connections=self._max_connections)
+        self._database = store.Database(dsn, max_connections=found.max_connections)
         await self._database.open()
         for step in await store.migrate(self._database):
             logger.info("schema: %s", step)
@@ -185,7 +187,7 @@ class App(Declared, Publishing):
         return Shared(
             database=self.database,
             publisher=self._publisher,
-            shutdown_timeout=self._shutdown_timeout,
+            shutdown_timeout=self._settings.shutdown_timeout,
             dependencies=self._dependencies,
             middleware=tuple(self._middleware),
             time=self._time,

@@ -1,0 +1,260 @@
+"""Settings of a process: one definition, from which they are read and docs/settings.md is checked.
+
+One rule for all: an argument counts before the environment, that before `[tool.headrace]` in pyproject.toml, and that before the default.
+On the command line an argument counts before one in code. So what code leaves out is left to who operates it.
+
+The pyproject.toml is the nearest one, from the working directory upward; paths in it are relative to it. An empty variable is as good as none.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from headrace.model.durations import seconds
+from headrace.model.errors import ConfigurationError
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "text", "json"]
+
+MOST_PROCESSES = 256
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+_PREFIX = "HEADRACE_"
+_OF_TESTS = "HEADRACE_TEST_"  # read by the tests of Headrace and by the test kit
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting.
+
+    Attributes:
+        name: in pyproject.toml; in the environment it is HEADRACE_NAME.
+        says: what it says.
+        default: what holds otherwise ...
+        otherwise: ... and that in words, where the value doesn't tell.
+        argument: as an argument of `App`, if it is one.
+        option: on the command line, if it has one there.
+        convert: from a text or a TOML value, given with the name of its place for errors.
+        deployed: whether it may stand in pyproject.toml; not what belongs to a machine alone.
+    """
+
+    name: str
+    says: str
+    convert: Callable[[Any, str], Any]
+    default: Any = None
+    otherwise: str | None = None
+    argument: str | None = None
+    option: str | None = None
+    deployed: bool = True
+
+    @property
+    def variable(self) -> str:
+        return _PREFIX + self.name.upper()
+
+
+def _text(value: Any, place: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{place} is {value!r}, and must be a text.")
+    return value
+
+
+def _path(value: Any, place: str) -> Path:
+    return Path(value if isinstance(value, Path) else _text(value, place)).expanduser().absolute()
+
+
+def _number(least: int, most: int) -> Callable[[Any, str], int]:
+    def convert(value: Any, place: str) -> int:
+        text = value.strip() if isinstance(value, str) else value
+        number = int(text) if isinstance(text, str) and text.isdecimal() else text
+        if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
+            what = "" if isinstance(number, int) else "a number "
+            raise ConfigurationError(f"{place}={value!r} must be {what}from {least} to {most}.")
+        return number
+
+    return convert
+
+
+def _one_of(choices: tuple[str, ...]) -> Callable[[Any, str], str]:
+    def convert(value: Any, place: str) -> str:
+        if value not in choices:
+            raise ConfigurationError(f"{place} is {value!r}, and must be one of {', '.join(choices)}.")
+        return str(value)
+
+    return convert
+
+
+SETTINGS = (
+    Setting(
+        name="database", says="A Postgres URL: `postgresql://user:password@host:5432/database`.", convert=_text,
+        otherwise="the embedded Postgres", argument="dsn", option="run --database",
+    ),
+    Setting(
+        name="data", says="Where the embedded Postgres keeps its data.", convert=_path,
+        otherwise="the project's `.headrace/postgres`, or the user's", argument="data_dir", option="pg --data",
+    ),
+    Setting(
+        name="pg_port", says="A TCP port on 127.0.0.1 for the embedded Postgres, besides its Unix socket.",
+        convert=_number(1, 65535), otherwise="only the socket", option="pg --port", deployed=False,
+    ),
+    Setting(
+        name="pg_bin", says="A directory with Postgres's programs for the embedded Postgres.", convert=_path,
+        otherwise="the wheel's, or the system's", deployed=False,
+    ),
+    Setting(
+        name="max_connections", says="The most connections of one process, besides one that listens; from 2 to 1000.",
+        convert=_number(2, 1000), default=10, argument="max_connections",
+    ),
+    Setting(
+        name="shutdown_timeout", says="How long handlers may take to finish when the process is stopped.",
+        convert=seconds, default=30.0, otherwise="30s", argument="shutdown_timeout",
+    ),
+    Setting(
+        name="telemetry", says="Which exporter telemetry goes to; see [telemetry.md](telemetry.md).", convert=_text,
+        otherwise="off", argument="telemetry",
+    ),
+    Setting(
+        name="log_level", says=f"What to log: {', '.join(f'`{level}`' for level in get_args(LogLevel))}.",
+        convert=_one_of(get_args(LogLevel)), default="info", option="run --log-level",
+    ),
+    Setting(
+        name="log_format", says="`text` for people, `json` for programs, `auto`: `text` in a terminal, `json` elsewhere.",
+        convert=_one_of(get_args(LogFormat)), default="auto", option="run --log-format",
+    ),
+    Setting(
+        name="ready_file", says="A file that is there, and fresh, while the process is ready.", convert=_path,
+        otherwise="none", option="run --ready-file",
+    ),
+    Setting(
+        name="processes", says=f"How many processes share the work; up to {MOST_PROCESSES}.",
+        convert=_number(1, MOST_PROCESSES), default=1, option="run --processes",
+    ),
+)  # fmt: skip
+"""All there are, in the order in which they are told."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What counts for this process; see `SETTINGS`. Durations are in seconds."""
+
+    database: str | None
+    data: Path | None
+    pg_port: int | None
+    pg_bin: Path | None
+    max_connections: int
+    shutdown_timeout: float
+    telemetry: str | None
+    log_level: LogLevel
+    log_format: LogFormat
+    ready_file: Path | None
+    processes: int
+
+
+def read(
+    given: Mapping[str, Any] = NOTHING, *, environment: Mapping[str, str] = os.environ, directory: Path | None = None
+) -> Settings:
+    """The settings that count.
+
+    Args:
+        given: what was given as an argument, by the setting's name; None is as good as nothing.
+        environment: the variables.
+        directory: where to look for pyproject.toml, and above it; None for the working directory.
+
+    Raises:
+        ConfigurationError: a value that can't be, or a key in [tool.headrace] that is none.
+    """
+    file = _nearest(directory or Path.cwd())
+    project = {} if file is None else _project(file)
+    return Settings(**{setting.name: _value(setting, given, environment, project, file) for setting in SETTINGS})
+
+
+DEFAULTS = Settings(**{setting.name: setting.default for setting in SETTINGS})
+
+
+def check(given: Mapping[str, Any]) -> None:
+    """Check what was given as arguments, where it was written. Raises `ConfigurationError`."""
+    for setting in SETTINGS:
+        _argument(setting, given)
+
+
+def _argument(setting: Setting, given: Mapping[str, Any]) -> Any:
+    value = given.get(setting.name)
+    return None if value is None else setting.convert(value, setting.argument or setting.name)
+
+
+def _value(
+    setting: Setting, given: Mapping[str, Any], environment: Mapping[str, str], project: Mapping[str, Any],
+    file: Path | None,
+) -> Any:  # fmt: skip
+    if (argument := _argument(setting, given)) is not None:
+        return argument
+    if text := environment.get(setting.variable):
+        return setting.convert(text, setting.variable)
+    if setting.name in project:
+        assert file is not None
+        value = project[setting.name]
+        if setting.convert is _path and isinstance(value, str):
+            value = str(file.parent / Path(value).expanduser())
+        return setting.convert(value, f"{setting.name} in [tool.headrace] of {file}")
+    return setting.default
+
+
+def _nearest(directory: Path) -> Path | None:
+    return next(
+        (file for place in (directory, *directory.parents) if (file := place / "pyproject.toml").is_file()), None
+    )
+
+
+def _project(file: Path) -> Mapping[str, Any]:
+    """The table [tool.headrace], checked for keys that are none."""
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("headrace", {})
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"{file} can't be read, where [tool.headrace] may be: {error}.") from error
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"tool.headrace in {file} must be a table: [tool.headrace].")
+    known = [setting.name for setting in SETTINGS if setting.deployed]
+    for key in table:
+        if key not in known:
+            raise ConfigurationError(
+                f"[tool.headrace] in {file} has no setting {key!r}{_meant(key, known)}: there are {', '.join(known)}."
+            )
+    return table
+
+
+def unknown_variables(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """A sentence for each HEADRACE_ variable that says nothing to anybody, such as one that is misspelt."""
+    known = [setting.variable for setting in SETTINGS]
+    for name in sorted(environment):
+        if name.startswith(_PREFIX) and name not in known and not name.startswith(_OF_TESTS):
+            yield f"The environment has {name}, which is no setting{_meant(name, known)}."
+
+
+def _meant(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    return f"; did you mean {near[0]}" if near else ""
+
+
+def table() -> str:
+    """All settings as a table in Markdown."""
+    rows = [
+        "| `[tool.headrace]` | environment | argument | what it says | default |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for setting in SETTINGS:
+        places = [setting.argument and f"`App({setting.argument}=…)`", setting.option and f"`{setting.option}`"]
+        cells = (
+            f"`{setting.name}`" if setting.deployed else "",
+            f"`{setting.variable}`",
+            ", ".join(filter(None, places)),
+            setting.says,
+            setting.otherwise or f"`{setting.default}`",
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
