@@ -30,4 +30,6 @@ def chain(consumer: int, spec: ConsumerSpec, handler: Handler, handling: Handlin
     call = around(call, shared.middleware)
     if shared.instruments is not None:
         call = shared.instruments.process(spec, call, batch=handling.batch is not None)
+    if shared.witness is not None:
+        call = shared.witness.outside(spec, call)
     return call

@@ -48,6 +48,9 @@ class Witness(Protocol):
     def inside(self, spec: ConsumerSpec, call: Call) -> Call:
         """The handler's call, with something next to the function, inside of everything else that is around it."""
 
+    def outside(self, spec: ConsumerSpec, call: Call) -> Call:
+        """The call as the actor makes it, with something around everything else."""
+
 
 class Settling(Protocol):
     """The settler, as the desk and the fetcher see it."""
