@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from headrace.model.records import Batch as Leased
+from headrace.model.records import ConsumerInfo
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.wiring import Call
 
 
-class Instruments(Protocol):
-    """See `headrace.telemetry`."""
+class Sending(Protocol):
+    """A publish that is being told of.
 
-    def publishing(
-        self, stream: str, headers: Sequence[dict[str, Any] | None]
-    ) -> AbstractContextManager[Sequence[dict[str, Any] | None]]:
-        """Around a publish: takes the headers of its messages, and gives those to send, which carry the trace."""
+    Attributes:
+        headers: of its messages, as JSON text, with the trace in them.
+        seq: set it when it is known, if there is one message.
+    """
+
+    headers: Sequence[str | None]
+    seq: int | None
+
+
+class Instruments(Protocol):
+    """See `headrace.telemetry.instrumentation`.
+
+    Attributes:
+        survey_every: seconds between two `surveyed`; None if it isn't wanted.
+    """
+
+    survey_every: float | None
+
+    def publishing(self, stream: str, headers: Sequence[str | None]) -> AbstractContextManager[Sending]:
+        """Around a publish: takes the headers of its messages as JSON text, and gives those to send, which carry the trace."""
 
     def process(self, spec: ConsumerSpec, call: Call, *, batch: bool) -> Call:
         """The handler's call, measured and traced."""
 
-    def leasing(self, spec: ConsumerSpec, leased: Leased, began: float, ended: float) -> None:
-        """A lease call that brought something; times are of `time.time()`."""
+    def leasing(self, spec: ConsumerSpec) -> AbstractContextManager[Callable[[Leased], Any]]:
+        """Around a lease call, which tells what it brought."""
 
     def settling(self, spec: ConsumerSpec, acked: int, failed: int) -> AbstractContextManager[None]:
         """Around a settle call."""
+
+    def surveyed(self, consumers: Iterable[ConsumerInfo]) -> None:
+        """How this process's consumers are in the store."""

@@ -1,0 +1,154 @@
+"""The board: counters and gauges that are read when somebody collects them, from counts that are kept anyway.
+
+OpenTelemetry keeps an observable instrument, and the function that it calls, for as long as its provider lives. So there is one board for
+each provider, and apps come to it and go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from time import time
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
+
+from headrace.model.records import ConsumerInfo
+from headrace.telemetry import names
+from headrace.telemetry.settings import Statistics
+
+
+class Metric(NamedTuple):
+    """A name, where its value is found, its unit, and what it is."""
+
+    name: str
+    source: str
+    unit: str
+    about: str
+
+
+COUNTERS = (
+    Metric("messaging.client.consumed.messages", "leased", "{message}", "Messages leased by this process."),
+    Metric("headrace.consumer.acked", "acked", "{message}", "Messages handled and acked."),
+    Metric("headrace.consumer.nacked", "failed", "{message}", "Deliveries that failed: to be retried, or rejected."),
+    Metric("headrace.consumer.dead_lettered", "dead_lettered", "{message}", "Messages that were given up."),
+    Metric("headrace.consumer.lost", "lost", "{message}", "Messages whose lease was lost before they were settled."),
+)
+GAUGES = (
+    Metric("headrace.consumer.held", "held", "{message}", "Messages that this process has leased and not settled."),
+    Metric("headrace.consumer.waiting", "waiting", "{message}", "Of these, messages that wait for an actor."),
+    Metric("headrace.consumer.concurrency", "actors", "{actor}", "Actors that there are."),
+    Metric("headrace.consumer.concurrency.target", "target", "{actor}", "Actors that the governor wants."),
+    Metric("headrace.consumer.concurrency.busy", "busy", "{actor}", "Actors that run a handler."),
+)
+STORED = (
+    Metric("headrace.consumer.lag.messages", "lag", "{message}", "Sequence numbers above the consumer's position."),
+    Metric("headrace.consumer.lag.time", "", "s", "Age of the oldest message that is not settled."),
+    Metric(
+        "headrace.consumer.pending",
+        "num_pending",
+        "{message}",
+        "Messages that wait to be leased, as far as was looked.",
+    ),
+    Metric("headrace.consumer.in_flight", "num_ack_pending", "{message}", "Messages leased by all processes."),
+    Metric(
+        "headrace.consumer.parked", "parked", "{message}", "Messages that wait for a retry, or behind one of their key."
+    ),
+    Metric("headrace.consumer.blocked", "blocked", "{message}", "Messages whose key waits for a person."),
+    Metric("headrace.consumer.dead_letters", "dead_letters", "{message}", "Dead letters that there are."),
+)
+POOL_COUNTERS = (
+    Metric("headrace.postgres.round_trips", "round_trips", "{round_trip}", "Calls to Postgres."),
+    Metric("headrace.pool.waits", "waits", "{wait}", "Times that a caller waited for a connection."),
+    Metric("headrace.pool.wait_time", "waited", "s", "Time that callers waited for a connection."),
+)
+
+
+class Source:
+    """One app on the board.
+
+    Attributes:
+        surveyed: how its consumers were in the store when that was last asked.
+    """
+
+    def __init__(self, statistics: Statistics) -> None:
+        self.statistics = statistics
+        self.surveyed: Mapping[tuple[str, str], ConsumerInfo] = {}
+
+
+class Board:
+    """The observable instruments of one provider.
+
+    Attributes:
+        sources: the apps that are connected.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self.sources: list[Source] = []
+        for metric in COUNTERS:
+            self._observe(meter.create_observable_counter, metric, self._counted)
+        for metric in GAUGES:
+            self._observe(meter.create_observable_up_down_counter, metric, self._counted)
+        for metric in STORED:
+            self._observe(meter.create_observable_gauge, metric, self._stored)
+        for metric in POOL_COUNTERS:
+            self._observe(meter.create_observable_counter, metric, self._pooled)
+        connections = Metric("db.client.connection.count", "", "{connection}", "Connections to Postgres.")
+        most = Metric("db.client.connection.max", "max", "{connection}", "The most connections to Postgres.")
+        self._observe(meter.create_observable_up_down_counter, connections, self._connections)
+        self._observe(meter.create_observable_up_down_counter, most, self._pooled)
+
+    def _observe(self, create: Any, metric: Metric, read: Callable[[str], Iterable[Observation]]) -> None:
+        def callback(source: str, _: CallbackOptions) -> Iterable[Observation]:
+            return read(source)
+
+        create(metric.name, [partial(callback, metric.source)], unit=metric.unit, description=metric.about)
+
+    def _counted(self, count: str) -> Iterator[Observation]:
+        for source in list(self.sources):
+            for consumer, counts in source.statistics().get("consumers", {}).items():
+                if count in counts:
+                    yield Observation(counts[count], of_consumer(*consumer.rsplit(":", 1)))
+
+    def _stored(self, field: str) -> Iterator[Observation]:
+        for source in list(self.sources):
+            for (stream, name), info in source.surveyed.items():
+                yield Observation(getattr(info, field) if field else age(info), of_consumer(stream, name))
+
+    def _pooled(self, count: str) -> Iterator[Observation]:
+        for counts in self._pools():
+            if count in counts:
+                yield Observation(counts[count], _POOL)
+
+    def _connections(self, _: str) -> Iterator[Observation]:
+        for counts in self._pools():
+            yield Observation(counts["idle"], {**_POOL, names.STATE: "idle"})
+            yield Observation(counts["open"] - counts["idle"], {**_POOL, names.STATE: "used"})
+
+    def _pools(self) -> Iterator[Mapping[str, Any]]:
+        for source in list(self.sources):
+            if counts := source.statistics().get("connections"):
+                yield counts
+
+
+_POOL = {names.POOL: names.SYSTEM_NAME}
+_boards: WeakKeyDictionary[MeterProvider, Board] = WeakKeyDictionary()
+
+
+def board_of(provider: MeterProvider, meter: Meter) -> Board:
+    """The one board of a provider."""
+    board = _boards.get(provider)
+    if board is None:
+        board = _boards[provider] = Board(meter)
+    return board
+
+
+def of_consumer(stream: str, name: str) -> dict[str, str]:
+    """The attributes of what is told of a consumer."""
+    return {names.SYSTEM: names.SYSTEM_NAME, names.DESTINATION: stream, names.GROUP: name}
+
+
+def age(info: ConsumerInfo) -> float:
+    """Seconds since the oldest message that is not settled was published; 0 when there is none."""
+    return 0.0 if info.oldest_unacked_at is None else max(0.0, time() - info.oldest_unacked_at.timestamp())

@@ -1,0 +1,170 @@
+"""What the runtime calls, when telemetry is on; see `headrace.runtime.instruments`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter, time_ns
+from types import TracebackType
+from typing import Any
+
+from opentelemetry.trace import Span
+
+from headrace.model.records import Batch as Leased
+from headrace.model.records import ConsumerInfo
+from headrace.model.specs import ConsumerSpec
+from headrace.telemetry import names
+from headrace.telemetry.board import Source, board_of, of_consumer
+from headrace.telemetry.metering import Attributes, Call, Metering
+from headrace.telemetry.providers import Providers
+from headrace.telemetry.settings import Statistics, Telemetry
+from headrace.telemetry.tracing import Tracing
+
+
+class Sending:
+    """A publish: its messages' headers with the trace in them, and its message's seq once that is known."""
+
+    __slots__ = ("headers", "seq")
+
+    def __init__(self, headers: Sequence[str | None]) -> None:
+        self.headers = headers
+        self.seq: int | None = None
+
+
+class Instrumentation:
+    """The telemetry of one app, from when it connects until it disconnects.
+
+    Args:
+        telemetry: what is wanted.
+        statistics: see `Telemetry.start`.
+
+    Raises:
+        ConfigurationError: what can't be set up so.
+        ModuleNotFoundError: a part of OpenTelemetry is missing.
+    """
+
+    def __init__(self, telemetry: Telemetry, statistics: Statistics) -> None:
+        self._providers = providers = Providers(telemetry)
+        self._tracing = None if providers.tracer is None else Tracing(providers.tracer)
+        self._metering = None
+        self._source = Source(statistics)
+        self._board = None
+        self.survey_every: float | None = None
+        if providers.meter is not None:
+            self._metering = Metering(providers.meter)
+            self._board = board_of(providers.meters, providers.meter)
+            self._board.sources.append(self._source)
+            self.survey_every = telemetry.survey
+
+    @property
+    def prometheus_port(self) -> int | None:
+        """Where metrics can be scraped."""
+        return self._providers.port
+
+    def surveyed(self, consumers: Iterable[ConsumerInfo]) -> None:
+        """How this app's consumers are in the store."""
+        self._source.surveyed = {(info.stream, info.name): info for info in consumers}
+
+    def process(self, spec: ConsumerSpec, call: Call, *, batch: bool) -> Call:
+        """The handler's call, measured and traced."""
+        attributes = _of_operation("process", "process", spec.stream, spec.name)
+        if self._tracing is not None:
+            call = self._tracing.process(spec, call, attributes, batch=batch)
+        if self._metering is not None:
+            call = self._metering.process(call, attributes)
+        return call
+
+    @contextmanager
+    def publishing(self, stream: str, headers: Sequence[str | None]) -> Iterator[Sending]:
+        """Around a publish."""
+        attributes = _of_operation("publish", "send", stream)
+        with self._timed(attributes, sent=len(headers)):
+            if self._tracing is None:
+                yield Sending(headers)
+                return
+            told = attributes if len(headers) == 1 else {**attributes, names.BATCH_COUNT: len(headers)}
+            with self._tracing.publishing(stream, headers, told) as (span, carrying):
+                sending = Sending(carrying)
+                yield sending
+                _name(span, stream, sending.seq)
+
+    def leasing(self, spec: ConsumerSpec) -> Leasing:
+        """Around a lease call, which tells what it brought."""
+        return Leasing(spec, self._tracing, self._metering)
+
+    @contextmanager
+    def settling(self, spec: ConsumerSpec, acked: int, failed: int) -> Iterator[None]:
+        """Around a settle call."""
+        attributes = _of_operation("settle", "settle", spec.stream, spec.name)
+        with self._timed(attributes):
+            if self._tracing is None:
+                yield
+                return
+            told = {**attributes, names.BATCH_COUNT: acked + failed, names.ACKED: acked, names.FAILED: failed}
+            with self._tracing.settling(spec, told):
+                yield
+
+    @contextmanager
+    def _timed(self, attributes: Attributes, *, sent: int = 0) -> Iterator[None]:
+        began = perf_counter()
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if self._metering is not None:
+                self._metering.operated(attributes, perf_counter() - began, error, sent=sent)
+
+    async def flush(self) -> None:
+        """Export what has been gathered, as far as there is time."""
+        await self._providers.flush()
+
+    async def stop(self) -> None:
+        """Export what is left, as far as there is time, and end."""
+        try:
+            await self._providers.stop()
+        finally:
+            if self._board is not None:
+                self._board.sources.remove(self._source)
+
+
+class Leasing:
+    """A lease call. Told once it has ended, and only if it brought something, or failed: most that wait for news bring nothing."""
+
+    def __init__(self, spec: ConsumerSpec, tracing: Tracing | None, metering: Metering | None) -> None:
+        self._spec = spec
+        self._tracing = tracing
+        self._metering = metering
+        self._leased: Leased | None = None
+
+    def __enter__(self) -> Callable[[Leased], Any]:
+        self._at, self._began = time_ns(), perf_counter()
+        return self._brought
+
+    def _brought(self, leased: Leased) -> None:
+        if leased.lease_id is not None:
+            self._leased = leased
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        if self._leased is None and not isinstance(error, Exception):
+            return
+        attributes = _of_operation("lease", "receive", self._spec.stream, self._spec.name)
+        if self._metering is not None:
+            self._metering.operated(attributes, perf_counter() - self._began, error)
+        if self._tracing is not None:
+            count = 0 if self._leased is None else len(self._leased.seqs)
+            self._tracing.leased(self._spec, self._leased, {**attributes, names.BATCH_COUNT: count}, self._at, error)
+
+
+def _of_operation(name: str, kind: str, stream: str, consumer: str | None = None) -> dict[str, Any]:
+    operation = {names.OPERATION_NAME: name, names.OPERATION_TYPE: kind}
+    if consumer is not None:
+        return {**of_consumer(stream, consumer), **operation}
+    return {names.SYSTEM: names.SYSTEM_NAME, names.DESTINATION: stream, **operation}
+
+
+def _name(span: Span, stream: str, seq: int | None) -> None:
+    if seq is not None:
+        span.set_attribute(names.MESSAGE_ID, names.message_id(stream, seq))

@@ -1,0 +1,199 @@
+"""Where telemetry goes: providers that are the program's or the user's, or ours, with an exporter.
+
+Ours are set up for one app and never made the program's global ones. The SDK's exporters work in threads of their own, hold a bounded
+number of spans, and drop more than that: a collector that can't be reached stops nothing. Its own environment variables (`OTEL_…`)
+say all the rest: where the collector is, how often metrics are sent, which share of traces is kept, what the service is called.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIServer
+
+import anyio
+import anyio.to_thread
+from opentelemetry import metrics, trace
+
+from headrace.model.errors import ConfigurationError
+from headrace.telemetry import names
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricReader
+
+    from headrace.telemetry.settings import Telemetry
+
+logger = logging.getLogger("headrace")
+
+PROMETHEUS_PORTS = 64
+"""How many ports are tried, from the first one on."""
+
+
+class Providers:
+    """The providers of one app.
+
+    Attributes:
+        tracer: makes its spans, or None if there are to be none.
+        meter: makes its instruments, or None ...
+        meters: ... and the provider that it is from.
+        port: where metrics can be scraped, or None.
+
+    Raises:
+        ConfigurationError: an exporter that can't be set up so.
+        ModuleNotFoundError: a part of OpenTelemetry is missing.
+    """
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._timeout = telemetry.shutdown_timeout
+        self._flush: list[Callable[[], Any]] = []
+        self._shutdown: list[Callable[[], Any]] = []
+        self.port: int | None = None
+        self.tracer = None
+        self.meter = None
+        if telemetry.traces is not None:
+            self.tracer = self._tracers(telemetry.traces).get_tracer("headrace", _version(), names.SCHEMA)
+        if telemetry.metrics is not None:
+            self.meters = self._meters(telemetry)
+            self.meter = self.meters.get_meter("headrace", _version(), names.SCHEMA)
+
+    def _tracers(self, wanted: Any) -> trace.TracerProvider:
+        if wanted == "global":
+            return trace.get_tracer_provider()
+        if not isinstance(wanted, str):
+            return wanted  # type: ignore[no-any-return]
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
+
+        exporter: SpanExporter
+        if wanted == "otlp":
+            _check_protocol("TRACES")
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+            exporter = OTLPSpanExporter()
+        else:
+            exporter = ConsoleSpanExporter()
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._shutdown.append(provider.shutdown)
+        return provider
+
+    def _meters(self, telemetry: Telemetry) -> metrics.MeterProvider:
+        if telemetry.metrics == "global":
+            return metrics.get_meter_provider()
+        if not isinstance(telemetry.metrics, str):
+            return telemetry.metrics  # type: ignore[no-any-return]
+        from opentelemetry.sdk.metrics import MeterProvider
+
+        provider = MeterProvider([self._reader(telemetry)], shutdown_on_exit=False)
+        self._flush.append(provider.force_flush)
+        self._shutdown.append(provider.shutdown)
+        return provider
+
+    def _reader(self, telemetry: Telemetry) -> MetricReader:
+        from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
+
+        match telemetry.metrics:
+            case "prometheus":
+                return self._prometheus(telemetry)
+            case "otlp":
+                _check_protocol("METRICS")
+                from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
+                return PeriodicExportingMetricReader(OTLPMetricExporter())
+        return PeriodicExportingMetricReader(ConsoleMetricExporter())
+
+    def _prometheus(self, telemetry: Telemetry) -> MetricReader:
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        registry = CollectorRegistry()
+        host = telemetry.prometheus_host or os.environ.get("OTEL_EXPORTER_PROMETHEUS_HOST") or "localhost"
+        first = _prometheus_port() if telemetry.prometheus_port is None else telemetry.prometheus_port
+        server, thread = _first_free(first, lambda port: start_http_server(port, host, registry))
+        self._shutdown.append(partial(_end_server, server, thread))
+        self.port = server.server_port
+        logger.info("metrics can be scraped from http://%s:%d/metrics", host, self.port)
+        return PrometheusMetricReader(registry=registry)
+
+    async def flush(self) -> None:
+        """Send what metrics there are, as far as there is time."""
+        await self._in_time(self._flush)
+
+    async def stop(self) -> None:
+        """Send what is left, as far as there is time, and end what is ours."""
+        ends, self._shutdown = self._shutdown, []
+        await self._in_time(ends)
+
+    async def _in_time(self, acts: Sequence[Callable[[], Any]]) -> None:
+        """Each in a thread that nobody needs to wait for: a collector may take its time, and its answer may never come."""
+        threads = [threading.Thread(target=_attempt, args=(act,), name="telemetry-end", daemon=True) for act in acts]
+        for thread in threads:
+            thread.start()
+        if threads:
+            await anyio.to_thread.run_sync(_join, threads, self._timeout, limiter=anyio.CapacityLimiter(1))
+
+
+def _join(threads: Iterable[threading.Thread], timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            logger.warning("telemetry: the exporter was not done after %g s, and is left behind", timeout)
+
+
+def _attempt(act: Callable[[], Any]) -> None:
+    try:
+        act()
+    except Exception as error:
+        logger.warning("telemetry: an exporter failed at its end: %s", error)
+
+
+def _end_server(server: WSGIServer, thread: threading.Thread) -> None:
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def _first_free(
+    first: int, start: Callable[[int], tuple[WSGIServer, threading.Thread]]
+) -> tuple[WSGIServer, threading.Thread]:
+    last = min(first + PROMETHEUS_PORTS, 65536) - 1 if first else 0
+    for port in range(first, last + 1):
+        try:
+            return start(port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise ConfigurationError(f"Metrics can't be scraped from port {port}: {error}.") from error
+    raise ConfigurationError(f"Metrics need a port to be scraped from, and those from {first} to {last} are taken.")
+
+
+def _prometheus_port() -> int:
+    text = os.environ.get("OTEL_EXPORTER_PROMETHEUS_PORT") or "9464"
+    if not text.isdecimal() or int(text) > 65535:
+        raise ConfigurationError(f"OTEL_EXPORTER_PROMETHEUS_PORT={text!r} must be a port.")
+    return int(text)
+
+
+def _check_protocol(signal: str) -> None:
+    """The extra brings OTLP by HTTP only: gRPC has a large wheel of its own."""
+    for variable in (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        protocol = os.environ.get(variable, "http/protobuf")
+        if protocol != "http/protobuf":
+            raise ConfigurationError(
+                f"{variable}={protocol!r}: Headrace sends OTLP by http/protobuf. For another, set providers up yourself, and say"
+                " telemetry='global'."
+            )
+
+
+def _version() -> str | None:
+    try:
+        return version("headrace")
+    except PackageNotFoundError:  # from a checkout
+        return None

@@ -1,0 +1,144 @@
+"""What telemetry is wanted, and from where: an argument of `App`, or the environment."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.model.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from headrace.telemetry.instrumentation import Instrumentation
+
+VARIABLE = "HEADRACE_TELEMETRY"
+TRACES = ("global", "otlp", "console")
+METRICS = ("global", "otlp", "prometheus", "console")
+Statistics = Callable[[], Mapping[str, Any]]
+"""As `App.statistics`: "consumers", by stream:name, and "connections"."""
+
+OFF = frozenset(("off", "none", "false", "no", "0"))
+
+
+class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
+    """What to tell, and where to. `traces` and `metrics` each are
+
+        "global"      by the providers that the program has set up for everything, as `opentelemetry-instrument` does;
+        "otlp"        to a collector, by HTTP; `OTEL_EXPORTER_OTLP_ENDPOINT` and its kin say where it is;
+        "prometheus"  metrics only: to be scraped from a port of this process;
+        "console"     to standard output;
+        a provider    a `TracerProvider` or a `MeterProvider` of yours, which remains yours to shut down;
+        None          not at all.
+
+    Args:
+        traces: spans.
+        metrics: counters, gauges, histograms.
+        prometheus_host: where the port listens; `OTEL_EXPORTER_PROMETHEUS_HOST`, or else localhost.
+        prometheus_port: `OTEL_EXPORTER_PROMETHEUS_PORT`, or else 9464; 0 for any. Of several processes each takes the first that is
+            free from there on.
+        survey: seconds between two looks at how the consumers are in the store: lag, parked and blocked messages.
+        shutdown_timeout: seconds that exporters have at the end, to send what they still hold.
+
+    Raises:
+        ConfigurationError: a value that can't be.
+    """
+
+    traces: Any = "global"
+    metrics: Any = "global"
+    prometheus_host: str | None = None
+    prometheus_port: int | None = None
+    survey: float = 10.0
+    shutdown_timeout: float = 5.0
+
+    def __post_init__(self) -> None:
+        _check("traces", self.traces, TRACES, "get_tracer", "TracerProvider")
+        _check("metrics", self.metrics, METRICS, "get_meter", "MeterProvider")
+        if self.prometheus_port is not None and not 0 <= self.prometheus_port <= 65535:
+            raise ConfigurationError(f"prometheus_port={self.prometheus_port} must be a port, or 0 for any.")
+        if not 0.1 <= self.survey <= 3600:
+            raise ConfigurationError(f"survey={self.survey:g} must be from 0.1 s to an hour.")
+        if not 0 <= self.shutdown_timeout <= 300:
+            raise ConfigurationError(
+                f"shutdown_timeout={self.shutdown_timeout:g} of telemetry must be from 0 to 300 seconds."
+            )
+
+    @classmethod
+    def of(cls, given: Telemetry | str | bool | None, environment: Mapping[str, str] = os.environ) -> Telemetry | None:
+        """From what `App` takes; None if nothing is to be told.
+
+        Args:
+            given: a `Telemetry`; True for what the program has set up; False for none; text as in `HEADRACE_TELEMETRY`, such as
+                "otlp", "prometheus" or "otlp,prometheus"; None to go by that variable.
+
+        Raises:
+            ConfigurationError: anything else.
+        """
+        if given is None:
+            given = environment.get(VARIABLE, "").strip() or False
+        if isinstance(given, str):
+            return _from_text(given, environment)
+        if isinstance(given, bool):
+            return cls() if given else None
+        if isinstance(given, Telemetry):
+            return given if given.traces or given.metrics else None
+        raise ConfigurationError(
+            f"telemetry={given!r} must be a Telemetry(…), text such as 'otlp', True, False or None."
+        )
+
+    def start(self, statistics: Statistics) -> Instrumentation:
+        """Set up what is wanted.
+
+        Args:
+            statistics: gives the counts that the metrics are read from, as `App.statistics` does; called from other threads, too.
+
+        Raises:
+            ConfigurationError: OpenTelemetry is not installed, or what its variables say can't be.
+        """
+        try:
+            instrumentation = importlib.import_module("headrace.telemetry.instrumentation")
+            return instrumentation.Instrumentation(self, statistics)  # type: ignore[no-any-return]
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.split(".")[0] not in ("opentelemetry", "prometheus_client"):
+                raise
+            raise ConfigurationError(
+                f"Telemetry needs OpenTelemetry, and {error.name!r} is not installed: pip install 'headrace[telemetry]'."
+            ) from error
+
+
+def _check(setting: str, value: Any, names: tuple[str, ...], method: str, provider: str) -> None:
+    if value is None or value in names or (not isinstance(value, str) and hasattr(value, method)):
+        return
+    raise ConfigurationError(
+        f"{setting}={value!r} must be one of {', '.join(map(repr, names))}, a {provider}, or None."
+    )
+
+
+def _from_text(text: str, environment: Mapping[str, str]) -> Telemetry | None:
+    words = [word.strip().lower() for word in text.split(",")]
+    if len(words) == 1 and words[0] in OFF:
+        return None
+    unknown = [word for word in words if word not in METRICS]
+    if unknown:
+        raise ConfigurationError(
+            f"telemetry {text!r}: {unknown[0]!r} is not known; there are off, {', '.join(METRICS)}, and two of them for traces and"
+            " metrics, such as 'otlp,prometheus'."
+        )
+    traces = next((word for word in words if word in TRACES), None)
+    metrics = words[-1]
+    return Telemetry.of(
+        Telemetry(
+            traces=_standard(environment, "OTEL_TRACES_EXPORTER", traces),
+            metrics=_standard(environment, "OTEL_METRICS_EXPORTER", metrics),
+        )
+    )
+
+
+def _standard(environment: Mapping[str, str], variable: str, named: str | None) -> str | None:
+    """Of a signal that we export, OpenTelemetry's own variable may choose the exporter."""
+    if named is None or named == "global":
+        return named
+    chosen = environment.get(variable, "").strip().lower()
+    return None if chosen == "none" else chosen or named

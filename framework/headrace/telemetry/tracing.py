@@ -1,0 +1,144 @@
+"""The spans: what is told of a publish, a lease call, a handler and a settle call."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
+
+from opentelemetry import trace
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+
+from headrace.model.outcomes import Reject, Retry
+from headrace.model.records import Batch as Leased
+from headrace.model.specs import ConsumerSpec
+from headrace.telemetry import names
+from headrace.telemetry.carrier import NOWHERE, extract, inject, link_in, links_of
+
+Call = Callable[[Any, Any], Awaitable[Any]]
+Attributes = Mapping[str, Any]
+
+
+class Delivered(Protocol):
+    """A message, as far as it is told of."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def raw_headers(self) -> str | None: ...
+
+
+class Tracing:
+    """Makes spans.
+
+    Args:
+        tracer: whose they are.
+    """
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    @contextmanager
+    def publishing(
+        self, stream: str, headers: Sequence[str | None], attributes: Attributes
+    ) -> Iterator[tuple[Span, list[str | None]]]:
+        """A span around a publish, in the trace that is current; and the headers that carry it on."""
+        links = links_of(stream, enumerate(headers), named=False)  # to what a user put there
+        span = self._tracer.start_span(f"publish {stream}", kind=SpanKind.PRODUCER, attributes=attributes, links=links)
+        with _within(span):
+            yield span, inject(headers, trace.set_span_in_context(span))
+
+    def leased(
+        self, spec: ConsumerSpec, leased: Leased | None, attributes: Attributes, began: int, error: BaseException | None
+    ) -> None:
+        """The span of a lease call that has ended: one that brought messages, or that failed.
+
+        Args:
+            began: nanoseconds since the epoch.
+        """
+        links = [] if leased is None else links_of(spec.stream, zip(leased.seqs, leased.headers, strict=True))
+        span = self._tracer.start_span(
+            f"lease {spec.stream}", NOWHERE, SpanKind.CLIENT, attributes=attributes, links=links, start_time=began
+        )
+        _tell(span, error)
+        span.end()
+
+    @contextmanager
+    def settling(self, spec: ConsumerSpec, attributes: Attributes) -> Iterator[None]:
+        """A span around a settle call."""
+        with _within(self._tracer.start_span(f"settle {spec.stream}", NOWHERE, SpanKind.CLIENT, attributes=attributes)):
+            yield
+
+    def process(self, spec: ConsumerSpec, call: Call, attributes: Attributes, *, batch: bool) -> Call:
+        """The handler's call in a span of its own, which is current while it runs.
+
+        That of a single message goes on with the trace that published it, and links to there, too; that of a batch begins a
+        trace, and links to all that it comes from.
+        """
+        start, name, stream = self._tracer.start_span, f"process {spec.stream}", spec.stream
+
+        def of_message(message: Delivered, made: Context) -> Span:
+            link = link_in(made)
+            return start(
+                name,
+                made,
+                SpanKind.CONSUMER,
+                attributes={
+                    **attributes,
+                    names.MESSAGE_ID: names.message_id(stream, message.seq),
+                    names.KEY: message.key,
+                    names.ATTEMPT: message.attempt,
+                },
+                links=None if link is None else [link],
+            )
+
+        def of_batch(delivery: Any, _: Context) -> Span:
+            return start(
+                name,
+                NOWHERE,
+                SpanKind.CONSUMER,
+                attributes={**attributes, names.BATCH_COUNT: len(delivery.messages)},
+                links=links_of(stream, ((message.seq, message.raw_headers) for message in delivery.messages)),
+            )
+
+        begin = of_batch if batch else of_message
+
+        async def traced(payload: Any, delivery: Any) -> Any:
+            context = NOWHERE if batch else extract(delivery.raw_headers)
+            span = begin(delivery, context)
+            with _within(span, context):
+                result = await call(payload, delivery)
+                if isinstance(result, (Retry, Reject)):
+                    _tell(span, result)
+                return result
+
+        return traced
+
+
+@contextmanager
+def _within(span: Span, context: Context | None = None) -> Iterator[None]:
+    """The span is current, in `context` or in what is current now; and ends after that, with the exception that passes."""
+    token = attach(trace.set_span_in_context(span, context))
+    try:
+        yield
+    except BaseException as error:
+        _tell(span, error)
+        raise
+    finally:
+        detach(token)
+        span.end()
+
+
+def _tell(span: Span, error: BaseException | None) -> None:
+    if error is None or not span.is_recording():
+        return
+    span.set_attribute(names.ERROR_TYPE, names.error_type(error))
+    with suppress(Exception):  # from an exception's own __str__
+        span.set_status(Status(StatusCode.ERROR, str(error)))
+        if not isinstance(error, (Retry, Reject)):  # which are outcomes that were asked for
+            span.record_exception(error)
