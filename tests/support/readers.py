@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid5
@@ -51,6 +52,17 @@ class Reader:
 
     async def extend(self, who: str = "ann") -> list[int]:
         return await store.extend(self.executor, self.id, owner(who), now=self.clock.now)
+
+    async def mark_started(self, batch: Batch, *seqs: int) -> list[int]:
+        """Note that messages of a lease are being started."""
+        assert batch.lease_id is not None, "the batch is empty"
+        return await store.mark_started(self.executor, self.id, [batch.lease_id] * len(seqs), list(seqs))
+
+    async def ack_within(self, transaction: Any, batch: Batch, *seqs: int) -> int:
+        """Ack messages of a lease in a transaction, all of the batch if none are named. Returns the transaction's id."""
+        assert batch.lease_id is not None, "the batch is empty"
+        chosen = list(seqs or batch.seqs)
+        return await store.ack(transaction, self.id, [batch.lease_id] * len(chosen), chosen, now=self.clock.now)
 
     async def ack_all(self, *batches: Batch) -> list[Lost]:
         """Ack everything that the leases still hold."""
@@ -119,6 +131,19 @@ class Reader:
 
     async def cursor(self) -> Any:
         return await self.executor.fetchrow("select * from headrace.cursors where consumer_id = $1", self.id)
+
+
+@asynccontextmanager
+async def begun(connect: Callable[[], Awaitable[Any]]) -> AsyncIterator[tuple[Any, Any]]:
+    """A connection inside a transaction, and that; the test commits or rolls back, or else it is rolled back."""
+    connection = await connect()
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        yield connection, transaction
+    finally:
+        if connection.is_in_transaction():
+            await transaction.rollback()
 
 
 def by_key(batch: Batch) -> dict[str, list[int]]:

@@ -1,0 +1,286 @@
+"""Acks that commit together with a handler's effects, or not at all; against everything else that ends a lease."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from headrace import store
+from headrace.model.errors import LeaseLost
+from headrace.model.outcomes import Settlement
+from headrace.store.translate import sqlstate
+from tests.conftest import Connect, Declare
+from tests.support.readers import begun, owner, publish
+from tests.support.waiting import start, until_blocked
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_effects_and_ack_commit_together(database: store.Database, declare: Declare) -> None:
+    reader = await declare(ack_wait=30)
+    await publish(database, *"ab")
+    batch = await reader.lease()
+    async with database.transaction() as connection:
+        await publish(connection, "effect")
+        await reader.ack_within(connection, batch, 1)
+    reader.clock.advance(30)
+    assert await reader.drain("bob") == [2, 3]
+    assert await reader.count("acks") == 0
+
+
+async def test_an_ack_that_rolls_back_acks_nothing(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare(ack_wait=30)
+    await publish(database, *"ab")
+    batch = await reader.lease()
+    async with begun(connect) as (connection, transaction):
+        await reader.ack_within(connection, batch)
+        await transaction.rollback()
+    assert await reader.count("acks") == 0
+    reader.clock.advance(30)
+    assert await reader.drain("bob") == [1, 2]
+
+
+async def test_the_ack_of_a_zombie_is_refused_and_its_effects_with_it(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare(ack_wait=30)
+    await publish(database, *"ab")
+    stale = await reader.lease("ann")
+    reader.clock.advance(30)
+    fresh = await reader.lease("bob")
+
+    async def handle() -> None:
+        async with database.transaction() as connection:
+            await publish(connection, "effect")
+            await reader.ack_within(connection, stale)
+
+    with pytest.raises(LeaseLost, match="lease of the message 1 was lost: it expired"):
+        await handle()
+    assert await reader.count("acks") == 0
+    assert (await reader.info()).last_seq == 2
+    assert await reader.ack_all(fresh) == []
+
+
+async def test_an_ack_after_its_time_is_refused_even_if_nobody_has_noticed(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare(ack_wait=30)
+    await publish(database, "a")
+    batch = await reader.lease()
+    reader.clock.advance(30)
+    with pytest.raises(LeaseLost):
+        async with database.transaction() as connection:
+            await reader.ack_within(connection, batch)
+    assert await reader.extend() == [batch.lease_id]
+    async with database.transaction() as connection:
+        await reader.ack_within(connection, batch)
+    assert await reader.ack_all(batch) == []
+
+
+async def test_one_lost_message_refuses_the_acks_of_all(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    await publish(database, *"abc")
+    batch = await reader.lease()
+    await reader.ack(batch, 2)
+    with pytest.raises(LeaseLost, match="message 2 was lost"):
+        async with database.transaction() as connection:
+            await reader.ack_within(connection, batch)
+    assert await reader.count("acks") == 0
+
+
+@pytest.mark.parametrize("seq", [3, 99], ids=["somebody else's", "nobody's"])
+async def test_only_what_the_lease_holds_can_be_acked(database: store.Database, declare: Declare, seq: int) -> None:
+    reader = await declare()
+    await publish(database, *"abc")
+    batch = await reader.lease("ann", 2)
+    await reader.lease("bob")
+    with pytest.raises(LeaseLost, match=f"message {seq} was lost"):
+        async with database.transaction() as connection:
+            await reader.ack_within(connection, batch, seq)
+
+
+async def test_what_is_acked_is_not_acked_again(database: store.Database, declare: Declare) -> None:
+    """A handler that runs again because the answer to its COMMIT was lost must not have its effects twice."""
+    reader = await declare()
+    await publish(database, *"ab")
+    batch = await reader.lease()
+    async with database.transaction() as connection:
+        await reader.ack_within(connection, batch, 1)
+    with pytest.raises(LeaseLost, match="message 1"):
+        async with database.transaction() as connection:
+            await reader.ack_within(connection, batch, 1)
+    async with database.transaction() as connection:
+        await reader.ack_within(connection, batch, 2)
+
+
+async def test_a_lost_lease_is_named_whatever_the_driver(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare()
+    await publish(database, "a")
+    batch = await reader.lease()
+    await reader.ack_all(batch)
+    async with begun(connect) as (connection, _):
+        with pytest.raises(LeaseLost) as caught:
+            await reader.ack_within(connection, batch)
+    error = caught.value.__cause__
+    assert isinstance(error, asyncpg.PostgresError)
+    wrapped = RuntimeError("as Django does")
+    wrapped.__cause__ = error
+    also = RuntimeError("as SQLAlchemy does")
+    also.orig = error  # type: ignore[attr-defined]
+    assert [sqlstate(one) for one in (error, wrapped, also, RuntimeError())] == ["HR007", "HR007", "HR007", None]
+
+
+# --- expiry, and two connections at a time
+
+
+async def test_an_expiry_leaves_a_lease_that_is_being_acked_to_the_ack(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare(ack_wait=30)
+    await publish(database, *"abc")
+    batch = await reader.lease("ann")
+    async with begun(connect) as (connection, transaction):
+        await reader.ack_within(connection, batch, 2)
+        reader.clock.advance(30)
+        nothing = await reader.lease("bob")
+        assert (nothing.lease_id, nothing.due_in) == (None, 0.1)
+        await transaction.commit()
+    assert await reader.drain("bob") == [1, 3]
+
+
+async def test_an_ack_waits_for_an_expiry_and_is_refused(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare(ack_wait=30)
+    await publish(database, *"ab")
+    stale = await reader.lease("ann")
+    now = reader.clock.now
+    reader.clock.advance(30)
+    async with begun(connect) as (slow, transaction):
+        taken = await store.lease(slow, reader.id, owner("bob"), 10, now=reader.clock.now)
+        assert taken.seqs == [1, 2]
+        assert stale.lease_id
+        async with database.transaction() as connection:
+            # Its clock is behind, so that nothing but the lock tells it.
+            late = await start(store.ack(connection, reader.id, [stale.lease_id], [1], now=now))
+            await until_blocked(database, slow)
+            await transaction.commit()
+            with pytest.raises(LeaseLost):
+                await late
+    assert await reader.count("acks") == 0
+    assert await reader.ack_all(taken) == []
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+async def test_no_lease_of_an_owner_ends_while_one_of_them_is_being_acked(
+    database: store.Database, declare: Declare, connect: Connect, end: str
+) -> None:
+    """He holds a run of a key across two; the second part must not go out while the first one's effects are about to commit."""
+    reader = await declare(ack_wait=30)
+    await publish(database, *"aab")
+    first, _ = await reader.lease("ann", 1), await reader.lease("ann", 1)
+    await reader.lease("cid")
+    async with begun(connect) as (connection, transaction):
+        await reader.ack_within(connection, first)
+        reader.clock.advance(30)
+        assert (await reader.lease("bob")).seqs == [3]
+        await getattr(transaction, end)()
+    assert (await reader.lease("bob")).seqs == ([2] if end == "commit" else [1, 2])
+
+
+async def test_acks_and_settles_are_not_in_each_others_way(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare(ack_wait=30)
+    await publish(database, *"abcd")
+    batch = await reader.lease()
+    async with begun(connect) as (ann, anns), begun(connect) as (bob, bobs):
+        await reader.ack_within(ann, batch, 1)
+        await reader.ack_within(bob, batch, 2)
+        assert await reader.ack(batch, 3) == []
+        assert await reader.extend() == [batch.lease_id]
+        await reader.mark_started(batch, 4)
+        await anns.commit()
+        await bobs.rollback()
+    reader.clock.advance(30)
+    assert await reader.drain("bob") == [2, 4]
+
+
+async def test_an_ack_does_not_wait_for_a_settle_that_gives_nothing_back(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare()
+    await publish(database, *"ab")
+    batch = await reader.lease()
+    assert batch.lease_id
+    async with begun(connect) as (slow, transaction):
+        await store.settle(slow, reader.id, Settlement(leases=[batch.lease_id], seqs=[1], failures=[None]))
+        async with database.transaction() as connection:
+            await reader.ack_within(connection, batch, 2)
+        await transaction.commit()
+    assert await reader.ack_all(batch) == []
+    assert await reader.drain() == []
+
+
+# --- the transaction itself
+
+
+async def test_a_frozen_handler_lets_go_of_its_lease_after_seconds(declare: Declare, connect: Connect) -> None:
+    reader = await declare()
+    await publish(reader.executor, "a")
+    batch = await reader.lease()
+    async with begun(connect) as (connection, transaction):
+        await reader.ack_within(connection, batch)
+        assert await connection.fetchval("show idle_in_transaction_session_timeout") == "5s"
+        assert await connection.fetchval("show synchronous_commit") == "on"
+        await transaction.commit()
+        assert await connection.fetchval("show idle_in_transaction_session_timeout") == "0"
+
+
+async def test_what_became_of_a_transaction_can_be_asked(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare()
+    await publish(database, *"ab")
+    batch = await reader.lease()
+    for seq, end, status in ((1, "commit", "committed"), (2, "rollback", "aborted")):
+        async with begun(connect) as (connection, transaction):
+            xid = await reader.ack_within(connection, batch, seq)
+            assert await store.transaction_status(database, xid) == "in progress"
+            await getattr(transaction, end)()
+        assert await store.transaction_status(database, xid) == status
+    assert await store.transaction_status(database, xid + 10**6) == "aborted"
+
+
+async def test_an_ack_can_be_written_by_hand(database: store.Database, declare: Declare, connect: Connect) -> None:
+    """As the comment of the function says; psql has no other types than these."""
+    reader = await declare(ack_wait=30)
+    await publish(database, "a")
+    reader.clock.now = (await database.fetchval("select clock_timestamp()")).astimezone()
+    batch = await reader.lease()
+    connection = await connect()
+    await connection.execute(
+        f"begin; select headrace.ack({reader.id}::int, array[{batch.lease_id}]::bigint[], array[1]::bigint[]); commit"
+    )
+    assert await reader.count("acks") == 1
+
+
+async def test_many_handlers_ack_messages_of_one_lease_at_once(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    await publish(database, *"abcdefgh" * 5)
+    batch = await reader.lease()
+
+    async def handle(seq: int) -> None:
+        async with database.transaction() as connection:
+            await reader.ack_within(connection, batch, seq)
+
+    await asyncio.gather(*[handle(seq) for seq in batch.seqs])
+    assert await reader.count("acks") == 40
+    assert await reader.ack_all(batch) == []
+    assert await reader.count("acks") == 0
