@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.model.errors import SchemaError
+from headrace.model.outcomes import Settlement
 from headrace.model.specs import ConsumerSpec
 from tests.conftest import Declare
 from tests.support.readers import Clock, Reader, publish
@@ -184,3 +185,36 @@ async def test_streams_of_the_first_version_go_on_where_they_are(empty: store.Da
     assert await reader.drain() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 11]
     info = await store.stream(empty, "orders")
     assert (info.messages, info.segments) == (10, 2)
+
+
+IN_FLIGHT = """
+insert into headrace.leases (consumer_id, lease_id, owner, expires_at, held, lowest, seqs, hashes, attempts)
+    select 1, 70, '11111111-0000-4000-8000-000000000000', '2030-01-01 00:00:30Z', 3, 1, array_agg(seq), array_agg(hashtextextended(key, 0)),
+           '{1,2,1}' from headrace_streams.orders where seq <= 3;
+insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
+    select 1, seq, hashtextextended(key, 0), 1, '-infinity' from headrace_streams.orders where seq = 5;
+"""
+"""What the second version had of that consumer: a lease of 1 to 3, and 5 to be tried again."""
+
+
+async def test_leases_of_the_second_version_are_settled_acked_and_expired(empty: store.Database) -> None:
+    async with empty.transaction() as connection:
+        await connection.execute(migrating._GROUND)
+        first, second = migrating.migrations()[:2]
+        await connection.execute(first.sql)
+        await connection.execute(VERSION_1)
+        await connection.execute(second.sql)
+        await connection.execute(IN_FLIGHT)
+        await connection.execute(
+            "insert into headrace.migrations (version, name) values (1, 'tables'), (2, 'policies')"
+        )
+    assert await store.migrate(empty) == ["applied migration 3 (handlers)", "installed the server functions"]
+    reader = Reader(empty, ConsumerSpec(stream="orders", name="ship"), 1, Clock())
+    info = await reader.info()
+    assert (info.num_ack_pending, info.parked, info.settings["rate_limit"]) == (3, 1, None)
+    assert await store.settle(empty, 1, Settlement(leases=[70], seqs=[1], failures=[None]), now=reader.clock.now) == []
+    async with empty.transaction() as connection:
+        await store.ack(connection, 1, [70], [3], now=reader.clock.now)
+    reader.clock.advance(30)
+    batch = await reader.lease(limit=2)
+    assert (batch.seqs, batch.attempts, batch.crashes) == ([2, 5], [3, 2], [1, 0])
