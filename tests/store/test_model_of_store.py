@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from headrace import store
+from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import Batch
 from headrace.model.specs import ConsumerSpec
@@ -41,6 +42,7 @@ OUTCOMES = {
     "release": Failure("release"),
     "reject": Failure("reject", None, "never"),
 }
+OUTCOME_LISTS = st.lists(st.sampled_from(["keep", *OUTCOMES]), min_size=1, max_size=6)
 WHICH = st.integers(0, 10**6)
 SPECS = st.builds(
     ConsumerSpec,
@@ -62,6 +64,7 @@ class Consumer(RuleBasedStateMachine):
     loop: asyncio.AbstractEventLoop
     connection: Any
     publishers: list[Any]
+    handlers: list[Any]
 
     @initialize(spec=SPECS)
     def declare(self, spec: ConsumerSpec) -> None:
@@ -74,6 +77,7 @@ class Consumer(RuleBasedStateMachine):
         self.ledger = Ledger(spec)
         self.open: dict[int, tuple[Any, list[int]]] = {}
         self.known: list[Batch] = []
+        self.acking: dict[int, tuple[Any, int, list[int]]] = {}
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)
@@ -168,15 +172,18 @@ class Consumer(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, keep=st.integers(0, 2))
     def reclaim(self, owner: str, keep: int) -> None:
+        self.end_all_acks()
         his = [lease_id for lease_id, lease in self.ledger.leases.items() if lease.owner == owner]
-        lost = his[keep:]
-        held = [(lease_id, seq) for lease_id in lost for seq in self.ledger.leases[lease_id].attempts]
+        for lease_id in his[keep:]:
+            self.ledger.folded(lease_id)
+        held = [(lease_id, seq) for lease_id in his[keep:] if lease_id in self.ledger.leases
+                for seq in self.ledger.leases[lease_id].attempts]  # fmt: skip
         assert self.do(store.reclaim(self.connection, self.reader.id, owner_id(owner), his[:keep])) == len(held)
         for lease_id, seq in held:
             self.ledger.settled(lease_id, seq, Failure("release"), self.clock.now)
 
     @precondition(lambda self: self.known)
-    @rule(first=WHICH, second=WHICH, outcomes=st.lists(st.sampled_from(["keep", *OUTCOMES]), min_size=1, max_size=6))
+    @rule(first=WHICH, second=WHICH, outcomes=OUTCOME_LISTS)
     def settle(self, first: int, second: int, outcomes: list[str]) -> None:
         """Outcomes for messages of one lease or two, lost ones among them."""
         settlement = Settlement()
@@ -198,7 +205,93 @@ class Consumer(RuleBasedStateMachine):
     def recent(self, which: int) -> Batch:
         return self.known[-1 - which % min(len(self.known), 6)]
 
+    @precondition(lambda self: self.known)
+    @rule(
+        which=WHICH, handler=st.integers(0, 1), places=st.sets(st.integers(0, 5), min_size=1, max_size=4),
+        end=st.sampled_from(["commit", "commit", "roll back", "leave open", "leave open"]),
+    )  # fmt: skip
+    def ack_in_a_transaction(self, which: int, handler: int, places: set[int], end: str) -> None:
+        self.end_ack(handler, commit=True)
+        batch, now = self.recent(which), self.clock.now
+        lease_id = batch.lease_id or 0
+        being_acked = {seq for _, _, seqs in self.acking.values() for seq in seqs}
+        seqs = [seq for place, seq in enumerate(batch.seqs) if place in places and seq not in being_acked]
+        if not seqs:
+            return
+        connection = self.handlers[handler]
+        transaction = connection.transaction()
+        self.do(transaction.start())
+        try:
+            self.do(self.reader.ack_within(connection, batch, *seqs))
+        except LeaseLost:
+            self.do(transaction.rollback())
+            assert not all(self.ledger.ackable(lease_id, seq, now) for seq in seqs)
+            return
+        assert all(self.ledger.ackable(lease_id, seq, now) for seq in seqs)
+        self.do(connection.execute("set local idle_in_transaction_session_timeout = 0"))
+        self.ledger.acking(lease_id, seqs)
+        self.acking[handler] = (transaction, lease_id, seqs)
+        if end != "leave open":
+            self.end_ack(handler, commit=end == "commit")
+
+    @rule(handler=st.integers(0, 1), commit=st.booleans())
+    def end_ack(self, handler: int, commit: bool) -> None:
+        if handler in self.acking:
+            transaction, lease_id, seqs = self.acking.pop(handler)
+            self.do(transaction.commit() if commit else transaction.rollback())
+            self.ledger.acked(lease_id, seqs, committed=commit)
+
+    def end_all_acks(self) -> None:
+        """Whatever gives back what a lease holds waits for the acks of it that are in flight."""
+        for handler in list(self.acking):
+            self.end_ack(handler, commit=handler == 0)
+
+    @rule(owner=OWNERS, handler=st.integers(0, 1), commit=st.booleans())
+    def an_ack_is_in_flight_when_its_lease_expires(self, owner: str, handler: int, commit: bool) -> None:
+        batch = self.lease_once(owner, 3, 2_000)
+        if batch.lease_id is not None:
+            self.ack_in_a_transaction(0, handler, {0}, "leave open")
+            self.clock.advance(31)
+            self.lease_once("dan", 6, 2_000)
+            self.end_ack(handler, commit)
+            self.lease_once("dan", 6, 2_000)
+
+    @precondition(lambda self: self.known)
+    @rule(which=WHICH, places=st.sets(st.integers(0, 5), min_size=1, max_size=3))
+    def start(self, which: int, places: set[int]) -> None:
+        batch = self.recent(which)
+        seqs = [seq for place, seq in enumerate(batch.seqs) if place in places]
+        if seqs:
+            assert self.do(self.reader.mark_started(batch, *seqs)) == self.ledger.started(batch.lease_id or 0, seqs)
+
+    @rule(owner=OWNERS, places=st.sets(st.integers(0, 2), max_size=2), outcomes=OUTCOME_LISTS)
+    def crash_and_try_again(self, owner: str, places: set[int], outcomes: list[str]) -> None:
+        """Its worker dies, having started these; somebody else gets the messages, and tells what becomes of them."""
+        if self.lease_once(owner, 3, 2_000).lease_id is not None:
+            if places:
+                self.start(0, places)
+            self.clock.advance(31)
+            if self.lease_once("dan", 6, 2_000).lease_id is not None:
+                self.settle(0, 0, outcomes)
+                self.lease_once("dan", 6, 2_000)
+
+    @rule(
+        owner=OWNERS, places=st.sets(st.integers(0, 3), min_size=1, max_size=3), outcomes=OUTCOME_LISTS,
+        then=st.sampled_from(["settle", "settle", "reclaim", "replay"]),
+    )  # fmt: skip
+    def ack_some_and_go_on(self, owner: str, places: set[int], outcomes: list[str], then: str) -> None:
+        """What is acked in a transaction meets another outcome, the end of its lease, or a replay."""
+        if self.lease_once(owner, 4, 2_000).lease_id is not None:
+            self.ack_in_a_transaction(0, 0, places, "commit")
+            if then == "settle":
+                self.settle(0, 0, outcomes)
+            elif then == "reclaim":
+                self.reclaim(owner, 0)
+            else:
+                self.replay_all_and_lease_little_by_little(12)
+
     def settle_and_compare(self, settlement: Settlement) -> None:
+        self.end_all_acks()
         now = self.clock.now
         lost = self.do(store.settle(self.connection, self.reader.id, settlement, now=now))
         expected = [self.ledger.settled(lease_id, None, None, now) for lease_id in settlement.whole]
@@ -206,6 +299,8 @@ class Consumer(RuleBasedStateMachine):
             self.ledger.settled(lease_id, seq, failure, now)
             for lease_id, seq, failure in zip(settlement.leases, settlement.seqs, settlement.failures, strict=True)
         ]
+        for lease_id in settlement.leases:
+            self.ledger.folded(lease_id)
         assert {(one.lease_id, one.seq) for one in lost} == {(one.lease_id, one.seq) for one in expected if one}
         assert len(lost) == len([one for one in expected if one])
 
@@ -217,6 +312,7 @@ class Consumer(RuleBasedStateMachine):
 
     @rule(back=st.integers(-2, 12), to_end=st.sampled_from([False, False, True]))
     def seek(self, back: int, to_end: bool) -> None:
+        self.end_all_acks()
         position = None if to_end else max(max(self.ledger.messages, default=0) - back, 0)
         assert self.do(self.reader.seek(position)) == self.ledger.sought(position)
 
@@ -277,6 +373,19 @@ class Consumer(RuleBasedStateMachine):
         assert all(row["held"] == len(row["seqs"]) for row in rows)
 
     @invariant()
+    def acks_are_kept_as_long_as_their_lease(self) -> None:
+        rows = self.do(
+            self.connection.fetch(
+                """select lease_id, array_agg(seq order by seq) as seqs from headrace.acks cross join unnest(seqs) as seq
+                   where consumer_id = $1 group by lease_id""",
+                self.reader.id,
+            )
+        )
+        assert {row["lease_id"]: row["seqs"] for row in rows} == {
+            lease_id: sorted(lease.acked) for lease_id, lease in self.ledger.leases.items() if lease.acked
+        }
+
+    @invariant()
     def dead_letters_are_kept(self) -> None:
         letters = self.do(self.reader.dead_letters())
         assert [(one.seq, one.key, one.reason, one.attempts, one.blocks) for one in letters] == [
@@ -290,6 +399,7 @@ class Consumer(RuleBasedStateMachine):
     def drain(self) -> None:
         """Nothing is lost: in the end everything that was committed and wanted has been delivered and acked."""
         self.resume()
+        self.end_all_acks()
         while self.open:
             self.end_a_transaction(0, commit=len(self.open) == 1)
         for _ in range(3):
@@ -299,9 +409,9 @@ class Consumer(RuleBasedStateMachine):
                 self.settle_and_compare(Settlement(whole=[batch.lease_id or 0]))
             assert self.do(store.redrive(self.connection, self.reader.id)) == self.ledger.redriven(None)
         assert self.ledger.unsettled() == []
-        assert [self.do(self.reader.count(table)) for table in ("leases", "parked", "blocked", "dead_letters")] == [
-            0
-        ] * 4
+        assert [
+            self.do(self.reader.count(table)) for table in ("leases", "acks", "parked", "blocked", "dead_letters")
+        ] == [0] * 5
         cursor = self.do(self.reader.cursor())
         assert list(cursor["holes"]) == []
 
@@ -320,10 +430,11 @@ class Consumer(RuleBasedStateMachine):
 def machine(dsn: str) -> Iterator[type[Consumer]]:
     """The machine on a fresh database, with an event loop that its synchronous rules drive."""
     loop = asyncio.new_event_loop()
-    connections = [loop.run_until_complete(asyncpg.connect(dsn)) for _ in range(3)]
+    connections = [loop.run_until_complete(asyncpg.connect(dsn)) for _ in range(5)]
 
     Consumer.loop = loop
-    Consumer.connection, *Consumer.publishers = connections
+    Consumer.connection, *others = connections
+    Consumer.publishers, Consumer.handlers = others[:2], others[2:]
     yield Consumer
     for connection in connections:
         connection.terminate()

@@ -24,6 +24,7 @@ class Message:
     committed: bool
     state: str  # fresh, parked, leased, blocked, or done
     attempts: int = 0
+    crashes: int = 0
     due: datetime | None = None  # of a parked message; None is now
 
 
@@ -32,6 +33,10 @@ class Lease:
     owner: str
     expires: datetime
     attempts: dict[int, int]  # of each seq that it still holds
+    crashes: dict[int, int] = field(default_factory=dict)
+    started: set[int] = field(default_factory=set)
+    acked: set[int] = field(default_factory=set)  # by transactions that have committed
+    acking: set[int] = field(default_factory=set)  # ... and by those that are still open
 
 
 @dataclass
@@ -69,9 +74,17 @@ class Ledger:
 
     def expire(self, now: datetime) -> None:
         late = {lease.owner for lease in self.leases.values() if lease.expires <= now}
+        late -= {lease.owner for lease in self.leases.values() if lease.acking}
         for lease_id in [id_ for id_, lease in self.leases.items() if lease.owner in late]:
-            for seq, attempt in self.leases.pop(lease_id).attempts.items():
-                self._fail(seq, attempt, Failure("retry"), now)
+            lease = self.leases.pop(lease_id)
+            for seq, attempt in lease.attempts.items():
+                crashes = lease.crashes.get(seq, 0)
+                if seq in lease.acked:
+                    continue
+                if crashes and seq not in lease.started:
+                    self._fail(seq, attempt, Failure("release"), now, crashes)
+                else:
+                    self._fail(seq, attempt, Failure("retry"), now, crashes + 1)
 
     def room(self, limit: int) -> int:
         return min(limit, self.spec.max_ack_pending - sum(len(lease.attempts) for lease in self.leases.values()))
@@ -86,21 +99,29 @@ class Ledger:
         if room > 0 and self.spec.ordered:
             for message in self.messages.values():
                 if message.state == "parked" and self._blocked(message.key):
-                    message.state, message.attempts, message.due = "blocked", 0, None
+                    message.state, message.attempts, message.crashes, message.due = "blocked", 0, 0, None
         self._judge_due_in(batch, now, room)
         assert len(batch.seqs) <= max(room, 0)
         assert len(set(batch.seqs)) == len(batch.seqs)
         assert (batch.lease_id is None) == (batch.seqs == [])
         assert batch.lease_id not in self.leases
         attempts = batch.attempts or [1] * len(batch.seqs)
-        before = [seq for lease in self.leases.values() if lease.owner == owner for seq in lease.attempts]
+        crashes = batch.crashes or [0] * len(batch.seqs)
+        assert crashes == [self.messages[seq].crashes for seq in batch.seqs]
+        his = [lease for lease in self.leases.values() if lease.owner == owner]
+        before = [seq for lease in his for seq in lease.attempts if seq not in lease.acked]
         for place, (seq, key, attempt) in enumerate(zip(batch.seqs, batch.keys, attempts, strict=True)):
             self._judge(seq, key, attempt, owner, {*before, *batch.seqs[:place]}, now)
         for seq in batch.seqs:
             self.messages[seq].state = "leased"
         if batch.lease_id is not None:
             expires = now + timedelta(seconds=self.spec.ack_wait)
-            self.leases[batch.lease_id] = Lease(owner, expires, dict(zip(batch.seqs, attempts, strict=True)))
+            self.leases[batch.lease_id] = Lease(
+                owner,
+                expires,
+                dict(zip(batch.seqs, attempts, strict=True)),
+                dict(zip(batch.seqs, crashes, strict=True)),
+            )
 
     def _judge(self, seq: int, key: str, attempt: int, owner: str, his: set[int], now: datetime) -> None:
         message = self.messages[seq]
@@ -118,7 +139,9 @@ class Ledger:
                 assert earlier.seq in his, f"{seq} overtook {earlier}"
 
     def _judge_due_in(self, batch: Batch, now: datetime, room: int) -> None:
-        times = [lease.expires for lease in self.leases.values()]
+        # What is past its time, and somebody has it locked, is asked for again soon.
+        times = [max(lease.expires, now) for lease in self.leases.values()]
+        times = [now + timedelta(seconds=0.1) if time == now else time for time in times]
         if room > 0:
             times += [m.due for m in self.messages.values() if m.state == "parked" and m.due and m.due > now]
         expected = min(times) - now if times else None
@@ -157,25 +180,38 @@ class Ledger:
         lease = self.leases.get(lease_id)
         if lease is None or (seq is not None and seq not in lease.attempts):
             return Lost(lease_id, seq)
+        if seq in lease.acked and failure is not None:
+            return Lost(lease_id, seq)
         for done in [seq] if seq is not None else list(lease.attempts):
             attempt = lease.attempts.pop(done)
-            if failure is None:
+            if failure is not None:
+                crashes = lease.crashes.get(done, 0) if failure.kind == "release" else 0
+                self._fail(done, attempt, failure, now, crashes)
+            elif done not in lease.acked:
                 self.messages[done].state = "done"
-            else:
-                self._fail(done, attempt, failure, now)
         if not lease.attempts:
             del self.leases[lease_id]
         return None
 
-    def _fail(self, seq: int, attempt: int, failure: Failure, now: datetime) -> None:
+    def folded(self, lease_id: int) -> None:
+        """What had been acked has left the lease with the outcomes that were settled."""
+        lease = self.leases.get(lease_id)
+        if lease is not None:
+            lease.attempts = {seq: attempt for seq, attempt in lease.attempts.items() if seq not in lease.acked}
+            if not lease.attempts:
+                del self.leases[lease_id]
+
+    def _fail(self, seq: int, attempt: int, failure: Failure, now: datetime, crashes: int) -> None:
         message = self.messages[seq]
+        message.crashes = 0
         if failure.kind == "release":
-            self._park(message, attempt - 1)
+            self._park(message, attempt - 1, crashes=crashes)
         elif failure.kind == "reject":
             message.state = "done"
             self.letters[seq] = Letter(message.key, "rejected", attempt, False)
         elif self.spec.max_deliver == -1 or attempt < self.spec.max_deliver:
-            self._park(message, attempt, None if failure.delay is None else now + timedelta(seconds=failure.delay))
+            due = None if failure.delay is None else now + timedelta(seconds=failure.delay)
+            self._park(message, attempt, due, crashes)
         elif self.spec.on_exhausted == "block":
             message.state, message.attempts, message.due = "blocked", 0, None
             self.letters[seq] = Letter(message.key, "exhausted", attempt, True)
@@ -183,6 +219,31 @@ class Ledger:
             message.state = "done"
             if self.spec.on_exhausted == "dead_letter":
                 self.letters[seq] = Letter(message.key, "exhausted", attempt, False)
+
+    # Transactions
+
+    def ackable(self, lease_id: int, seq: int, now: datetime) -> bool:
+        lease = self.leases.get(lease_id)
+        return lease is not None and lease.expires > now and seq in lease.attempts and seq not in lease.acked
+
+    def acking(self, lease_id: int, seqs: Iterable[int]) -> None:
+        self.leases[lease_id].acking.update(seqs)
+
+    def acked(self, lease_id: int, seqs: Iterable[int], *, committed: bool) -> None:
+        """The transaction has ended."""
+        lease = self.leases[lease_id]
+        for seq in seqs:
+            lease.acking.remove(seq)
+            if committed:
+                lease.acked.add(seq)
+                self.messages[seq].state = "done"
+
+    def started(self, lease_id: int, seqs: Iterable[int]) -> list[int]:
+        """Which leases are lost."""
+        if lease_id not in self.leases:
+            return [lease_id]
+        self.leases[lease_id].started.update(seqs)
+        return []
 
     # Ways out, and moves
 
@@ -236,13 +297,14 @@ class Ledger:
             wanted = message.seq > position if position is not None else not message.committed
             wanted = wanted and any(matches(text, message.key) for text in self.spec.filters)
             message.state, message.attempts, message.due = "fresh" if wanted else "done", 0, None
+            message.crashes = 0
         return end if position is None else position
 
     def unsettled(self) -> list[Message]:
         return [message for message in self.messages.values() if message.committed and message.state != "done"]
 
-    def _park(self, message: Message, attempts: int, due: datetime | None = None) -> None:
-        message.state, message.attempts, message.due = "parked", attempts, due
+    def _park(self, message: Message, attempts: int, due: datetime | None = None, crashes: int = 0) -> None:
+        message.state, message.attempts, message.due, message.crashes = "parked", attempts, due, crashes
 
     def _of_key(self, key: str) -> list[Message]:
         """In the order of their seq, which is not that of their commits."""
