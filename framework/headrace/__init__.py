@@ -37,6 +37,7 @@ from headrace.model.specs import Backoff
 if TYPE_CHECKING:
     from headrace.app.app import App
     from headrace.runtime.message import Message
+    from headrace.telemetry import Telemetry
 
 __all__ = [
     "App",
@@ -59,13 +60,14 @@ __all__ = [
     "StoreFull",
     "StoreUnavailable",
     "StreamFull",
+    "Telemetry",
     "UnknownConsumer",
     "UnknownStream",
     "field",
 ]
 
 # These bring the database driver and the event loop along, which the command line doesn't need to show its help.
-_LAZY = {"App": "headrace.app.app", "Message": "headrace.runtime.message"}
+_LAZY = {"App": "headrace.app.app", "Message": "headrace.runtime.message", "Telemetry": "headrace.telemetry"}
 
 
 def __getattr__(name: str) -> Any:

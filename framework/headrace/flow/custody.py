@@ -7,7 +7,7 @@ which costs more, so its acks wait a little for the rest of it; anything that is
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import Lost
@@ -45,15 +45,16 @@ T = TypeVar("T", bound=Held)
 
 
 class Parcel:
-    """A settlement on its way; the leases that end with it, and the keys whose messages it gives back."""
+    """A settlement on its way; the leases that end with it, the messages that failed, and the keys of those."""
 
-    __slots__ = ("ending", "keys", "messages", "settlement")
+    __slots__ = ("ending", "failures", "keys", "messages", "settlement")
 
     def __init__(self) -> None:
         self.messages = 0  # how many have their outcome in it
         self.settlement = Settlement([], [], [], [])
         self.ending: list[Lease] = []
         self.keys: list[Hashable] = []
+        self.failures: list[tuple[Any, Failure]] = []
 
     def add(self, lease: Lease, seq: int, failure: Failure | None) -> None:
         self.messages += 1
@@ -152,6 +153,7 @@ class Custody(Generic[T]):
             parcel.messages += len(lease.done)
             if not lease.lost:
                 parcel.settlement.whole.append(lease.id)
+        parcel.failures = self._failures
         self._whole, self._failures = [], []
         return parcel if parcel.messages else None
 

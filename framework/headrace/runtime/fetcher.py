@@ -16,6 +16,7 @@ from headrace.flow.lanes import Lanes
 from headrace.model.errors import FilterTooSlow
 from headrace.model.records import Batch
 from headrace.runtime.desk import Desk
+from headrace.runtime.instruments import Instruments
 from headrace.runtime.message import Message
 from headrace.runtime.settings import Settings
 from headrace.runtime.weather import Weather
@@ -39,11 +40,14 @@ class Fetcher:
     Attributes:
         deaf: whether notifications can't be heard, so that the poll must be quicker.
         leased: messages leased so far.
+        leased_at: when the last of them were, on the pipeline's clock; None before that.
+        unanswered_since: since when the store has been asked in vain; None while it answers, or isn't asked.
     """
 
     def __init__(
         self, database: store.Database, consumer: int, settings: Settings, owner: UUID,
         lanes: Lanes[Message], custody: Custody[Message], desk: Desk, actors: Acting, settler: Settling, time: Time,
+        instruments: Instruments | None = None,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
@@ -56,6 +60,7 @@ class Fetcher:
         self._settler = settler
         self._clock = time.clock
         self._now = time.now
+        self._instruments = instruments
         self._demand = Demand(settings.spec.max_ack_pending)
         self._poll = Poll()
         self._look = Look()
@@ -72,6 +77,8 @@ class Fetcher:
         self._watched = 0  # how many wait for it to be dry
         self.deaf = True
         self.leased = 0
+        self.leased_at: float | None = None
+        self.unanswered_since: float | None = None
 
     def wake(self) -> None:
         """Something may have been published."""
@@ -130,16 +137,29 @@ class Fetcher:
         self._in_doubt = True
         self._begun += 1
         self._lanes.begin_call()
-        self._called_at = self._clock()
+        self._called_at = self._asking()
         try:
-            batch = await self._call(want)
+            if self._instruments is None:
+                batch = await self._call(want)
+            else:
+                with self._instruments.leasing(self._settings.spec) as brought:
+                    batch = await self._call(want)
+                    brought(batch)
         except BaseException:
             self._lanes.add(())
             raise
         self._in_doubt = False
+        self.unanswered_since = None
         if batch.lease_id is None:
             self._lanes.add(())
         return batch
+
+    def _asking(self) -> float:
+        """The time, and that the store is being asked."""
+        now = self._clock()
+        if self.unanswered_since is None:
+            self.unanswered_since = now
+        return now
 
     async def _call(self, want: int) -> Batch:
         where = self._settings.spec.where
@@ -153,7 +173,9 @@ class Fetcher:
         return batch
 
     async def _read_settings(self) -> None:
+        self._asking()
         spec, version = await store.consumer_spec(self._database, self._consumer)
+        self.unanswered_since = None
         if version == self._settings.version:
             return
         if self._settings.version is not None:
@@ -166,13 +188,14 @@ class Fetcher:
         # Counted from before the call, so that our deadline never comes after the store's.
         lease = self._custody.take(lease_id, size, self._called_at + self._settings.spec.ack_wait)
         self.leased += size
+        self.leased_at = self._called_at
         self._demand.weigh(batch.data)
         stream, consumer, desk = self._settings.spec.stream, self._settings.spec.name, self._desk
         messages = [
             Message(stream, consumer, key, seq, attempt, created_at, data, headers, lease, lane, desk)
             for key, seq, attempt, created_at, data, headers, lane in zip(
                 batch.keys, batch.seqs, batch.attempts or repeat(1), batch.created_at, batch.data, batch.headers,
-                batch.keys if self._settings.spec.ordered else batch.seqs, strict=False,
+                batch.keys if self._settings.spec.ordered or self._lanes.by_key else batch.seqs, strict=False,
             )
         ]  # fmt: skip
         if batch.crashes is not None:

@@ -24,6 +24,16 @@ class Sending(Protocol):
     seq: int | None
 
 
+class Untold:
+    """A publish that nobody is told of."""
+
+    __slots__ = ("headers", "seq")
+
+    def __init__(self, headers: Sequence[str | None]) -> None:
+        self.headers = headers
+        self.seq: int | None = None
+
+
 class Instruments(Protocol):
     """See `headrace.telemetry.instrumentation`.
 

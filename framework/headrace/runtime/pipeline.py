@@ -13,6 +13,7 @@ import anyio.abc
 from headrace.flow.custody import Custody
 from headrace.flow.governor import Governor
 from headrace.flow.lanes import Lanes
+from headrace.flow.wide import WideLanes
 from headrace.model.handling import Handling
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.actors import Actors, Work
@@ -24,6 +25,7 @@ from headrace.runtime.fetcher import Fetcher
 from headrace.runtime.handler import Handler
 from headrace.runtime.keeper import Keeper
 from headrace.runtime.message import Message
+from headrace.runtime.runners import Runner
 from headrace.runtime.scaler import scale
 from headrace.runtime.settings import Settings
 from headrace.runtime.settler import Settler
@@ -54,17 +56,21 @@ class Pipeline:
         self._clock = time.clock
         self._handling = handling
         owner = uuid4()  # one worker process is one owner: it may hold a run of a key
-        self.lanes: Lanes[Message] = Lanes()
+        width = handling.key_concurrency
+        self.lanes: Lanes[Message] = Lanes() if width is None else WideLanes(width)
+        self._runner = Runner(handler, handling, time.clock)
         self.custody: Custody[Message] = Custody() if shared.witness is None else shared.witness.custody(spec)
         self.governor = Governor(*handling.concurrency)
         self.desk = Desk(self.lanes, self.custody, settings, shared.publisher, time.clock)
         self.actors = Actors(self._work(consumer, handler, shared), self.lanes, timed=handling.timeout is not None)
-        self.settler = Settler(database, consumer, settings, self.lanes, self.custody, time)
+        self.settler = Settler(database, consumer, settings, self.lanes, self.custody, time, shared.instruments)
         self.keeper = Keeper(database, consumer, settings, owner, self.custody, self.actors, time)
         self.fetcher = Fetcher(
-            database, consumer, settings, owner, self.lanes, self.custody, self.desk, self.actors, self.settler, time
-        )
+            database, consumer, settings, owner, self.lanes, self.custody, self.desk, self.actors, self.settler, time,
+            shared.instruments,
+        )  # fmt: skip
         self.lanes.on_low = self.fetcher.room
+        self.lanes.on_ready = self.actors.wake
         self.settler.fetcher = self.fetcher
         self.desk.settler = self.settler
         self.desk.keeper = self.keeper
@@ -73,7 +79,7 @@ class Pipeline:
 
     def _work(self, consumer: int, handler: Handler, shared: Shared) -> Work:
         handling, clock = self._handling, self._clock
-        call = chain(consumer, self.spec, handler, handling, self.desk, shared)
+        call = chain(consumer, self.spec, handler, self._runner, handling, self.desk, shared)
         verdicts = Verdicts(self.desk, clock, handling.timeout, stoppable=handling.runner != "thread")
         suspects = Suspects(shared.database, consumer)
         if handling.batch is not None:
@@ -100,6 +106,16 @@ class Pipeline:
             )
             group.cancel_scope.cancel()
 
+    async def notice_time(self, *, extend: bool) -> None:
+        """The clock was moved by hand: do now what falls due by it, and what a live worker would have done meanwhile."""
+        if self._handling.timeout is not None:
+            self.keeper.stop_overdue(self._handling.timeout)
+        if extend and self.custody.leases:
+            await self.keeper.extend()
+        self.settler.wake()
+        self.fetcher.wake()
+        self.fetcher.room()
+
     def stop(self) -> None:
         """Begin to drain."""
         self._stop.set()
@@ -112,6 +128,7 @@ class Pipeline:
         """Counts and states of every part."""
         return {
             "leased": self.fetcher.leased,
+            "dead_lettered": self.settler.dead_lettered,
             "reason": self.governor.decision.reason,
             **self.lanes.statistics(),
             **self.custody.statistics(),

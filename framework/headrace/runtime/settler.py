@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 
 import anyio
 
@@ -10,7 +11,9 @@ from headrace import store
 from headrace.flow.custody import Custody, Lease, Parcel
 from headrace.flow.lanes import Lanes
 from headrace.model.errors import StoreUnavailable
+from headrace.model.outcomes import Failure
 from headrace.model.records import Lost
+from headrace.runtime.instruments import Instruments
 from headrace.runtime.message import Message
 from headrace.runtime.settings import Settings
 from headrace.runtime.weather import Weather
@@ -20,13 +23,17 @@ logger = logging.getLogger("headrace")
 
 
 class Settler:
-    """Sends parcels until each has arrived. While it lags behind, the fetcher leases no more than may be unsettled."""
+    """Sends parcels until each has arrived. While it lags behind, the fetcher leases no more than may be unsettled.
+
+    Attributes:
+        dead_lettered: messages that have become dead letters by what was settled.
+    """
 
     fetcher: Fetching  # wired by the pipeline
 
     def __init__(
         self, database: store.Database, consumer: int, settings: Settings,
-        lanes: Lanes[Message], custody: Custody[Message], time: Time,
+        lanes: Lanes[Message], custody: Custody[Message], time: Time, instruments: Instruments | None = None,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
@@ -35,6 +42,8 @@ class Settler:
         self._custody = custody
         self._clock = time.clock
         self._now = time.now
+        self._instruments = instruments
+        self.dead_lettered = 0
         self._news = anyio.Event()
         self._flushed: list[anyio.Event] = []  # who waits for everything recorded so far
 
@@ -71,11 +80,7 @@ class Settler:
         doubtful = False
         while True:
             try:
-                lost = (
-                    await store.settle(self._database, self._consumer, parcel.settlement, now=self._now())
-                    if parcel.settlement
-                    else []
-                )
+                lost = await self._settle(parcel) if parcel.settlement else []
                 break
             except StoreUnavailable as error:
                 doubtful = True
@@ -86,10 +91,26 @@ class Settler:
             # the lease may hold other messages still. One that is lost indeed is noticed by the next extension.
             lost = []
         self._report(lost, self._custody.settled(parcel, lost))
+        self.dead_lettered += sum(self._is_final(message, failure) for message, failure in parcel.failures)
         self._lanes.confirm(parcel.keys)
         self.fetcher.room()
         if parcel.keys:
             self.fetcher.wake()  # what went back may be due before the poll comes round
+
+    async def _settle(self, parcel: Parcel) -> list[Lost]:
+        told: AbstractContextManager[None] = nullcontext()
+        if self._instruments is not None:
+            failed = len(parcel.failures)
+            told = self._instruments.settling(self._settings.spec, parcel.messages - failed, failed)
+        with told:
+            return await store.settle(self._database, self._consumer, parcel.settlement, now=self._now())
+
+    def _is_final(self, message: Message, failure: Failure) -> bool:
+        """Whether the store has made a dead letter of it."""
+        spec = self._settings.spec
+        exhausted = failure.kind == "retry" and -1 != spec.max_deliver <= message.attempt
+        dead = failure.kind in ("reject", "invalid") or (exhausted and spec.on_exhausted != "drop")
+        return dead and not message.lease.lost
 
     def _report(self, lost: list[Lost], leases: list[Lease]) -> None:
         for lease in leases:

@@ -1,6 +1,6 @@
 """Telemetry: traces and metrics by OpenTelemetry, after its conventions for messaging. The only user of OpenTelemetry.
 
-    settings         what is wanted, and from where: arguments, environment
+    settings         what is wanted, and where it goes
     providers        the SDK and its exporters, when they are ours to set up
     instrumentation  what the runtime calls: publishing, leasing, process, settling
         tracing      spans                        carrier   the trace in a message's headers

@@ -1,4 +1,4 @@
-"""What telemetry is wanted, and from where: an argument of `App`, or the environment."""
+"""What telemetry is wanted: as an argument of `App`, or as text from the environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from headrace.model.errors import ConfigurationError
 if TYPE_CHECKING:
     from headrace.telemetry.instrumentation import Instrumentation
 
-VARIABLE = "HEADRACE_TELEMETRY"
 TRACES = ("global", "otlp", "console")
 METRICS = ("global", "otlp", "prometheus", "console")
 Statistics = Callable[[], Mapping[str, Any]]
@@ -70,17 +69,16 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
         """From what `App` takes; None if nothing is to be told.
 
         Args:
-            given: a `Telemetry`; True for what the program has set up; False for none; text as in `HEADRACE_TELEMETRY`, such as
-                "otlp", "prometheus" or "otlp,prometheus"; None to go by that variable.
+            given: a `Telemetry`; True for what the program has set up; False or None for none; or text, as in `HEADRACE_TELEMETRY`:
+                "off", "otlp", "prometheus", or "otlp,prometheus" for traces and metrics.
+            environment: where `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` may choose others than a text does.
 
         Raises:
             ConfigurationError: anything else.
         """
-        if given is None:
-            given = environment.get(VARIABLE, "").strip() or False
         if isinstance(given, str):
             return _from_text(given, environment)
-        if isinstance(given, bool):
+        if given is None or isinstance(given, bool):
             return cls() if given else None
         if isinstance(given, Telemetry):
             return given if given.traces or given.metrics else None
