@@ -61,5 +61,9 @@ class Keeper:
         """Stop handlers that take longer than `timeout` seconds, until cancelled."""
         while True:
             await anyio.sleep(min(max(timeout / 20, 0.01), 0.5))
-            for _ in self._actors.overdue(self._clock()):
-                logger.warning("%s: a handler took longer than its timeout of %gs", self._settings.spec.name, timeout)
+            self.stop_overdue(timeout)
+
+    def stop_overdue(self, timeout: float) -> None:
+        """Stop handlers that have passed their timeout of so many seconds by now."""
+        for _ in self._actors.overdue(self._clock()):
+            logger.warning("%s: a handler took longer than its timeout of %gs", self._settings.spec.name, timeout)

@@ -116,6 +116,16 @@ class Pipeline:
         self.fetcher.wake()
         self.fetcher.room()
 
+    async def notice_time(self, *, extend: bool) -> None:
+        """The clock was moved by hand: do now what falls due by it, and what a live worker would have done meanwhile."""
+        if self._handling.timeout is not None:
+            self.keeper.stop_overdue(self._handling.timeout)
+        if extend and self.custody.leases:
+            await self.keeper.extend()
+        self.settler.wake()
+        self.fetcher.wake()
+        self.fetcher.room()
+
     def stop(self) -> None:
         """Begin to drain."""
         self._stop.set()
