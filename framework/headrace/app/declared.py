@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from headrace.app.checks import Check
 from headrace.app.consumer import Consumer, check_together, define
+from headrace.app.lifespan import Lifespan
+from headrace.app.surroundings import Surroundings
 from headrace.model.conditions import Condition
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError
 from headrace.model.handling import Breaker, OnBatchError, Runner
 from headrace.model.specs import Backoff, DeliverPolicy, OnExhausted, Retention, StreamSpec
-from headrace.runtime.middleware import Middleware
+from headrace.runtime.dependencies import Scope
+from headrace.runtime.middleware import Middleware, check_middleware
+
+if TYPE_CHECKING:
+    from dishka import Provider
 
 F = TypeVar("F", bound=Callable[..., Any])
+L = TypeVar("L", bound=Lifespan)
 
 
 class Declared:
@@ -24,6 +32,7 @@ class Declared:
         self.consumers: list[Consumer] = []
         self._streams: dict[str, StreamSpec | None] = dict.fromkeys(streams)
         self._middleware: list[Middleware] = []
+        self._surroundings = Surroundings()
 
     def stream(
         self,
@@ -99,6 +108,7 @@ class Declared:
         key_concurrency: int | None = None,
         priority: int = 0,
         breaker: Breaker | bool | int | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> Callable[[F], F]:
         """Make a function the handler of a consumer of `stream`.
 
@@ -140,6 +150,7 @@ class Declared:
             priority: while a consumer of higher priority has messages that wait, others in its process keep to their least concurrency.
             breaker: pause when handlers fail again and again, and probe with single messages: True, a number of failures in a row, or a
                 `Breaker`.
+            middleware: what runs around this handler alone, the outermost first, inside of the app's; see `middleware`.
 
         Raises:
             ConfigurationError: a setting that can't be, an annotation that can't be decoded, a name that is taken.
@@ -153,7 +164,7 @@ class Declared:
                 group_by_key=group_by_key, runner=runner, breaker=breaker,
                 handling={
                     "transactional": transactional, "publishes": publishes, "on_batch_error": on_batch_error,
-                    "key_concurrency": key_concurrency, "priority": priority,
+                    "key_concurrency": key_concurrency, "priority": priority, "middleware": check_middleware(middleware),
                 },
                 settings={
                     "deliver_policy": deliver_policy, "start_seq": start_seq, "start_time": start_time,
@@ -182,7 +193,82 @@ class Declared:
     def middleware(self, function: Middleware) -> Middleware:
         """Make an async function run around every handler: `async def timed(delivery, call_next): … await call_next()`.
 
-        The first that is added is the outermost. See `headrace.runtime.middleware`.
+        The first that is added is the outermost. See `headrace.runtime.middleware`. Raises `ConfigurationError`.
         """
-        self._middleware.append(function)
+        self._middleware.extend(check_middleware([function]))
+        return function
+
+    def lifespan(self, function: L) -> L:
+        """Make an async generator function what lives as long as the app runs: `async def pool(app): … yield pool …`.
+
+        It begins when the database is connected and before the consumers start, and ends when they have drained. What it yields is
+        `app.state`, and can be taken by its type. Several are nested, the first outermost. What it raises ends the start as it is.
+
+        Returns:
+            The function. Raises `ConfigurationError` if it is none of that kind.
+        """
+        self._surroundings.lifespans.add(function)
+        return function
+
+    @property
+    def state(self) -> Any:
+        """What the lifespan has yielded; of several the last. Raises `ConfigurationError` while the app does not run."""
+        return self._surroundings.lifespans.state
+
+    @overload
+    def provide(self, source: F, *, scope: Scope = "message", provides: Any = None, override: bool = False) -> F: ...
+    @overload
+    def provide(self, source: Provider) -> Provider: ...
+    @overload
+    def provide(
+        self, *, scope: Scope = "message", provides: Any = None, override: bool = False
+    ) -> Callable[[F], F]: ...
+
+    def provide(
+        self, source: Any = None, *, scope: Scope = "message", provides: Any = None, override: bool = False
+    ) -> Any:
+        """Make a function provide what its return annotation says, to handlers that take that as `Depends[T]`.
+
+        What its own parameters are annotated with is provided to it in turn. There without being provided are the `Message` or `Batch` of
+        the delivery, the `Transaction` of a transactional handler, the `App`, and what a lifespan has yielded.
+
+        Args:
+            source: a function, plain or async; a generator function, plain or async, which goes on behind its `yield` when the scope ends
+                and sees there what failed; a class, made with what its `__init__` takes; or a `Provider` of dishka's, as it is.
+            scope: "message", made for each message or batch and torn down when its handler has ended; or "app", made before the consumers
+                start and torn down when they have drained.
+            provides: the type that is provided, if not what is annotated: a protocol, say.
+            override: take the place of what provides the same already.
+
+        Returns:
+            What it was given. Raises `ConfigurationError`.
+        """
+        if source is None:
+            return lambda source: self.provide(source, scope=scope, provides=provides, override=override)
+        self._surroundings.providers.add(source, scope, provides, override=override)
+        return source
+
+    @overload
+    def check(self, function: F) -> F: ...
+    @overload
+    def check(self, *, timeout: Duration = "30s") -> Callable[[F], F]: ...
+
+    def check(self, function: Any = None, *, timeout: Duration = "30s") -> Any:
+        """Make a function a startup check: no consumer starts unless it returns. It fails by raising, or by returning False.
+
+        All checks are run, and all that failed are told in one `ConfigurationError`. A plain function runs in a thread. It may take, as
+        `Depends[T]`, what lives as long as the app.
+
+        Args:
+            timeout: how long it may take.
+
+        Returns:
+            The function. Raises `ConfigurationError` if it takes anything else.
+        """
+        if function is None:
+            return lambda function: self._check(function, timeout)
+        return self._check(function, timeout)
+
+    def _check(self, function: F, timeout: Duration) -> F:
+        self._surroundings.checks.append(Check.of(function, seconds(timeout, "timeout")))
         return function

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -70,6 +71,7 @@ class Handling(msgspec.Struct, frozen=True, kw_only=True):
         priority: consumers of a higher one go first in this process.
         breaker: when to pause because of repeated failure.
         publishes: the stream that what the handler returns is published to, together with the ack.
+        middleware: what runs around this handler alone, the outermost first.
     """
 
     concurrency: tuple[int, int] = (1, 64)
@@ -84,6 +86,7 @@ class Handling(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     breaker: Breaker | None = None
     publishes: str | None = None
+    middleware: tuple[Callable[..., Any], ...] = ()
 
     def __post_init__(self) -> None:
         low, high = self.concurrency
@@ -109,6 +112,10 @@ class Handling(msgspec.Struct, frozen=True, kw_only=True):
             ):
                 if given:
                     raise ConfigurationError(f"{setting} goes with batch: say batch=100, or group_by_key=True.")
+        if self.key_concurrency is not None and self.batch is not None:
+            raise ConfigurationError(
+                "key_concurrency and batch don't go together: a batch is one call of the handler, whatever its keys are."
+            )
         if self.runner not in get_args(Runner):
             raise ConfigurationError(f"runner={self.runner!r} must be 'thread' or 'process'; async handlers need none.")
         if self.runner == "process" and self.transactional:

@@ -12,22 +12,24 @@ from headrace.model.specs import ConsumerSpec
 from headrace.runtime.desk import Desk
 from headrace.runtime.handler import Handler
 from headrace.runtime.middleware import around
-from headrace.runtime.runners import runner
+from headrace.runtime.runners import Runner
 from headrace.runtime.shared import Shared
 from headrace.runtime.transactional import Transactional
 from headrace.runtime.wiring import Call
 
 
-def chain(consumer: int, spec: ConsumerSpec, handler: Handler, handling: Handling, desk: Desk, shared: Shared) -> Call:
+def chain(
+    consumer: int, spec: ConsumerSpec, handler: Handler, runner: Runner, handling: Handling, desk: Desk, shared: Shared
+) -> Call:  # fmt: skip
     """The handler's call with everything around it that this consumer uses."""
-    call: Call = runner(handler, handling)
+    call: Call = runner.call
     if shared.witness is not None:
         call = shared.witness.inside(spec, call)
     if handler.dependencies:
         call = shared.dependencies.resolve(call, handler.dependencies)
     if handling.transactional or handling.publishes is not None:
         call = Transactional(consumer, spec, handling, desk, shared).around(call)
-    call = around(call, shared.middleware)
+    call = around(call, [*shared.middleware, *handling.middleware])
     if shared.instruments is not None:
         call = shared.instruments.process(spec, call, batch=handling.batch is not None)
     if shared.witness is not None:

@@ -1,0 +1,88 @@
+"""What is around the consumers while they run, from the outside in: lifespans, the app's dependencies, and checks that have passed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from headrace.app.checks import Check, run_checks
+from headrace.app.consumer import Consumer
+from headrace.app.lifespan import Lifespans
+from headrace.runtime.batch import Batch
+from headrace.runtime.dependencies import Dependencies, Need
+from headrace.runtime.message import Message
+from headrace.runtime.transaction import Transaction
+
+if TYPE_CHECKING:
+    from headrace.app.app import App
+    from headrace.runtime.providers import Providers
+
+
+class Surroundings:
+    """Those of one app, as they are declared.
+
+    Attributes:
+        lifespans, checks: in the order of their declaration.
+    """
+
+    def __init__(self) -> None:
+        self.lifespans = Lifespans()
+        self.checks: list[Check] = []
+        self._providers: Providers | None = None
+
+    @property
+    def providers(self) -> Providers:
+        """What provides dependencies. Made when it is first asked for, since that takes time which not every app needs to spend."""
+        if self._providers is None:
+            from headrace.runtime.providers import Providers
+
+            self._providers = Providers()
+        return self._providers
+
+    @asynccontextmanager
+    async def around(self, app: App, consumers: Sequence[Consumer]) -> AsyncIterator[Dependencies]:
+        """Start them, and run the checks; end them after the block.
+
+        Raises:
+            ConfigurationError: a dependency can't be had, or a check failed. What a lifespan or a provider raises comes as it is.
+        """
+        needs = [*_handlers_need(consumers), *_checks_need(self.checks)]
+        async with (
+            self.lifespans.run(app) as states,
+            self._dependencies(needs, {**_itself(app), **states}) as dependencies,
+        ):
+            await run_checks(self.checks, dependencies)
+            yield dependencies
+
+    @asynccontextmanager
+    async def _dependencies(self, needs: Sequence[Need], known: Mapping[Any, Any]) -> AsyncIterator[Dependencies]:
+        if not needs:
+            yield Dependencies()
+            return
+        async with self.providers.open(known, needs) as dependencies:
+            yield dependencies
+
+
+def _itself(app: App) -> dict[Any, Any]:
+    """The app by its own class, and by those of ours that this is made from."""
+    return {kind: app for kind in type(app).__mro__ if kind is not object}
+
+
+def _handlers_need(consumers: Iterable[Consumer]) -> Iterator[Need]:
+    for consumer in consumers:
+        handler, handling = consumer.handler, consumer.handling
+        absent: dict[Any, str] = {}
+        if handling.batch is None:
+            absent[Batch] = "and is given one message at a time: take a Message, or say batch=100."
+        else:
+            absent[Message] = "and is given many messages at a time: take a Batch, or leave batch=… out."
+        if not handling.transactional:
+            absent[Transaction] = "and runs in none: say transactional=True."
+        for name, hint in handler.dependencies.items():
+            yield Need(who=f"The handler {handler.name!r}", parameter=name, hint=hint, scope="message", absent=absent)
+
+
+def _checks_need(checks: Iterable[Check]) -> Iterator[Need]:
+    for check in checks:
+        yield from check.needs

@@ -1,0 +1,168 @@
+"""Providers: the functions and classes that make dependencies. Imported only by apps that have some, since it brings dishka along."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import wraps
+from typing import Any
+
+from dishka import AsyncContainer, Provider, make_async_container
+from dishka.dependency_source import Alias, Factory
+from dishka.entities.factory_type import FactoryType
+from dishka.exception_base import DishkaError
+from dishka.provider import BaseProvider
+from dishka.provider.exceptions import MissingHintsError, MissingReturnHintError
+
+from headrace.model.errors import ConfigurationError
+from headrace.runtime.batch import Batch
+from headrace.runtime.dependencies import Dependencies, Need, close, tell
+from headrace.runtime.graph import SCOPES, Graph, key_of, name_of_type
+from headrace.runtime.message import Message
+from headrace.runtime.signature import name_of
+from headrace.runtime.transaction import Transaction
+
+OF_A_DELIVERY = (Message, Batch, Transaction)
+"""What is there without being provided, besides what the app knows."""
+
+
+class Providers:
+    """What an app provides."""
+
+    def __init__(self) -> None:
+        self._providers: list[BaseProvider] = []
+        self._types: dict[Any, str] = dict.fromkeys(OF_A_DELIVERY, "Headrace itself")
+
+    def add(self, source: Any, scope: str, provides: Any, *, override: bool) -> None:
+        """See `App.provide`."""
+        if isinstance(source, BaseProvider):
+            self._providers.append(source)
+            return
+        if scope not in SCOPES:
+            raise ConfigurationError(f"scope={scope!r} must be 'message', made for each delivery, or 'app', made once.")
+        if not callable(source) or (isinstance(source, type) and issubclass(source, BaseProvider)):
+            raise ConfigurationError(
+                f"@app.provide takes a function, a class, or an object of dishka's Provider, not {source!r}."
+            )
+        name = name_of(source)
+        provider = Provider()
+        try:
+            made = provider.provide(_steps(source), scope=SCOPES[scope], provides=provides, override=override)
+        except (DishkaError, TypeError) as error:
+            raise ConfigurationError(f"The provider {name!r} can't be used: {_sentence(error)}") from error
+        for part in made.dependency_sources:
+            if isinstance(part, (Factory, Alias)):
+                self._claim(part.provides.type_hint, name, override=override)
+        self._providers.append(provider)
+
+    def _claim(self, kind: Any, name: str, *, override: bool) -> None:
+        if kind is type(None):
+            raise ConfigurationError(f"The provider {name!r} provides None: annotate it with the type that it returns.")
+        if kind in self._types and not override:
+            raise ConfigurationError(
+                f"{name_of_type(kind)} is provided by {self._types[kind]} already, and {name!r} provides it, too: leave one of them"
+                " out, or say override=True to the one that counts."
+            )
+        self._types[kind] = repr(name)
+
+    @asynccontextmanager
+    async def open(self, known: Mapping[Any, Any], needs: Sequence[Need]) -> AsyncIterator[Dependencies]:
+        """Make what lives as long as the app and is needed; tear it down at the end.
+
+        Args:
+            known: what is there without being made, by its type.
+            needs: what handlers and others take.
+
+        Raises:
+            ConfigurationError: a dependency is missing, needs itself, or needs what does not live as long. And what a provider raises.
+        """
+        for kind in known:
+            self._claim_known(kind)
+        container = self._container(known)
+        try:
+            kept = await _keep(container, needs)
+            yield Dependencies(container, kept)
+        except BaseException as error:
+            tell(await close(container, error))
+            raise
+        tell(await close(container))
+
+    def _claim_known(self, kind: Any) -> None:
+        if kind in self._types:
+            raise ConfigurationError(
+                f"{name_of_type(kind)} is provided by {self._types[kind]}, and is there without that, from @app.lifespan or as the"
+                " app: leave the provider out."
+            )
+
+    def _container(self, known: Mapping[Any, Any]) -> AsyncContainer:
+        given = Provider()
+        for kind in OF_A_DELIVERY:
+            given.from_context(provides=kind, scope=SCOPES["message"])
+        try:
+            # What no handler needs may be incomplete, so that the graph is looked through from the handlers on.
+            return make_async_container(given, *self._providers, context=dict(known), skip_validation=True)
+        except DishkaError as error:
+            raise ConfigurationError(f"What is provided does not fit together: {_sentence(error)}") from error
+
+
+async def _keep(container: AsyncContainer, needs: Sequence[Need]) -> dict[Any, Any]:
+    """Look through all that is needed, and make what lives as long as the app, here and in this task. Returns it by what takes it."""
+    graph = Graph(container)
+    found = [list(graph.leads_to(need)) for need in needs]
+    for factory in (factory for way in found for factory in way):
+        if factory.scope is not None and factory.scope <= container.scope and factory.provides.depth == 0:
+            await container.get(factory.provides.type_hint, factory.provides.component)
+    kept = {}
+    for need, way in zip(needs, found, strict=True):
+        last = way[-1]
+        if (
+            last.scope is not None
+            and last.scope <= container.scope
+            and (last.cache or last.type is FactoryType.CONTEXT)
+        ):
+            key = key_of(need.hint)
+            kept[need.hint] = await container.get(key.type_hint, key.component)
+    return kept
+
+
+def _steps(source: Any) -> Any:
+    """A generator as dishka runs one: it sends what failed to the `yield`, where a user's function expects it to be raised."""
+    inner = inspect.unwrap(source) if not isinstance(source, type) else source
+    if inspect.isasyncgenfunction(inner):
+        return _async_steps(source if inner is not source else asynccontextmanager(source))
+    if inspect.isgeneratorfunction(inner):
+        return _sync_steps(source if inner is not source else contextmanager(source))
+    return source
+
+
+def _async_steps(manager: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(manager)
+    async def steps(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        entered = manager(*args, **kwargs)
+        error = yield await entered.__aenter__()
+        await entered.__aexit__(*_info(error))
+
+    return steps
+
+
+def _sync_steps(manager: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(manager)
+    def steps(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        entered = manager(*args, **kwargs)
+        error = yield entered.__enter__()
+        entered.__exit__(*_info(error))
+
+    return steps
+
+
+def _info(error: BaseException | None) -> tuple[Any, Any, Any]:
+    return (None, None, None) if error is None else (type(error), error, error.__traceback__)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, MissingReturnHintError):
+        return "annotate it with the type that it returns, which is what it provides."
+    if isinstance(error, MissingHintsError):
+        return f"annotate {', '.join(error.missing)} with the types that it needs."
+    return " ".join(str(error).split())
