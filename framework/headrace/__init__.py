@@ -36,14 +36,19 @@ from headrace.model.specs import Backoff
 
 if TYPE_CHECKING:
     from headrace.app.app import App
+    from headrace.runtime.batch import Batch
+    from headrace.runtime.dependencies import Depends
     from headrace.runtime.message import Message
+    from headrace.runtime.middleware import Middleware, Next
     from headrace.telemetry import Telemetry
 
 __all__ = [
     "App",
     "Backoff",
+    "Batch",
     "Condition",
     "ConfigurationError",
+    "Depends",
     "EmbeddedPostgresError",
     "FilterTooSlow",
     "HeadraceError",
@@ -54,6 +59,8 @@ __all__ = [
     "InvalidKey",
     "LeaseLost",
     "Message",
+    "Middleware",
+    "Next",
     "Reject",
     "Retry",
     "SchemaError",
@@ -67,7 +74,15 @@ __all__ = [
 ]
 
 # These bring the database driver and the event loop along, which the command line doesn't need to show its help.
-_LAZY = {"App": "headrace.app.app", "Message": "headrace.runtime.message", "Telemetry": "headrace.telemetry"}
+_LAZY = {
+    "App": "headrace.app.app",
+    "Batch": "headrace.runtime.batch",
+    "Depends": "headrace.runtime.dependencies",
+    "Message": "headrace.runtime.message",
+    "Middleware": "headrace.runtime.middleware",
+    "Next": "headrace.runtime.middleware",
+    "Telemetry": "headrace.telemetry",
+}
 
 
 def __getattr__(name: str) -> Any:
