@@ -15,6 +15,7 @@ from headrace.model.handling import Breaker, Handling, Runner, bounds
 from headrace.model.keys import check_filters
 from headrace.model.specs import Backoff, ConsumerSpec
 from headrace.runtime.handler import Handler
+from headrace.runtime.runners import check_process
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 
@@ -100,6 +101,8 @@ def _runner(given: Runner | None, handler: Handler) -> Runner:
             f"runner={given!r} and {'async def' if handler.is_async else 'def'} don't go together: a coroutine function runs on the"
             " event loop, a plain function in a thread or in a process."
         )
+    if given == "process":
+        check_process(handler)
     return given
 
 

@@ -4,6 +4,9 @@
                                │
                              close: a message failed, and what waits behind it is handed back
 
+Who handles many messages at a time takes what he can of a lane with `take_run`, and keeps the lane until he is done with them:
+`put_down` lets it go on. See `headrace.flow.gathering`.
+
 A message that failed goes back to the store, and everything behind it in its lane with it. Until the store has
 confirmed that, the key is closed: a lease call already on its way may bring more of it, leased while the store still
 saw the key as ours, and that would overtake. It is refused and given back, and so is whatever of the key is brought by
@@ -44,12 +47,21 @@ class Lanes(Generic[T]):
     Attributes:
         waiting: messages added and not yet handed to an actor.
         low_water: `on_low` is called when so few wait.
+        on_more: called when messages have come, or a lane has become ready again: whoever gathers a batch may take them.
+        on_ready: called when lanes have become ready while they were worked on: actors may be woken for them.
+        over: whether all was cleared, so that it isn't worth while to wait for more.
     """
+
+    by_key = False
+    """Whether messages that needn't be in order have their key's lane, too, and not each a lane of its own."""
 
     def __init__(self, on_low: Callable[[], None] = lambda: None) -> None:
         self.waiting = 0
         self.low_water = 0
         self.on_low = on_low
+        self.on_more: Callable[[], None] = lambda: None
+        self.on_ready: Callable[[], None] = lambda: None
+        self.over = False
         self._lanes: dict[Hashable, Lane[T]] = {}
         self._ready: deque[Lane[T]] = deque()
         self._unconfirmed: dict[Hashable, int] = {}  # closed keys, and how many of their give-backs are on the way
@@ -93,6 +105,7 @@ class Lanes(Generic[T]):
                 lane.rest.append(item)
         self._call_out = False
         self._barred.clear()
+        self.on_more()
         return refused
 
     def take(self) -> Lane[T] | None:
@@ -116,6 +129,27 @@ class Lanes(Generic[T]):
             del self._lanes[lane.key]
         return None
 
+    def take_run(self, lane: Lane[T], limit: int) -> list[T]:
+        """Up to `limit` of the lane's messages, in order. The lane stays with who took it, until `put_down`."""
+        run = []
+        if limit > 0 and lane.first is not None:
+            run.append(lane.first)
+            lane.first = None
+        while lane.rest and len(run) < limit:
+            run.append(lane.rest.popleft())
+        self._left(len(run))
+        return run
+
+    def put_down(self, lane: Lane[T]) -> None:
+        """Nobody works on the lane any more: it is ready again if more has come, or else gone."""
+        if lane.first is None and not lane.rest:
+            del self._lanes[lane.key]
+            return
+        self._ready.append(lane)
+        self.on_more()
+        if self._ready:
+            self.on_ready()
+
     def close(self, key: Hashable) -> list[T]:
         """What waits in the key's lane, taken out, because the message before it failed. The lane stays its actor's."""
         lane = self._lanes.get(key)
@@ -125,9 +159,7 @@ class Lanes(Generic[T]):
         if lane.rest:
             rest.extend(lane.rest)
         lane.first = lane.rest = None
-        self.waiting -= len(rest)
-        if self.waiting <= self.low_water:
-            self.on_low()
+        self._left(len(rest))
         return rest
 
     def clear(self) -> list[T]:
@@ -136,7 +168,15 @@ class Lanes(Generic[T]):
         for lane in self._ready:
             del self._lanes[lane.key]
         self._ready.clear()
+        self.over = True
+        self.on_more()
         return taken
+
+    def _left(self, count: int) -> None:
+        """So many messages have left their lanes at once."""
+        self.waiting -= count
+        if count and self.waiting <= self.low_water:
+            self.on_low()
 
     def give_back(self, key: Hashable) -> None:
         """A message of the key goes back to the store: the key is closed until that is confirmed."""

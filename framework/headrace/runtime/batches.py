@@ -1,27 +1,230 @@
-"""Many messages at a time: what an actor does with lanes when its handler takes batches, or a key's run."""
+"""Many messages at a time: what an actor does with lanes when its handler takes batches, or a key's run.
+
+gather ──▶ decode ──▶ call ──▶ all acked, but those of which the handler says otherwise
+                        │
+                      raised: all of them come again, or halves are tried, until what fails alone is found
+"""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
+from functools import cached_property
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from headrace.flow.gathering import Gathering
 from headrace.flow.lanes import Lane, Lanes
+from headrace.model.errors import LeaseLost
 from headrace.model.handling import Handling
-from headrace.runtime.bench import Bench
+from headrace.model.outcomes import RELEASE, Failure
+from headrace.model.specs import Backoff
+from headrace.runtime.batch import Batch
+from headrace.runtime.bench import NEVER, Bench
 from headrace.runtime.desk import Desk
 from headrace.runtime.handler import Decode
 from headrace.runtime.message import Message
-from headrace.runtime.suspects import Suspects
-from headrace.runtime.verdicts import Verdicts
+from headrace.runtime.publisher import Publisher
+from headrace.runtime.suspects import Suspects, parts
+from headrace.runtime.verdicts import Verdicts, from_within
 from headrace.runtime.wiring import Call, Clock
 
 
 class Batches:
-    """Gathers batches from lanes, and runs them."""
+    """Gathers batches from lanes, and runs them.
+
+    Of the actors that wait for a batch to fill, only the first gets more messages, until it has enough. With `group_by_key`
+    each waits for those of its own key.
+    """
 
     def __init__(
         self, decode: Decode, call: Call, handling: Handling,
         lanes: Lanes[Message], desk: Desk, verdicts: Verdicts, suspects: Suspects, clock: Clock,
     ) -> None:  # fmt: skip
         self.unit = handling.unit
+        self._decode = decode
+        self._call = call
+        self._handling = handling
+        self._lanes = lanes
+        self._desk = desk
+        self._verdicts = verdicts
+        self._suspects = suspects
+        self._clock = clock
+        self._waiting: dict[Gathering[Message], anyio.Event] = {}  # batches that wait to fill
+        lanes.on_more = self._fill
 
     async def run(self, lane: Lane[Message], bench: Bench) -> bool:
-        """Fill a batch, beginning with this lane, and run it. Returns True."""
-        raise NotImplementedError
+        """Fill a batch, beginning with this lane, and run it. Returns True: a timeout stops one call of the handler only."""
+        batch = Gathering(self._lanes, lane, self.unit, one_key=self._handling.group_by_key)
+        try:
+            if self._handling.batch_timeout:
+                await self._wait(batch)
+            await self._handle(batch.messages, bench)
+        except BaseException:
+            for message in batch.messages:
+                self._verdicts.settle(message, RELEASE)  # those that have no outcome yet
+            raise
+        finally:
+            batch.put_down()
+        await anyio.lowlevel.checkpoint()  # others want the event loop, too, if the handler never waited
+        return True
+
+    # --- filling
+
+    async def _wait(self, batch: Gathering[Message]) -> None:
+        """Wait until the batch is full, or its time is up."""
+        if batch.over:
+            return
+        full = self._waiting[batch] = anyio.Event()
+        try:
+            with anyio.move_on_after(self._handling.batch_timeout):
+                await full.wait()
+        finally:
+            self._waiting.pop(batch, None)
+
+    def _fill(self) -> None:
+        """There is more."""
+        for batch, full in list(self._waiting.items()):
+            batch.fill()
+            if batch.over:
+                del self._waiting[batch]
+                full.set()
+
+    # --- running
+
+    async def _handle(self, messages: list[Message], bench: Bench) -> None:
+        """Run the handler with these, in as many calls as it takes, until each has its outcome."""
+        together = Together(self._desk, messages)
+        todo = parts(messages)[::-1]
+        while todo:
+            part = self._startable(todo.pop(), together)
+            if not part:
+                continue
+            batch = Batch(part[0].stream, part[0].consumer, tuple(part))
+            error = await self._attempt(batch, bench)
+            if error is None:
+                self._settle(batch, together)
+            elif len(part) > 1 and self._handling.on_batch_error == "bisect" and not isinstance(error, LeaseLost):
+                middle = len(part) // 2
+                todo += [part[middle:], part[:middle]]
+            else:
+                self._fail(part, error, bench, together)
+
+    def _startable(self, part: list[Message], together: Together) -> list[Message]:
+        """Those that can be started, decoded: anew for each call, since a handler may have changed what it was given."""
+        found = []
+        now = self._clock()
+        for message in part:
+            if message.settled:
+                continue
+            if message.lease.deadline <= now:
+                self._verdicts.settle(message, RELEASE)
+                together.release_behind(message)
+                continue
+            try:
+                message._payload = self._decode(message.raw)
+            except Exception as error:
+                self._verdicts.undecodable(message, error)
+                together.release_behind(message)
+            else:
+                found.append(message)
+        return found
+
+    async def _attempt(self, batch: Batch, bench: Bench) -> BaseException | None:
+        """One call of the handler, with a scope of its own, and its own timeout. Returns what it failed with."""
+        timeout = self._handling.timeout
+        payloads = [message._payload for message in batch.messages]
+        error: BaseException | None = None
+        bench.delivery, bench.overdue = batch, False
+        with anyio.CancelScope() as bench.scope:
+            try:
+                async with self._admission(batch):
+                    if timeout is not None:
+                        bench.until = self._clock() + timeout
+                    await self._call(payloads, batch)
+            except Exception as problem:
+                error = problem
+            except BaseException as problem:
+                if not from_within(problem):
+                    raise
+                error = problem
+            finally:
+                bench.until = NEVER
+        return TimeoutError() if bench.overdue else error
+
+    def _admission(self, batch: Batch) -> Any:
+        if any(message.crashes for message in batch.messages):
+            return self._suspects.starting(batch.messages)
+        return nullcontext()
+
+    def _settle(self, batch: Batch, together: Together) -> None:
+        """The handler has returned: ack them all, but those that it failed and what follows these."""
+        ack, failures = self._desk.ack, batch.failures
+        for message in batch.messages:
+            if message.settled:
+                continue
+            failed = failures.get(message.seq) if failures else None
+            if failed is None:
+                message.settled = True
+                ack(message)
+            else:
+                self._verdicts.failed(message, failed)
+                together.release_behind(message)
+
+    def _fail(self, part: list[Message], error: BaseException, bench: Bench, together: Together) -> None:
+        """The handler has failed with all of these: each counts its attempt, and what follows the last of a key does not."""
+        failed = [message for message in part if not message.settled]
+        for message in failed:
+            if bench.overdue:
+                self._verdicts.stopped(message, bench)
+            else:
+                self._verdicts.failed(message, error)
+        for message in reversed(failed):
+            together.release_behind(message)
+
+
+class Together:
+    """The desk of the messages of one batch: one that fails takes back those of its key behind it, at once and in the same parcel.
+
+    The desk of the consumer does so with what waits in the lane; what is in the batch has left that.
+    """
+
+    def __init__(self, desk: Desk, messages: Sequence[Message]) -> None:
+        self._desk = desk
+        self._messages = messages
+        self.publisher: Publisher = desk.publisher
+        for message in messages:
+            message._desk = self
+
+    @property
+    def backoff(self) -> Backoff:
+        """The wait before the next attempt."""
+        return self._desk.backoff
+
+    async def settle_now(self, message: Message, failure: Failure | None) -> None:
+        """What a handler does itself."""
+        if failure is not None:
+            self.release_behind(message)
+        await self._desk.settle_now(message, failure)
+
+    async def extend_now(self, message: Message) -> None:
+        """Extend the leases. Raises `LeaseLost`."""
+        await self._desk.extend_now(message)
+
+    def release_behind(self, message: Message) -> None:
+        """The message has failed: what follows it in its lane goes back, attempts not counted."""
+        lane = self._lanes[message.lane]
+        while lane[-1] is not message:
+            behind = lane.pop()
+            if not behind.settled:
+                behind.settled = True
+                self._desk.release((behind,))
+
+    @cached_property
+    def _lanes(self) -> dict[Hashable, list[Message]]:
+        lanes: dict[Hashable, list[Message]] = {}
+        for message in self._messages:
+            lanes.setdefault(message.lane, []).append(message)
+        return lanes

@@ -11,11 +11,12 @@ import anyio
 
 from headrace import store
 from headrace.flow.custody import Custody
-from headrace.flow.demand import Demand, Look, Poll
+from headrace.flow.demand import Demand, Look, Poll, until_token
 from headrace.flow.lanes import Lanes
 from headrace.model.errors import FilterTooSlow
 from headrace.model.records import Batch
 from headrace.runtime.desk import Desk
+from headrace.runtime.guard import Guard
 from headrace.runtime.instruments import Instruments
 from headrace.runtime.message import Message
 from headrace.runtime.settings import Settings
@@ -47,7 +48,7 @@ class Fetcher:
     def __init__(
         self, database: store.Database, consumer: int, settings: Settings, owner: UUID,
         lanes: Lanes[Message], custody: Custody[Message], desk: Desk, actors: Acting, settler: Settling, time: Time,
-        instruments: Instruments | None = None,
+        instruments: Instruments | None = None, guard: Guard | None = None,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
@@ -61,6 +62,7 @@ class Fetcher:
         self._clock = time.clock
         self._now = time.now
         self._instruments = instruments
+        self._guard = guard
         self._demand = Demand(settings.spec.max_ack_pending)
         self._poll = Poll()
         self._look = Look()
@@ -70,6 +72,7 @@ class Fetcher:
         self._called_at = 0.0
         self._in_doubt = False  # a lease call failed, and may have leased all the same
         self._stopping = False
+        self._stopped = anyio.Event()
         self._begun = 0
         self._ended = anyio.Event()  # the next lease call to end sets it
         self._quiet_since = 0  # the number of the last call, if it found nothing ...
@@ -93,6 +96,7 @@ class Fetcher:
     def stop(self) -> None:
         """Lease nothing more. A call under way ends first: what it brings would otherwise wait for its expiry."""
         self._stopping = True
+        self._stopped.set()
         self._room.set()
         self._news.set()
         self._ended.set()
@@ -100,29 +104,52 @@ class Fetcher:
     async def run(self, weather: Weather) -> None:
         """Fetch until stopped. Raises `StoreUnavailable`."""
         while not self._stopping:
-            want = self._want()
-            if want <= 0:
+            if self._guard is not None and not self._guard.closed:
+                batch = await self._probe(self._guard, weather)
+            elif (want := self._want()) > 0:
+                batch = await self._fetch(want, weather)
+            else:
+                batch = None
                 with anyio.move_on_after(ASK):
                     await self._room.wait()
                     continue
                 await self._read_settings()  # which may be what makes room
-                continue
-            try:
-                batch = await self._lease(want)
-            except FilterTooSlow as error:
-                logger.error("%s: %s It is tried again with fewer messages.", self._settings.spec.name, error)
-                self._look.too_slow()
-                await anyio.sleep(JUDGING / 5)
-                continue
-            weather.cleared()
-            if batch.version != self._settings.version:
-                await self._read_settings()
-            if batch.lease_id is not None:
-                self._poll.found()
-                await self._dispatch(batch, batch.lease_id)
-            self._note_end(batch)
-            if not batch.more:
+            if batch is not None and not batch.more:
                 await self._rest(batch)
+
+    async def _fetch(self, want: int, weather: Weather) -> Batch | None:
+        """One lease call, and what it brings into the lanes. None when the condition took too long."""
+        try:
+            batch = await self._lease(want)
+        except FilterTooSlow as error:
+            logger.error("%s: %s It is tried again with fewer messages.", self._settings.spec.name, error)
+            self._look.too_slow()
+            await anyio.sleep(JUDGING / 5)
+            return None
+        weather.cleared()
+        if batch.version != self._settings.version:
+            await self._read_settings()
+        if batch.lease_id is not None:
+            self._poll.found()
+            await self._dispatch(batch, batch.lease_id)
+        self._note_end(batch)
+        return batch
+
+    async def _probe(self, guard: Guard, weather: Weather) -> Batch | None:
+        """The breaker is open: wait out its pause, lease one message, and see what becomes of that."""
+        while (left := guard.left) > 0 and not self._stopping:
+            self._news = anyio.Event()
+            with anyio.move_on_after(left):
+                await self._news.wait()
+        if self._stopping:
+            return None
+        guard.begin_probe()
+        batch = await self._fetch(1, weather)
+        while guard.probe is not None and guard.probe.lease.left and not self._stopping:
+            self._room = anyio.Event()
+            await self._room.wait()
+        guard.end_probe()
+        return batch if batch is not None and batch.lease_id is None else None
 
     def _want(self) -> int:
         self._room = anyio.Event()
@@ -201,8 +228,12 @@ class Fetcher:
         if batch.crashes is not None:
             for message, crashes in zip(messages, batch.crashes, strict=True):
                 message.crashes = crashes
-        refused = self._lanes.add(messages)
-        self._actors.wake()
+        if self._guard is None or self._guard.admits(messages):
+            refused = self._lanes.add(messages)
+            self._actors.wake()
+        else:
+            refused = messages
+            self._lanes.add(())
         if refused:
             # Another call before the store has these back could bring what comes after them.
             self._desk.release(refused)
@@ -210,6 +241,12 @@ class Fetcher:
 
     async def _rest(self, batch: Batch) -> None:
         """There is no more just now: wait for news, for what falls due, or for the poll."""
+        spec = self._settings.spec
+        if spec.rate_limit is not None and batch.due_in is not None and batch.due_in <= 1 / spec.rate_limit:
+            # There may be no more yet: until then, news are none.
+            with anyio.move_on_after(until_token(batch.due_in, spec.rate_limit, spec.rate_burst)):
+                await self._stopped.wait()
+            return
         if not self.deaf and self._clock() >= self._announced + ANNOUNCE / 2:
             await store.wait(self._database, self._consumer, ANNOUNCE)
             self._announced = self._clock()

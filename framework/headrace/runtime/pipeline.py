@@ -22,11 +22,13 @@ from headrace.runtime.chain import chain
 from headrace.runtime.desk import Desk
 from headrace.runtime.drain import Drain
 from headrace.runtime.fetcher import Fetcher
+from headrace.runtime.guard import Guard
 from headrace.runtime.handler import Handler
 from headrace.runtime.keeper import Keeper
 from headrace.runtime.message import Message
+from headrace.runtime.own_acks import OwnAcks
 from headrace.runtime.runners import Runner
-from headrace.runtime.scaler import scale
+from headrace.runtime.scaler import Scaler
 from headrace.runtime.settings import Settings
 from headrace.runtime.settler import Settler
 from headrace.runtime.shared import Shared
@@ -60,20 +62,34 @@ class Pipeline:
         self.lanes: Lanes[Message] = Lanes() if width is None else WideLanes(width)
         self._runner = Runner(handler, handling, time.clock)
         self.custody: Custody[Message] = Custody() if shared.witness is None else shared.witness.custody(spec)
-        self.governor = Governor(*handling.concurrency)
-        self.desk = Desk(self.lanes, self.custody, settings, shared.publisher, time.clock)
-        self.actors = Actors(self._work(consumer, handler, shared), self.lanes, timed=handling.timeout is not None)
+        self.governor = Governor(*handling.concurrency, unit=handling.unit)
+        self.guard = None if handling.breaker is None else Guard(spec.name, handling.breaker, self.custody, time.clock)
+        self.desk = Desk(self.lanes, self.custody, settings, shared.publisher, time.clock, self.guard)
+        self.desk.own = OwnAcks(database, consumer, spec.name, self.desk, time)
+        self.actors = Actors(
+            self._work(consumer, handler, shared),
+            self.lanes,
+            timed=handling.timeout is not None,
+            least=handling.concurrency[0],
+        )
+        self._priorities = shared.priorities
+        self._rank = shared.priorities.join(handling.priority, self.actors.adjust)
+        self._scaler = Scaler(
+            spec.name, self.governor, self.actors, self.lanes, self.custody, time.clock,
+            database.holds if handling.transactional else None,
+        )  # fmt: skip
         self.settler = Settler(database, consumer, settings, self.lanes, self.custody, time, shared.instruments)
         self.keeper = Keeper(database, consumer, settings, owner, self.custody, self.actors, time)
         self.fetcher = Fetcher(
             database, consumer, settings, owner, self.lanes, self.custody, self.desk, self.actors, self.settler, time,
-            shared.instruments,
+            shared.instruments, self.guard,
         )  # fmt: skip
         self.lanes.on_low = self.fetcher.room
         self.lanes.on_ready = self.actors.wake
         self.settler.fetcher = self.fetcher
         self.desk.settler = self.settler
         self.desk.keeper = self.keeper
+        self.desk.on_cleared = self.actors.wake
         self._stop = anyio.Event()
         self._drain = Drain(spec.name, shared.shutdown_timeout)
 
@@ -90,8 +106,10 @@ class Pipeline:
         """Run until `stop`, and drain."""
         name = self.spec.name
         low, high = self._handling.concurrency
+        if self._priorities.differ:
+            self.actors.rank = self._rank
         fetched, acted = anyio.Event(), anyio.Event()
-        async with anyio.create_task_group() as group:
+        async with self._runner, anyio.create_task_group() as group:
             group.start_soon(keep_going, f"{name}: settling", self.settler.run)
             group.start_soon(_tell, acted, self.actors.run, low)
             group.start_soon(_tell, fetched, keep_going, f"{name}: leasing", self.fetcher.run)
@@ -99,22 +117,13 @@ class Pipeline:
             if self._handling.timeout is not None:
                 group.start_soon(self.keeper.watch, self._handling.timeout)
             if low < high:
-                group.start_soon(scale, name, self.governor, self.actors, self.lanes, self.custody, self._clock)
+                group.start_soon(self._scaler.run)
             await self._stop.wait()
+            self._priorities.leave(self._rank)
             await self._drain.run(
                 self.fetcher, fetched, self.lanes, self.desk, self.actors, acted, self.settler, self.custody
             )
             group.cancel_scope.cancel()
-
-    async def notice_time(self, *, extend: bool) -> None:
-        """The clock was moved by hand: do now what falls due by it, and what a live worker would have done meanwhile."""
-        if self._handling.timeout is not None:
-            self.keeper.stop_overdue(self._handling.timeout)
-        if extend and self.custody.leases:
-            await self.keeper.extend()
-        self.settler.wake()
-        self.fetcher.wake()
-        self.fetcher.room()
 
     async def notice_time(self, *, extend: bool) -> None:
         """The clock was moved by hand: do now what falls due by it, and what a live worker would have done meanwhile."""
@@ -139,11 +148,22 @@ class Pipeline:
         return {
             "leased": self.fetcher.leased,
             "dead_lettered": self.settler.dead_lettered,
-            "reason": self.governor.decision.reason,
+            **self._scaling(),
             **self.lanes.statistics(),
             **self.custody.statistics(),
             **self.actors.statistics(),
         }
+
+    def _scaling(self) -> dict[str, Any]:
+        """Why there are so many actors, what led there, and the state of the breaker if there is one."""
+        reason = "consumers of higher priority go first" if self.actors.held else self.governor.decision.reason
+        now = self._clock()
+        decisions = [
+            {"ago": now - d.at, "actors": d.actors, "reason": d.reason, "rate": d.rate, "latency": d.latency}
+            for d in self.governor.history
+        ]
+        breaker = {} if self.guard is None else {"breaker": self.guard.statistics()}
+        return {"reason": reason, "decisions": decisions, **breaker}
 
 
 async def _tell(ended: anyio.Event, run: Callable[..., Awaitable[None]], *args: Any) -> None:

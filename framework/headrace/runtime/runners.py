@@ -1,23 +1,60 @@
-"""Where a handler runs: on the event loop, in a thread, or in a process of its own."""
+"""Where a handler runs: on the event loop, in a thread, or in a process of its own.
+
+What a timeout, and the end of a drain, can stop:
+
+    async      at the next `await`
+    thread     nothing; it is waited for, since a message must not run twice at a time
+    process    anything, by killing the process
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import sys
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio.to_thread
 
+from headrace.model.errors import ConfigurationError
 from headrace.model.handling import Handling
+from headrace.model.outcomes import Reject, Retry
+from headrace.runtime.batch import Batch
+from headrace.runtime.errands import Place
 from headrace.runtime.handler import Handler
-from headrace.runtime.wiring import Call
+from headrace.runtime.processes import Processes
+from headrace.runtime.wiring import Call, Clock
 
 
-def runner(handler: Handler, handling: Handling) -> Call:
-    """The handler, made to run where it should."""
-    if handling.runner == "async":
-        return handler.apply
-    return _in_thread(handler, anyio.CapacityLimiter(handling.concurrency[1]))
+class Runner:
+    """Runs one handler where it should, while its context is entered.
+
+    Attributes:
+        call: runs it: takes the payload and the delivery, and dependencies by name.
+    """
+
+    def __init__(self, handler: Handler, handling: Handling, clock: Clock) -> None:
+        self._processes: Processes | None = None
+        match handling.runner:
+            case "async":
+                call = handler.apply
+            case "thread":
+                call = _in_thread(handler, anyio.CapacityLimiter(handling.concurrency[1]))
+            case "process":
+                self._processes = Processes(place_of(handler), handling, clock)
+                call = self._processes.run
+        if handling.batch is not None and handling.publishes is None:  # or else what it returns is to be published
+            call = _outcomes(call)
+        self.call: Callable[..., Awaitable[Any]] = call
+
+    async def __aenter__(self) -> Runner:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing runs any more: end the processes that it keeps."""
+        if self._processes is not None:
+            await self._processes.close()
 
 
 def _in_thread(handler: Handler, limiter: anyio.CapacityLimiter) -> Call:
@@ -32,3 +69,53 @@ def _in_thread(handler: Handler, limiter: anyio.CapacityLimiter) -> Call:
         return await result if inspect.isawaitable(result) else result
 
     return call
+
+
+def _outcomes(call: Callable[..., Awaitable[Any]]) -> Call:
+    """A list that the handler of a batch returns tells what became of each message; a single outcome counts for all."""
+
+    async def told(payload: Any, batch: Batch, **dependencies: Any) -> Any:
+        result = await call(payload, batch, **dependencies)
+        if isinstance(result, list):
+            batch.say(result)
+        elif isinstance(result, (Retry, Reject)):
+            batch.say([result] * len(batch))
+        return result
+
+    return told
+
+
+def check_process(handler: Handler) -> None:
+    """Whether a handler can run in a process, as far as can be seen when it is declared. Raises `ConfigurationError`."""
+    name = getattr(handler.function, "__qualname__", None)
+    if not inspect.isfunction(handler.function) or name is None or "<" in name:
+        raise ConfigurationError(
+            f"The handler {handler.name!r} can't run in a process of its own, which has to import it: make it a function at the"
+            " top of a module; not a lambda, a function inside another one, or an object."
+        )
+    if handler.dependencies:
+        raise ConfigurationError(
+            f"The handler {handler.name!r} takes {', '.join(handler.dependencies)} as dependencies, which can't leave this process:"
+            " have them made where they are used, or use runner='thread'."
+        )
+
+
+def place_of(handler: Handler) -> Place:
+    """Where a process finds the handler. Raises `ConfigurationError` when it would find something else, or nothing."""
+    check_process(handler)
+    function = handler.function
+    place = Place(function.__module__, function.__qualname__)
+    main = sys.modules["__main__"]
+    if place.module == "__main__" and getattr(main, "__file__", None) is None:
+        found = None
+    else:
+        try:
+            found = place.find()
+        except (ImportError, AttributeError):
+            found = None
+    if found is not function:
+        raise ConfigurationError(
+            f"The handler {handler.name!r} can't run in a process of its own, which has to import it, and {place.name!r} of"
+            f" {place.module!r} is something else: write @app.consumer above all other decorators, in a module."
+        )
+    return place

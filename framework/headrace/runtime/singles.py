@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio.lowlevel
 
 from headrace.flow.lanes import Lane, Lanes
@@ -58,7 +60,7 @@ class Singles:
                 bench.until = clock() + timeout
             try:
                 if message.crashes:
-                    result = await self._suspects.run(call, payload, message)
+                    result = await self._run_suspect(payload, message, bench)
                 else:
                     result = await call(payload, message)
             except Exception as error:
@@ -76,6 +78,8 @@ class Singles:
                 elif not message.settled:
                     message.settled = True
                     ack(message)
+            if message.xid is not None:  # acked in a transaction of the handler's own
+                await self._desk.own.confirm(message, verdicts.failed)
             if timeout is not None:
                 if bench.overdue:
                     return False
@@ -85,3 +89,11 @@ class Singles:
                 stretch = 0
                 await anyio.lowlevel.checkpoint()
         return True
+
+    async def _run_suspect(self, payload: Any, message: Message, bench: Bench) -> Any:
+        """Run the handler with a message that was in the hands of a worker when it died."""
+        bench.until = NEVER  # waiting for its turn is not the handler's time
+        async with self._suspects.starting((message,)):
+            if self._timeout is not None:
+                bench.until = self._clock() + self._timeout
+            return await self._call(payload, message)

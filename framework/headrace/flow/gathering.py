@@ -1,0 +1,57 @@
+"""Gathering a batch: from the lanes that are ready, what waits in each, until there is enough.
+
+    a lane ──▶ fill ──▶ full, or nothing more is ready ──▶ (more comes: fill again) ──▶ handled ──▶ put_down
+
+The lanes of a batch stay in its hands until it is done, so that the order of each key holds. Whoever gathers is asked first
+when there is more, before other actors are woken: so batches fill one after the other, instead of many by halves.
+"""
+
+from __future__ import annotations
+
+from typing import Generic
+
+from headrace.flow.lanes import Lane, Lanes, T
+
+
+class Gathering(Generic[T]):
+    """One batch, from its first message on.
+
+    Args:
+        lanes: where its messages come from.
+        first: the lane that it begins with.
+        limit: the most messages that it takes.
+        one_key: take messages of the first lane only.
+    """
+
+    def __init__(self, lanes: Lanes[T], first: Lane[T], limit: int, *, one_key: bool) -> None:
+        self.messages: list[T] = []
+        self._lanes = lanes
+        self._held = [first]
+        self._limit = limit
+        self._one_key = one_key
+        self.fill()
+
+    @property
+    def over(self) -> bool:
+        """Whether it is as good as it gets: full, or the lanes were cleared."""
+        return len(self.messages) >= self._limit or self._lanes.over
+
+    def fill(self) -> None:
+        """Take what there is, up to the limit: first of the lanes that it holds, for nobody else may."""
+        for lane in self._held:
+            self._take_from(lane)
+        while not self._one_key and len(self.messages) < self._limit:
+            ready = self._lanes.take()
+            if ready is None:
+                return
+            self._held.append(ready)
+            self._take_from(ready)
+
+    def put_down(self) -> None:
+        """The batch is done: its lanes go on."""
+        held, self._held = self._held, []
+        for lane in held:
+            self._lanes.put_down(lane)
+
+    def _take_from(self, lane: Lane[T]) -> None:
+        self.messages += self._lanes.take_run(lane, self._limit - len(self.messages))

@@ -1,0 +1,203 @@
+"""Errands: what a worker process is sent to do, and what it answers. This module is what runs in there.
+
+An errand carries the JSON as it was published, for that is cheaper to send than objects, and the handler's types are made where
+they are used. An answer carries what the handler returned or raised; what can't be pickled is described.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Hashable
+from datetime import datetime
+from functools import reduce
+from multiprocessing import connection, parent_process
+from typing import Any, NoReturn
+
+import msgspec
+
+from headrace.flow.custody import Lease
+from headrace.model.durations import Duration
+from headrace.model.errors import ConfigurationError, HeadraceError
+from headrace.model.outcomes import Reject, Retry
+from headrace.runtime.batch import Batch
+from headrace.runtime.handler import Handler
+from headrace.runtime.message import Message
+
+LEFT_ALONE = (signal.SIGINT, signal.SIGTERM)
+"""Signals to a whole group, from a terminal or a service manager. The parent drains then, and its workers must live that long."""
+
+
+class ProcessFailed(HeadraceError):
+    """What happened in a worker process, when it can't be told by the exception itself."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a function is found: importable in every process that has the same code."""
+
+    module: str
+    name: str
+
+    def find(self) -> Any:
+        """The function. Raises `ImportError` or `AttributeError`."""
+        return reduce(getattr, self.name.split("."), importlib.import_module(self.module))
+
+
+class Parcel(msgspec.Struct, array_like=True):
+    """A message, as far as it can be sent."""
+
+    key: str
+    seq: int
+    attempt: int
+    created_at: datetime
+    raw: str
+    raw_headers: str | None
+    lane: Hashable
+
+
+class Errand(msgspec.Struct, array_like=True):
+    """One call of a handler."""
+
+    stream: str
+    consumer: str
+    parcels: list[Parcel]
+
+
+class Answer(msgspec.Struct, array_like=True):
+    """What became of an errand. `failures`: what was said of single messages of a batch."""
+
+    result: Any = None
+    failures: dict[int, Retry | Reject] = {}
+    error: Exception | None = None
+    trace: str | None = None
+
+
+_NO_DESK: Any = None
+
+
+class DetachedMessage(Message):
+    """A message in a worker process: its fields, but no connection to settle or to publish with."""
+
+    def ack(self) -> NoReturn:
+        _refuse("ack", "return")
+
+    def nack(self, delay: Duration | None = None) -> NoReturn:
+        _refuse("nack", "raise Retry(after=…)")
+
+    def reject(self, reason: str = "") -> NoReturn:
+        _refuse("reject", "raise Reject(…)")
+
+    def extend(self) -> NoReturn:
+        _refuse("extend", "leave that to the process that holds the lease, which does it")
+
+    def publish(self, stream: str, key: str, data: Any, **options: Any) -> NoReturn:
+        _refuse("publish", "declare publishes='a-stream', and return the messages")
+
+
+def _refuse(what: str, instead: str) -> NoReturn:
+    raise ConfigurationError(f"A handler with runner='process' can't {what} a message: {instead}.")
+
+
+def errand(delivery: Message | Batch) -> bytes:
+    """What to send for a delivery."""
+    return pickle.dumps(
+        Errand(
+            delivery.stream,
+            delivery.consumer,
+            [Parcel(m.key, m.seq, m.attempt, m.created_at, m.raw, m.raw_headers, m.lane) for m in delivery.messages],
+        ),
+        pickle.HIGHEST_PROTOCOL,
+    )
+
+
+def opened(answer: bytes, delivery: Message | Batch) -> Any:
+    """What an answer says: returns what the handler returned, or raises what it raised."""
+    try:
+        found: Answer = pickle.loads(answer)
+    except Exception as error:
+        raise ProcessFailed(f"The answer of the handler's process can't be read: {error!r}.") from error
+    if found.error is not None:
+        raise found.error from None if found.trace is None else ProcessFailed(f"in its process:\n{found.trace}")
+    if isinstance(delivery, Batch):
+        delivery.failures.update(found.failures)
+    return found.result
+
+
+# --- in the worker process
+
+
+def serve(parent: connection.Connection, place: Place, batch: bool) -> None:
+    """The life of a worker process: find the handler, say so, and run errands until the parent hangs up."""
+    for number in LEFT_ALONE:  # not ignored: programs that a handler starts would inherit that
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, LEFT_ALONE)
+    threading.Thread(target=_die_with_the_parent, daemon=True).start()
+    try:
+        handler = Handler(place.find(), batch=batch)
+    except Exception as error:
+        parent.send_bytes(f"{type(error).__name__}: {error}".encode(errors="replace"))
+        return
+    parent.send_bytes(b"")
+    while True:
+        try:
+            request = parent.recv_bytes()
+        except (EOFError, OSError):
+            return
+        parent.send_bytes(_answer(handler, pickle.loads(request)))
+
+
+def _die_with_the_parent() -> None:
+    """A parent that was killed can't stop us, and what we do would be done again by somebody else."""
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def _answer(handler: Handler, errand: Errand) -> bytes:
+    try:
+        answer = _run(handler, errand)
+    except BaseException as error:
+        answer = Answer(error=_sendable(error), trace=_trace(error))
+    sys.stdout.flush()
+    try:
+        return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        problem = ProcessFailed(f"What the handler {handler.name!r} returned can't leave its process: {error}.")
+        return pickle.dumps(Answer(error=problem), pickle.HIGHEST_PROTOCOL)
+
+
+def _run(handler: Handler, errand: Errand) -> Answer:
+    held = Lease(0, len(errand.parcels), float("inf"))
+    messages = [
+        DetachedMessage(
+            errand.stream, errand.consumer, p.key, p.seq, p.attempt, p.created_at, p.raw, p.raw_headers, held, p.lane,
+            _NO_DESK, handler.decode(p.raw),
+        )
+        for p in errand.parcels
+    ]  # fmt: skip
+    if not handler.batch:
+        return Answer(handler.apply(messages[0].data, messages[0]))
+    batch = Batch(errand.stream, errand.consumer, tuple(messages))
+    return Answer(handler.apply(batch.payloads, batch), batch.failures)
+
+
+def _sendable(error: BaseException) -> Exception:
+    """The exception itself, if it survives the way; or else one that describes it. `SystemExit` must not reach the parent."""
+    if isinstance(error, Exception):
+        try:
+            if type(pickle.loads(pickle.dumps(error))) is type(error):
+                return error
+        except Exception:
+            pass
+    return ProcessFailed("".join(traceback.format_exception_only(error)).strip())
+
+
+def _trace(error: BaseException) -> str:
+    """As the standard library's process pools do it: the traceback travels as text, and becomes the exception's cause."""
+    return "".join(traceback.format_exception(error))
