@@ -103,7 +103,7 @@ class Commands:
         """What lets another process import the headrace that we test, wherever it runs."""
         package = str(Path(headrace.__file__).parents[1])
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
-        return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+        return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "HEADRACE_LOG_FORMAT": "text"}
 
     def __enter__(self) -> Commands:
         return self

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from headrace import store
-from headrace.cli.processes import FIRST_DELAY, LONGEST_DELAY, delay_after, described, exit_code
+from headrace.cli.children import described, exit_code
+from headrace.cli.processes import FIRST_DELAY, LONGEST_DELAY, delay_after
 from tests.cli.processes import Commands, Running
 from tests.support import servers
 

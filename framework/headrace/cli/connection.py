@@ -1,4 +1,4 @@
-"""A database for a command: the one that was named, or the embedded one."""
+"""A database for a command: the one that was named, here or in the settings, or the embedded one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
 from headrace import store
+from headrace.app import settings
 from headrace.app.admin import Admin
 from headrace.cli.loop import run_async
 from headrace.embedded import EmbeddedPostgres
@@ -38,11 +39,12 @@ async def connected(url: str | None, *, migrate: bool = True) -> AsyncIterator[s
         StoreUnavailable, ConfigurationError: it can't be reached.
         EmbeddedPostgresError: the embedded Postgres can't be started.
     """
-    with _reachable(url) as reachable:
+    found = settings.read({"database": url or None})
+    with _reachable(found) as reachable:
         database = store.Database(reachable, max_connections=2, application_name="headrace cli")
         await database.open()
         try:
-            if migrate and not url:
+            if migrate and found.database is None:
                 await store.migrate(database)
             yield database
         finally:
@@ -50,10 +52,10 @@ async def connected(url: str | None, *, migrate: bool = True) -> AsyncIterator[s
 
 
 @contextmanager
-def _reachable(url: str | None) -> Iterator[str]:
+def _reachable(found: settings.Settings) -> Iterator[str]:
     # Starting it blocks, which harms nobody: the loop has nothing else to do yet.
-    if url:
-        yield url
+    if found.database is not None:
+        yield found.database
     else:
-        with EmbeddedPostgres().acquire() as tenancy:
+        with EmbeddedPostgres(found.data).acquire() as tenancy:
             yield tenancy.url

@@ -1,28 +1,170 @@
-"""Logging: readable lines on standard error."""
+"""Logging, to standard error: lines for people in a terminal, and JSON, one object a line, for programs elsewhere.
+
+Both tell the message that was at work where a record comes from; what was given as `extra=` is carried along. An application
+that has set up logging itself keeps that.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from typing import Annotated, Literal
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
+import msgspec
 from cyclopts import Parameter
 
-LogLevel = Literal["debug", "info", "warning", "error"]
+from headrace.app.settings import LogFormat, LogLevel
+from headrace.runtime.bench import at_work
+from headrace.runtime.message import Message
 
 LogLevelOption = Annotated[
-    LogLevel, Parameter(name="--log-level", env_var="HEADRACE_LOG_LEVEL", help="What to log, to standard error.")
+    LogLevel | None,
+    Parameter(name="--log-level", show_default=False, help="What to log, to standard error; info by default."),
+]
+LogFormatOption = Annotated[
+    LogFormat | None,
+    Parameter(
+        name="--log-format",
+        show_default=False,
+        help="Lines for people, or JSON; by default as standard error is a terminal.",
+    ),
 ]
 
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+"""What every record has; anything else on one is `extra`. color_message is uvicorn's, and says nothing new."""
 
-def set_up_logging(level: LogLevel, member: int | None = None) -> None:
-    """Log lines of at least `level`. `member` is the number of this process among several.
+_CONTEXT = ("stream", "consumer", "key", "seq", "attempt")
 
-    An application that has set up logging itself keeps its own handlers.
+_RESET = "\x1b[0m"
+_COLOURS = {
+    logging.DEBUG: "\x1b[2m",
+    logging.WARNING: "\x1b[33m",
+    logging.ERROR: "\x1b[31m",
+    logging.CRITICAL: "\x1b[1;31m",
+}
+
+
+def set_up_logging(level: LogLevel, form: LogFormat = "auto", member: int | None = None) -> None:
+    """Log records of at least `level`. Does nothing if the application has set up logging.
+
+    Args:
+        level: the least level.
+        form: text, JSON, or what suits where standard error leads to.
+        member: the number of this process among several.
     """
-    who = "" if member is None else f"[{member}] "
-    logging.basicConfig(
-        level=level.upper(),
-        stream=sys.stderr,
-        format=f"%(asctime)s %(levelname)-7s {who}%(name)s: %(message)s",
-    )
+    root = logging.getLogger()
+    if root.handlers:
+        return
+    terminal = sys.stderr.isatty()
+    handler = logging.StreamHandler()
+    if form == "json" or (form == "auto" and not terminal):
+        handler.setFormatter(JsonFormatter(member))
+    else:
+        handler.setFormatter(TextFormatter(member, colours=terminal and _wants_colours()))
+    handler.addFilter(with_context())
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+
+
+def with_context() -> Callable[[logging.LogRecord], bool]:
+    """A filter that drops nothing, and notes on each record the message that was at work where it comes from."""
+
+    def note(record: logging.LogRecord) -> bool:
+        bench = at_work.get()
+        delivery = None if bench is None else bench.delivery
+        if delivery is not None:
+            record.stream, record.consumer = delivery.stream, delivery.consumer
+            if isinstance(delivery, Message):
+                record.key, record.seq, record.attempt = delivery.key, delivery.seq, delivery.attempt
+        return True
+
+    return note
+
+
+def _wants_colours() -> bool:
+    """See no-color.org: any text in NO_COLOR is a no."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as a JSON object on one line: time (RFC 3339, in UTC), level, logger, message, and what else there is."""
+
+    def __init__(self, member: int | None = None) -> None:
+        super().__init__()
+        self._process: dict[str, Any] = {"process": os.getpid()} | ({} if member is None else {"member": member})
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
+        told: dict[str, Any] = {
+            "time": moment.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **self._process,
+        }
+        for name, value in _extra(record):
+            told.setdefault(name, value)
+        if record.exc_info and record.exc_info[0] is not None:
+            told["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            told["stack"] = self.formatStack(record.stack_info)
+        try:
+            return msgspec.json.encode(told, enc_hook=str).decode()
+        except (
+            TypeError,
+            ValueError,
+            UnicodeError,
+        ):  # a key that is no text, a lone surrogate: then as text, whatever it is
+            return msgspec.json.encode({name: _safe(value) for name, value in told.items()}).decode()
+
+
+def _safe(value: Any) -> Any:
+    text = value if isinstance(value, str) else repr(value)
+    return text.encode(errors="backslashreplace").decode()
+
+
+class TextFormatter(logging.Formatter):
+    """A record as a line for people, in local time; the message at work stands behind it, then what else there is."""
+
+    def __init__(self, member: int | None = None, *, colours: bool = False) -> None:
+        super().__init__()
+        self._who = "" if member is None else f"[{member}] "
+        self._colours = colours
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """The line alone; `logging.Formatter` puts tracebacks below it."""
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        level = f"{record.levelname:<7}"
+        if self._colours and record.levelno in _COLOURS:
+            level = f"{_COLOURS[record.levelno]}{level}{_RESET}"
+        behind = " ".join(filter(None, [_where(record), *(f"{name}={value}" for name, value in _rest(record))]))
+        line = f"{clock}.{int(record.msecs):03} {level} {self._who}{record.name}: {record.message}"
+        if not behind:
+            return line
+        return f"{line}  {_COLOURS[logging.DEBUG]}{behind}{_RESET}" if self._colours else f"{line}  {behind}"
+
+
+def _extra(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
+    """The message at work, and what was given as `extra=`."""
+    return ((name, value) for name, value in vars(record).items() if name not in _STANDARD and value is not None)
+
+
+def _where(record: logging.LogRecord) -> str:
+    """The message at work in a few words: `orders/ship orders.us.1 #17`, and the attempt from the second on."""
+    stream, consumer, key, seq, attempt = (getattr(record, name, None) for name in _CONTEXT)
+    if consumer is None:
+        return ""
+    words = [f"{stream}/{consumer}", key, None if seq is None else f"#{seq}"]
+    if isinstance(attempt, int) and attempt > 1:
+        words.append(f"attempt {attempt}")
+    return " ".join(str(word) for word in words if word is not None)
+
+
+def _rest(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
+    context = _CONTEXT if hasattr(record, "consumer") else ()
+    return ((name, value) for name, value in _extra(record) if name not in context)

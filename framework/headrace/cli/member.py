@@ -1,4 +1,4 @@
-"""What a process among several knows: its number, its database, and whether its parent lives.
+"""What a process knows that another `headrace run` has started: its number, its database, and whether its parent lives.
 
 The parent holds the writing end of a pipe and never writes. The kernel closes it when the parent dies, however it dies, and
 each child, which holds the reading end, reads the end of the file.
@@ -9,22 +9,35 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from pathlib import Path
 
 import msgspec
 
 _VARIABLE = "HEADRACE_MEMBER"
 
 
-class Member(msgspec.Struct, frozen=True):
-    """One of several processes. `parent_fd`: the reading end of the parent's pipe. `database`: a URL that was passed down."""
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A process with a parent.
 
-    number: int
+    Attributes:
+        number: which one of several, from 1; None if it is the only one.
+        parent_fd: the reading end of the parent's pipe.
+        database: a URL that was passed down.
+        ready_file: where it tells that it is ready.
+    """
+
+    number: int | None
     parent_fd: int
     database: str | None
+    ready_file: str | None
 
     def environment(self) -> dict[str, str]:
         """The environment for its process. Not its arguments, which everybody on the machine can read."""
         return {**os.environ, _VARIABLE: msgspec.json.encode(self).decode()}
+
+    @property
+    def ready_path(self) -> Path | None:
+        return None if self.ready_file is None else Path(self.ready_file)
 
 
 def from_environment() -> Member | None:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from headrace.app import settings
 from headrace.cli.options import JsonOption, print_json
 from headrace.embedded import EmbeddedPostgres, Status
 
@@ -40,7 +41,7 @@ PortOption = Annotated[
 @pg.command
 def start(*, data: DataOption = None, port: PortOption = None) -> None:
     """Start it, and let it run until `headrace pg stop`."""
-    server = EmbeddedPostgres(data, port)
+    server = _server(data, port)
     server.start()
     _print_status(server.status())
 
@@ -52,7 +53,7 @@ def stop(
     immediate: Annotated[bool, Parameter(negative="", help="At once; it recovers at the next start.")] = False,
 ) -> None:
     """Stop it, whoever uses it. What was committed stays."""
-    server = EmbeddedPostgres(data)
+    server = _server(data)
     ran = server.status().running
     server.stop("immediate" if immediate else "fast")
     print(f"Postgres on {server.data_dir} {'is stopped' if ran else 'was not running'}.")
@@ -61,7 +62,7 @@ def stop(
 @pg.command
 def status(*, data: DataOption = None, json: JsonOption = False) -> int:
     """Say whether it runs, where, and for whom; the exit code is 3 when it doesn't."""
-    found = EmbeddedPostgres(data).status()
+    found = _server(data).status()
     if json:
         print_json(_facts(found))
     else:
@@ -72,7 +73,7 @@ def status(*, data: DataOption = None, json: JsonOption = False) -> int:
 @pg.command
 def url(*, data: DataOption = None, port: PortOption = None) -> None:
     """Print the URL to connect to, whether or not it runs now."""
-    server = EmbeddedPostgres(data, port)
+    server = _server(data, port)
     print(server.url())
     if not server.status().running:
         print("It is not running now: `headrace pg start` starts it.", file=sys.stderr)
@@ -84,7 +85,7 @@ def psql(
     data: DataOption = None,
 ) -> int:
     """Open psql on it, which is started if need be. Arguments after `--` go to psql."""
-    server = EmbeddedPostgres(data)
+    server = _server(data)
     with server.acquire() as tenancy:
         # Ctrl-C is for psql, which ends a query with it. A handler, since psql would inherit that we ignore it.
         before = signal.signal(signal.SIGINT, lambda *_: None)
@@ -92,6 +93,10 @@ def psql(
             return subprocess.call([server.program("psql"), tenancy.url, *arguments])
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+def _server(data: Path | None, port: int | None = None) -> EmbeddedPostgres:
+    return EmbeddedPostgres(settings.read({"data": data}).data, port)
 
 
 def _facts(found: Status) -> dict[str, object]:

@@ -1,0 +1,75 @@
+"""Child processes of a `headrace run`: each is a `headrace run` of its own, in a session of its own, so that a terminal's Ctrl-C reaches
+it once, by way of the parent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import anyio
+import anyio.abc
+
+from headrace.app.settings import Settings
+from headrace.cli.member import Member
+
+
+@contextmanager
+def lifeline() -> Iterator[int]:
+    """The reading end of a pipe whose writing end only this process has."""
+    reading, writing = os.pipe()
+    try:
+        yield reading
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def command(target: str, found: Settings) -> Sequence[str]:
+    """What starts a child. It logs as its parent does."""
+    logs = ("--log-level", found.log_level, "--log-format", found.log_format)
+    return (sys.executable, "-m", "headrace.cli.main", "run", target, *logs)
+
+
+async def start(words: Sequence[str], member: Member) -> anyio.abc.Process:
+    """Start a child."""
+    return await anyio.open_process(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=None,
+        stderr=None,
+        env=member.environment(),
+        pass_fds=[member.parent_fd],
+        start_new_session=True,
+    )
+
+
+def tell(process: anyio.abc.Process, number: signal.Signals) -> None:
+    """Send a signal, unless the process has ended."""
+    if process.returncode is None:
+        process.send_signal(number)
+
+
+def passed_on(count: int) -> tuple[signal.Signals, str]:
+    """What a child is told when its parent has got so many signals, and what that is in words."""
+    how = {1: "draining; again to stop at once", 2: "stopping at once"}.get(count, "killing")
+    return signal.SIGTERM if count < 3 else signal.SIGKILL, how
+
+
+def described(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+def exit_code(code: int) -> int:
+    """An exit code for us after a process that ended with `code`: 128 + the signal, as shells have it."""
+    return code if code >= 0 else 128 - code
