@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
@@ -20,6 +20,7 @@ from headrace.app.admin import Admin
 from headrace.app.background import beside
 from headrace.app.declared import Declared
 from headrace.app.publishing import Publishing
+from headrace.app.readiness import NOT_RUNNING, Readiness
 from headrace.app.service import Service
 from headrace.embedded import EmbeddedPostgres, Tenancy
 from headrace.model.durations import Duration
@@ -28,6 +29,10 @@ from headrace.runtime.dependencies import Dependencies
 from headrace.runtime.publisher import Publisher
 from headrace.runtime.shared import Shared
 from headrace.runtime.wiring import SYSTEM_TIME, Witness
+from headrace.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from headrace.telemetry.instrumentation import Instrumentation
 
 logger = logging.getLogger("headrace")
 
@@ -41,6 +46,8 @@ class App(Declared, Publishing):
         max_connections: the most connections of this process, besides one that listens; 10 by default.
         shutdown_timeout: how long handlers may take to finish when the application stops; 30 s by default.
         data_dir: where the embedded Postgres keeps its data; None for the project's `.headrace`, or the user's.
+        telemetry: traces and metrics by OpenTelemetry: a `Telemetry`; "otlp" or "prometheus"; True for what the program has set up. Off by
+            default.
 
     What is left out may be set in the environment or in pyproject.toml; see `headrace.app.settings`.
     Connect with `async with app:`, run with `headrace run module:app`, or embed it: `async with app.running():`.
@@ -54,6 +61,7 @@ class App(Declared, Publishing):
         max_connections: int | None = None,
         shutdown_timeout: Duration | None = None,
         data_dir: Path | str | None = None,
+        telemetry: Telemetry | str | bool | None = None,
     ) -> None:
         if isinstance(streams, str):
             raise ConfigurationError(f"streams={streams!r} must be a list, such as [{streams!r}].")
@@ -62,6 +70,9 @@ class App(Declared, Publishing):
         self._given = {"max_connections": max_connections, "shutdown_timeout": shutdown_timeout, "data": data_dir}
         settings.check(self._given)
         self._settings = settings.DEFAULTS  # until it connects
+        Telemetry.of(telemetry)  # which says at once what can't be
+        self._telemetry = telemetry
+        self._instruments: Instrumentation | None = None
         self._database: store.Database | None = None
         self._tenancy: Tenancy | None = None
         self._users = 0
@@ -70,7 +81,6 @@ class App(Declared, Publishing):
         self._time = SYSTEM_TIME
         self._witness: Witness | None = None
         self._publisher = Publisher(lambda: self.database, self._published, lambda: self._time.date())
-        self._dependencies = Dependencies()
 
     # --- running
 
@@ -107,6 +117,9 @@ class App(Declared, Publishing):
         self._settings = found = settings.read({"database": self.dsn or None, **self._given})
         for warning in settings.unknown_variables():
             logger.warning(warning)
+        telemetry = Telemetry.of(found.telemetry if self._telemetry is None else self._telemetry)
+        if telemetry is not None:
+            self._instruments = self._publisher.instruments = telemetry.start(self.statistics)
         dsn = found.database
         if dsn is None:
             self._tenancy = await anyio.to_thread.run_sync(EmbeddedPostgres(found.data).acquire)
@@ -124,10 +137,13 @@ class App(Declared, Publishing):
         with anyio.CancelScope(shield=True):
             database, self._database = self._database, None
             tenancy, self._tenancy = self._tenancy, None
+            instruments, self._instruments, self._publisher.instruments = self._instruments, None, None
             if database is not None:
                 await database.close()
             if tenancy is not None:
                 await anyio.to_thread.run_sync(tenancy.release)
+            if instruments is not None:
+                await instruments.stop()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[App]:
@@ -172,24 +188,45 @@ class App(Declared, Publishing):
             await service.run()
             group.cancel_scope.cancel()
 
+    async def preflight(self) -> None:
+        """Do all that comes before the consumers start, the startup checks at last, and undo it: is this app fit to run here?
+
+        Raises:
+            ConfigurationError: a check failed, a dependency can't be had, or the app runs already.
+            StoreUnavailable: the database can't be reached.
+            What a lifespan or a provider of a dependency raises.
+        """
+        async with self, self._surrounded():
+            pass
+
+    @asynccontextmanager
+    async def _surrounded(self) -> AsyncIterator[Dependencies]:
+        if self._surroundings.lifespans.running:
+            raise ConfigurationError("The app is already running in this process.")
+        async with self._surroundings.around(self, self.consumers) as dependencies:
+            yield dependencies
+
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[Service]:
-        if self._service is not None:
-            raise ConfigurationError("The app is already running in this process.")
-        self._service = service = Service(self.consumers, self._shared())
-        try:
-            await service.prepare()
-            yield service
-        finally:
-            self._service = None
+        async with self._surrounded() as dependencies:
+            self._service = service = Service(self.consumers, self._shared(dependencies))
+            try:
+                await service.prepare()
+                yield service
+            finally:
+                if self._instruments is not None:  # while there is something to count
+                    with anyio.CancelScope(shield=True):
+                        await self._instruments.flush()
+                self._service = None
 
-    def _shared(self) -> Shared:
+    def _shared(self, dependencies: Dependencies) -> Shared:
         return Shared(
             database=self.database,
             publisher=self._publisher,
             shutdown_timeout=self._settings.shutdown_timeout,
-            dependencies=self._dependencies,
+            dependencies=dependencies,
             middleware=tuple(self._middleware),
+            instruments=self._instruments,
             time=self._time,
             witness=self._witness,
         )
@@ -219,6 +256,10 @@ class App(Declared, Publishing):
         if self._service is None:
             raise ConfigurationError("The app is not running: use this inside `async with app.running():`.")
         await self._service.idle()
+
+    def readiness(self) -> Readiness:
+        """Whether this process does its work, and if not, why: for a probe. It asks nobody, and takes no time."""
+        return NOT_RUNNING if self._service is None else self._service.readiness()
 
     def statistics(self) -> dict[str, Any]:
         """Counts and states of the consumers of this process, and of its connections; empty when it does not run."""

@@ -10,9 +10,11 @@ import anyio
 
 from headrace import store
 from headrace.app.consumer import Consumer
+from headrace.app.readiness import NOT_RUNNING, Readiness, Sight, judge
 from headrace.runtime.janitor import Janitor
 from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.shared import Shared
+from headrace.runtime.survey import Survey
 from headrace.runtime.weather import Weather, keep_going
 
 logger = logging.getLogger("headrace")
@@ -32,6 +34,7 @@ class Service:
         self.pipelines: list[Pipeline] = []
         self._janitor = Janitor(database, self.published, shared.time.swept)
         self._stopping = anyio.Event()
+        self._at_work = False
         self._by_stream: dict[int, list[Pipeline]] = {}
         self._by_name: dict[str, list[Pipeline]] = {}
 
@@ -55,11 +58,29 @@ class Service:
         async with anyio.create_task_group() as others:
             others.start_soon(keep_going, "listening", self._listen)
             others.start_soon(self._janitor.run)
-            async with anyio.create_task_group() as consumers:
-                consumers.start_soon(self._stopping.wait)  # also an app that only publishes has a janitor
-                for pipeline in self.pipelines:
-                    consumers.start_soon(_run, pipeline)
+            instruments = self._shared.instruments
+            if instruments is not None and instruments.survey_every is not None:
+                names = [(consumer.spec.stream, consumer.spec.name) for consumer in self._consumers]
+                others.start_soon(keep_going, "surveying", Survey(self._database, names, instruments).run)
+            self._at_work = True
+            try:
+                async with anyio.create_task_group() as consumers:
+                    consumers.start_soon(self._stopping.wait)  # also an app that only publishes has a janitor
+                    for pipeline in self.pipelines:
+                        consumers.start_soon(self._run_one, pipeline)
+            finally:
+                self._at_work = False
             others.cancel_scope.cancel()
+
+    async def _run_one(self, pipeline: Pipeline) -> None:
+        try:
+            await pipeline.run()
+        except Exception:
+            # The log tells at once: whoever embeds the service may hear of it late, or not listen.
+            self._at_work = False
+            spec = pipeline.spec
+            logger.exception("%s of %s died of what no retry mends; the service stops", spec.name, spec.stream)
+            raise
 
     async def _listen(self, weather: Weather) -> None:
         def ready() -> None:
@@ -107,6 +128,21 @@ class Service:
         for pipeline in self.pipelines:
             await pipeline.fetcher.dry()
 
+    def readiness(self) -> Readiness:
+        """Whether the consumers are at work, and if not, why."""
+        if not self._at_work:
+            return NOT_RUNNING
+        now = self._shared.time.clock()
+        sights = {
+            f"{p.spec.stream}:{p.spec.name}": Sight(
+                unanswered=_since(p.fetcher.unanswered_since, now),
+                leased=_since(p.fetcher.leased_at, now),
+                breaker=p.statistics().get("breaker"),
+            )
+            for p in self.pipelines
+        }
+        return judge(sights, draining=self._stopping.is_set())
+
     def statistics(self) -> dict[str, Any]:
         """Counts and states of every consumer, by its name, and of the connection pool."""
         return {
@@ -115,12 +151,5 @@ class Service:
         }
 
 
-async def _run(pipeline: Pipeline) -> None:
-    """Run one consumer. Of what kills it the log tells at once: whoever embeds the service may hear of it late, or not listen."""
-    try:
-        await pipeline.run()
-    except Exception:
-        logger.exception(
-            "%s of %s died of what no retry mends; the service stops", pipeline.spec.name, pipeline.spec.stream
-        )
-        raise
+def _since(then: float | None, now: float) -> float | None:
+    return None if then is None else now - then
