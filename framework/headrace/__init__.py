@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from headrace.runtime.dependencies import Depends
     from headrace.runtime.message import Message
     from headrace.runtime.middleware import Middleware, Next
+    from headrace.runtime.transaction import Transaction
     from headrace.telemetry import Telemetry
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "StoreUnavailable",
     "StreamFull",
     "Telemetry",
+    "Transaction",
     "UnknownConsumer",
     "UnknownStream",
     "field",
@@ -82,6 +84,7 @@ _LAZY = {
     "Middleware": "headrace.runtime.middleware",
     "Next": "headrace.runtime.middleware",
     "Telemetry": "headrace.telemetry",
+    "Transaction": "headrace.runtime.transaction",
 }
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any
 
 from headrace.model.durations import Duration
 from headrace.runtime.publisher import Publisher
+from headrace.runtime.transaction import Transaction
 
 
 class Publishing:
@@ -29,7 +31,8 @@ class Publishing:
             headers: names and JSON values that travel along.
             message_id: publishing the same id again, within the stream's `dedupe_window`, changes nothing.
             delay: publish it after so long; or, with `deliver_at`, at a time. It has its place in the stream from then on.
-            tx: a `Transaction`, or a connection of yours that is inside one: the message is there if that commits.
+            tx: a `Transaction`, or a connection or session of yours that is inside one, as `headrace.drivers` knows them: the message
+                is there if that commits.
 
         Returns:
             The message's seq: of the first time if it was published before; None if it is for later.
@@ -43,6 +46,17 @@ class Publishing:
         return await self._publisher.publish(
             stream, key, data, headers=headers, message_id=message_id, delay=delay, deliver_at=deliver_at, tx=tx
         )
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        """Open a transaction of the app's database: `async with app.transaction() as tx: await app.publish(…, tx=tx)`.
+
+        It is committed at the end of the block, and rolled back when an exception passes. No more than `max_connections` less a
+        reserve are open at a time, those of transactional handlers included; who comes then waits for his turn, 10 seconds at most.
+
+        Raises:
+            StoreUnavailable: it was not committed. When the answer to the COMMIT is lost, this is said only once it is known.
+        """
+        return self._publisher.transaction()
 
     async def publish_many(
         self, stream: str, messages: Iterable[tuple[Any, ...]], *, message_ids: Sequence[str | None] | None = None,

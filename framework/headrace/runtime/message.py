@@ -17,6 +17,7 @@ from headrace.runtime.failures import nacked, rejected
 from headrace.runtime.publisher import Publisher
 
 if TYPE_CHECKING:
+    from headrace.runtime.own_acks import OwnAcks
     from headrace.runtime.transaction import Transaction
 
 
@@ -24,6 +25,7 @@ class Desk(Protocol):
     """Where outcomes are handed in; see `headrace.runtime.desk`."""
 
     publisher: Publisher
+    own: OwnAcks
 
     @property
     def backoff(self) -> Backoff: ...
@@ -62,6 +64,8 @@ class Message(msgspec.Struct, eq=False, gc=False):
     """How often a worker died that held it; see `headrace.runtime.suspects`."""
     transaction: Transaction | None = None
     """The one that its handler runs in, if that is transactional."""
+    xid: int | None = None
+    """The transaction that its handler has acked it in, to be looked up; see `headrace.runtime.own_acks`."""
 
     @property
     def messages(self) -> tuple[Message]:
@@ -89,13 +93,22 @@ class Message(msgspec.Struct, eq=False, gc=False):
             options.setdefault("tx", self.transaction)
         return await self._desk.publisher.publish(stream, key, data, **options)
 
-    async def ack(self) -> None:
+    async def ack(self, tx: Any = None) -> None:
         """Settle it as done now, before the handler ends; what the handler does afterwards no longer counts.
 
+        Args:
+            tx: a transaction of yours, on the same database, for the ack to commit with: a `Transaction`, or a connection or session
+                as `headrace.drivers` knows them. Make it the last statement before the commit. It is looked up when the handler
+                ends: if it was rolled back, the attempt has failed.
+
         Raises:
-            LeaseLost: somebody else may have it by now, and the ack changed nothing.
+            LeaseLost: somebody else may have it by now, and the ack changed nothing; what is in `tx` can't be committed.
+            ConfigurationError: `tx` is no transaction; or the handler is transactional, and has no use for this.
         """
-        await self._settle(None)
+        if tx is not None or self.transaction is not None:
+            await self._desk.own.ack(self, tx)
+        else:
+            await self._settle(None)
 
     async def nack(self, delay: Duration | None = None) -> None:
         """Have it again after `delay`, or when None after the consumer's backoff. Raises `LeaseLost`."""

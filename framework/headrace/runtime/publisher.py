@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Any
 
-from headrace import store
+from headrace import drivers, store
 from headrace.model import payloads
 from headrace.model.durations import Duration, when
 from headrace.model.errors import InvalidInput
 from headrace.model.keys import check_key
 from headrace.runtime.instruments import Instruments, Sending, Untold
+from headrace.runtime.transaction import Transaction, transaction
 from headrace.store.translate import translated
 
 
@@ -21,43 +22,49 @@ class Publisher:
 
     Args:
         database: the open database, asked for at each call.
-        published: told the stream, and when it is for later the time.
+        committed: told the stream, and when it is for later the time, once a message is there.
         date: the time of day, from which a delay counts.
 
     Attributes:
+        committed: as given.
         instruments: telemetry, or None when it is off.
     """
 
     def __init__(
         self,
         database: Callable[[], store.Database],
-        published: Callable[[str, datetime | None], None],
+        committed: Callable[[str, datetime | None], None],
         date: Callable[[], datetime],
     ) -> None:
         self._database = database
-        self._published = published
+        self.committed = committed
         self._date = date
         self.instruments: Instruments | None = None
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        """See `App.transaction`."""
+        return transaction(self._database(), self)
 
     async def publish(
         self, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
         message_id: str | None = None, delay: Duration | None = None, deliver_at: datetime | None = None,
-        tx: store.Executor | None = None,
+        tx: Any = None,
     ) -> int | None:  # fmt: skip
         """See `App.publish`."""
         due = when(delay, deliver_at, self._date())
         text, header_text = payloads.encode(data), payloads.encode_headers(headers)
         check_key(key)
         with self._told(stream, [header_text]) as sending, self._translated(tx):
+            where = self._database() if tx is None else drivers.executor(tx)
             seq = sending.seq = await store.publish(
-                tx or self._database(), stream, key, text, sending.headers[0], message_id=message_id, deliver_at=due
+                where, stream, key, text, sending.headers[0], message_id=message_id, deliver_at=due
             )
-        self._published(stream, due)
+        self._tell(stream, due, tx)
         return seq
 
     async def publish_many(
         self, stream: str, messages: Iterable[tuple[Any, ...]], *, message_ids: Sequence[str | None] | None = None,
-        delay: Duration | None = None, deliver_at: datetime | None = None, tx: store.Executor | None = None,
+        delay: Duration | None = None, deliver_at: datetime | None = None, tx: Any = None,
     ) -> int:  # fmt: skip
         """See `App.publish_many`."""
         due = when(delay, deliver_at, self._date())
@@ -70,21 +77,28 @@ class Publisher:
         try:
             with self._told(stream, headers) as sending, self._translated(tx):
                 if tx is not None:
-                    count = await store.publish_many(tx, stream, keys, data, sending.headers, **more)
+                    where = drivers.executor(tx)
+                    count = await store.publish_many(where, stream, keys, data, sending.headers, **more)
                 else:
                     count = await store.publish_all(self._database(), stream, keys, data, sending.headers, **more)
         except InvalidInput:
             for key in keys:  # the store can't say which one it was
                 check_key(key)
             raise
-        self._published(stream, due)
+        self._tell(stream, due, tx)
         return count
+
+    def _tell(self, stream: str, due: datetime | None, tx: Any) -> None:
+        if isinstance(tx, Transaction):
+            tx.published.append((stream, due))
+        else:  # the commit of a connection of the user's is out of sight: too early a look costs little, and the poll comes round
+            self.committed(stream, due)
 
     def _told(self, stream: str, headers: Sequence[str | None]) -> AbstractContextManager[Sending]:
         return (
             nullcontext(Untold(headers)) if self.instruments is None else self.instruments.publishing(stream, headers)
         )
 
-    def _translated(self, tx: store.Executor | None) -> AbstractContextManager[None]:
+    def _translated(self, tx: Any) -> AbstractContextManager[None]:
         """Errors of a user's own connection are as our own's. It need not be to this app's database, nor the app connected."""
         return nullcontext() if tx is None else translated("the given connection")

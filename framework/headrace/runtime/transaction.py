@@ -1,12 +1,173 @@
-"""A transaction of the database, as a handler or a service sees it."""
+"""A transaction of the database, as a handler or a service sees it.
+
+It ends in one of three ways: committed, rolled back, or in doubt. A COMMIT whose answer is lost, because the connection broke or the
+server restarted just then, may have happened or not. Nothing may be done again before that is known, so it is looked up by the
+transaction's id, however long that takes.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from headrace import store
+from headrace.model.errors import ConfigurationError, StoreUnavailable
+from headrace.runtime.weather import Weather
+from headrace.store.translate import translated
+
+if TYPE_CHECKING:
+    from headrace.runtime.publisher import Publisher
+    from headrace.store.connection import Hold
+
+ENDING = 10.0
+"""Seconds that the last statement and COMMIT may take; then it is looked up what became of them."""
+
+LOOK_AGAIN = 0.02
+"""Seconds until a transaction that is still in progress is looked up again."""
+
+_IDLE_SECONDS = 30.0
+
+Last = Callable[[Any], Awaitable[int | None]]
+"""The last statement before COMMIT, on a connection. Returns the transaction's id, or None if it wrote nothing."""
 
 
 class Transaction:
-    """An asyncpg connection inside an open transaction."""
+    """An open transaction: what is written and published through it commits together, or not at all.
 
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
+    The methods are those of an asyncpg connection. A handler with `transactional=True` takes one; a service opens one with
+    `async with app.transaction() as tx:`. After its end it can't be used any more.
+    """
+
+    __slots__ = ("_database", "_hold", "_publisher", "published")
+
+    def __init__(self, database: store.Database, publisher: Publisher, hold: Hold) -> None:
+        self._database = database
+        self._publisher = publisher
+        self._hold: Hold | None = hold
+        self.published: list[tuple[str, datetime | None]] = []
+        """Streams that were published to, and when for; told to this process's consumers after the commit."""
+
+    @property
+    def connection(self) -> Any:
+        """The asyncpg connection itself. Raises `ConfigurationError` after the end of the transaction."""
+        if self._hold is None:
+            raise ConfigurationError(
+                "The transaction has ended: use it only inside its handler, or inside `async with app.transaction() as tx:`,"
+                " and wait there for whatever works with it."
+            )
+        return self._hold.connection
+
+    async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
+        """Run a statement. Returns its status, such as `INSERT 0 1`."""
+        return await self.connection.execute(query, *args, timeout=timeout)  # type: ignore[no-any-return]
+
+    async def executemany(self, query: str, args: Iterable[Sequence[Any]], *, timeout: float | None = None) -> None:
+        """Run a statement once for each of the argument lists, in one go."""
+        await self.connection.executemany(query, args, timeout=timeout)
+
+    async def fetch(self, query: str, /, *args: Any, timeout: float | None = None) -> list[Any]:
+        """All rows."""
+        return await self.connection.fetch(query, *args, timeout=timeout)  # type: ignore[no-any-return]
+
+    async def fetchrow(self, query: str, /, *args: Any, timeout: float | None = None) -> Any:
+        """The first row, or None."""
+        return await self.connection.fetchrow(query, *args, timeout=timeout)
+
+    async def fetchval(self, query: str, /, *args: Any, timeout: float | None = None) -> Any:
+        """The first column of the first row, or None."""
+        return await self.connection.fetchval(query, *args, timeout=timeout)
+
+    def cursor(self, query: str, *args: Any, **options: Any) -> Any:
+        """Rows as they come: `async for row in tx.cursor("select …")`."""
+        return self.connection.cursor(query, *args, **options)
+
+    async def copy_records_to_table(self, table: str, *, records: Any, **options: Any) -> str:
+        """Write many rows with COPY; see asyncpg for `columns`, `schema_name` and the rest."""
+        return await self.connection.copy_records_to_table(table, records=records, **options)  # type: ignore[no-any-return]
+
+    def transaction(self) -> Any:
+        """A savepoint: `async with tx.transaction():`. What is inside is taken back alone when an exception passes."""
+        return self.connection.transaction()
+
+    async def publish(self, stream: str, key: str, data: Any, **options: Any) -> int | None:
+        """Publish a message: it is there when this commits. Takes, returns and raises what `App.publish` does."""
+        return await self._publisher.publish(stream, key, data, tx=self, **options)
+
+    async def publish_many(self, stream: str, messages: Iterable[tuple[Any, ...]], **options: Any) -> int:
+        """Publish messages in their order: they are there when this commits. See `App.publish_many`."""
+        return await self._publisher.publish_many(stream, messages, tx=self, **options)
+
+    # --- its beginning and its end, which are not the user's
+
+    @classmethod
+    async def begin(cls, database: store.Database, publisher: Publisher, idle: float) -> Transaction:
+        """Open one; whoever does must `end` it. Raises `StoreUnavailable`. `idle`: see `Database.begin`."""
+        return cls(database, publisher, await database.begin(idle))
+
+    async def commit(self, last: Last, what: str) -> None:
+        """Run the last statement, commit, and know that it is committed. Can't be cancelled but while that is looked up.
+
+        Args:
+            what: whose commit it is, for the log.
+
+        Raises:
+            StoreUnavailable: it is not committed, nor will it be.
+            Exception: what `last` raises, or a constraint that was deferred until the COMMIT.
+        """
+        hold, xid, asked = self._hold, None, False
+        assert hold is not None
+        try:
+            with translated(self._database.dsn), anyio.fail_after(ENDING, shield=True):
+                xid = await last(hold.connection)
+                asked = True
+                await hold.commit()
+        except StoreUnavailable as error:
+            hold.break_off()
+            if not asked:
+                raise
+            if xid is not None:
+                await self._look_up(xid, error, what)
+        for stream, due in self.published:
+            self._publisher.committed(stream, due)
+
+    async def _look_up(self, xid: int, error: StoreUnavailable, what: str) -> None:
+        """Wait until it is known what became of a COMMIT. Raises `StoreUnavailable` when nothing was committed."""
+        weather = Weather(what)
+        while True:
+            try:
+                status = await store.transaction_status(self._database, xid)
+            except StoreUnavailable as failure:
+                await weather.wait_out(failure)
+                continue
+            weather.cleared()
+            if status == "committed":
+                return
+            if status == "aborted":
+                raise StoreUnavailable(f"The transaction was not committed. {error}") from error
+            await anyio.sleep(LOOK_AGAIN)
+
+    async def end(self) -> None:
+        """Give the connection back. What is not committed is rolled back."""
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            await self._database.end(hold)
+
+
+@asynccontextmanager
+async def transaction(database: store.Database, publisher: Publisher) -> AsyncIterator[Transaction]:
+    """See `App.transaction`."""
+    transaction = await Transaction.begin(database, publisher, _IDLE_SECONDS)
+    try:
+        yield transaction
+        await transaction.commit(_its_id, "a commit")
+    finally:
+        await transaction.end()
+
+
+async def _its_id(connection: Any) -> int | None:
+    """Also says so when a statement has failed, and the failure was caught: COMMIT would then roll back without a word."""
+    return await connection.fetchval("select pg_current_xact_id_if_assigned()::text::bigint")  # type: ignore[no-any-return]

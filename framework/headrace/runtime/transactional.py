@@ -1,24 +1,156 @@
-"""Transactional handlers: the handler's writes, what it publishes and its ack commit together, or not at all."""
+"""Transactional handlers: the handler's writes, what it publishes and its ack commit together, or not at all.
+
+    BEGIN ─▶ your handler ─▶ what it returned is published ─▶ headrace.ack ─▶ COMMIT
+
+The ack comes last and fences the rest: it raises when the lease was lost, and then nothing is committed. From the ack on neither a
+timeout nor the end of a drain interrupts; and what is committed is marked as settled in the same breath, so that whoever was about
+to stop the handler finds it done. A message that is not to be acked takes no part: alone, it rolls all of it back; in a batch, the
+rest commits, and it is settled as what it is, after that.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+
+from headrace import store
+from headrace.model.errors import ConfigurationError, InvalidInput, LeaseLost, StoreUnavailable
 from headrace.model.handling import Handling
+from headrace.model.outcomes import Reject, Retry
 from headrace.model.specs import ConsumerSpec
+from headrace.runtime.batch import Batch
 from headrace.runtime.desk import Desk
+from headrace.runtime.message import Message
 from headrace.runtime.shared import Shared
+from headrace.runtime.transaction import Transaction
+from headrace.runtime.weather import Weather
 from headrace.runtime.wiring import Call
+
+Delivery = Message | Batch
 
 
 class Transactional:
-    """Runs the calls of one consumer in transactions."""
+    """Runs the calls of one consumer in transactions.
+
+    Args:
+        consumer: its id.
+        spec: its settings: `ack_wait` is how long the server waits for a transaction in which nothing happens.
+        handling: whether the handler runs inside, and the stream that it publishes to.
+    """
 
     def __init__(self, consumer: int, spec: ConsumerSpec, handling: Handling, desk: Desk, shared: Shared) -> None:
         self._consumer = consumer
-        self._spec = spec
+        self._begins = f"{spec.name}: a transaction"
+        self._commits = f"{spec.name}: a commit"
+        self._idle = spec.ack_wait
         self._handling = handling
+        self._publishes = handling.publishes
         self._desk = desk
-        self._shared = shared
+        self._database = shared.database
+        self._publisher = shared.publisher
+        self._clock = shared.time.clock
+        self._now = shared.time.now
 
     def around(self, call: Call) -> Call:
-        """The call in a transaction of its own."""
-        return call
+        """The call in a transaction of its own, or with one after it for what it publishes."""
+
+        async def transacted(payload: Any, delivery: Delivery) -> Any:
+            transaction = await self._begin(delivery)
+            delivery.transaction = transaction
+            try:
+                result = await call(payload, delivery)
+                return await self._finish(transaction, delivery, result)
+            finally:
+                delivery.transaction = None
+                await transaction.end()
+
+        async def publishing(payload: Any, delivery: Delivery) -> Any:
+            result = await call(payload, delivery)
+            if result is None or isinstance(result, (Retry, Reject)):
+                return result
+            _outgoing(result, self._publishes)  # before a connection is asked for
+            transaction = await self._begin(delivery)
+            try:
+                return await self._finish(transaction, delivery, result)
+            finally:
+                await transaction.end()
+
+        return transacted if self._handling.transactional else publishing
+
+    async def _begin(self, delivery: Delivery) -> Transaction:
+        """A transaction, as soon as the database is there. The lack of one is not the message's fault.
+
+        Raises:
+            LeaseLost: that took longer than its lease.
+        """
+        weather = None
+        while True:
+            try:
+                return await Transaction.begin(self._database, self._publisher, self._idle)
+            except StoreUnavailable as error:
+                weather = weather or Weather(self._begins)
+                await weather.wait_out(error)
+                if any(message.lease.deadline <= self._clock() for message in delivery.messages):
+                    raise LeaseLost("The database was away for longer than the lease of a message.") from error
+
+    async def _finish(self, transaction: Transaction, delivery: Delivery, result: Any) -> Any:
+        """Publish, ack and commit, unless there is nothing that may be acked. Returns what is said of the rest."""
+        if isinstance(result, (Retry, Reject)):
+            return result
+        outgoing: Sequence[tuple[Any, ...]] = ()
+        if self._publishes is not None:
+            outgoing, result = _outgoing(result, self._publishes), None
+        if isinstance(delivery, Batch) and isinstance(result, list):
+            delivery.say(result)
+        done = delivery.done if isinstance(delivery, Batch) else [] if delivery.settled else [delivery]
+        if done:
+            if len(outgoing) == 1:
+                key, data, *headers = outgoing[0]
+                await transaction.publish(
+                    self._publishes or "", key, data, **({"headers": headers[0]} if headers else {})
+                )
+            elif outgoing:
+                await transaction.publish_many(self._publishes or "", outgoing)
+            await self._commit(transaction, done)
+        return result
+
+    async def _commit(self, transaction: Transaction, done: list[Message]) -> None:
+        leases, seqs, now = [m.lease.id for m in done], [m.seq for m in done], self._now()
+
+        async def ack(connection: Any) -> int:
+            try:
+                return await store.ack(connection, self._consumer, leases, seqs, now=now)
+            except asyncpg.InFailedSQLTransactionError as error:
+                raise ConfigurationError(
+                    "A statement of the handler's transaction failed, and the handler went on, so nothing can be committed: let the"
+                    " exception pass, or put what may fail inside `async with tx.transaction():`."
+                ) from error
+            except asyncpg.InterfaceError as error:
+                if "another operation" not in str(error):
+                    raise
+                raise ConfigurationError(
+                    "The handler returned while something that it started still works with its transaction: wait for that."
+                ) from error
+
+        await transaction.commit(ack, self._commits)
+        for message in done:
+            message.settled = True
+            self._desk.ack(message)
+
+
+def _outgoing(result: Any, stream: str | None) -> Sequence[tuple[Any, ...]]:
+    """What a handler with `publishes` returned, as messages. Raises `InvalidInput`."""
+    if result is None:
+        return ()
+    if isinstance(result, tuple):
+        result = [result]
+    if isinstance(result, list) and all(
+        isinstance(message, tuple) and 2 <= len(message) <= 3 and isinstance(message[0], str) for message in result
+    ):
+        return result
+    raise InvalidInput(
+        f"A handler with publishes={stream!r} returns (key, data), (key, data, headers), a list of these, or None for nothing;"
+        f" this one returned {result!r:.80}"
+    )

@@ -1,0 +1,46 @@
+"""What the drivers have in common: rows to values, placeholders, and whose connection it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.model.errors import ConfigurationError
+
+_NUMBERED = re.compile(r"\$(\d+)")
+
+
+class Executing:
+    """An `Executor` on top of one method: all rows of a statement, with placeholders as Postgres has them ($1)."""
+
+    async def fetch(self, query: str, /, *args: Any) -> list[Any]:
+        raise NotImplementedError
+
+    async def fetchrow(self, query: str, /, *args: Any) -> Any:
+        rows = await self.fetch(query, *args)
+        return rows[0] if rows else None
+
+    async def fetchval(self, query: str, /, *args: Any) -> Any:
+        row = await self.fetchrow(query, *args)
+        return None if row is None else row[0]
+
+
+def named(query: str, args: Sequence[Any]) -> tuple[str, dict[str, Any]]:
+    """The statement with placeholders such as `%(p1)s`, which the DB-API calls pyformat, and its parameters."""
+    text = _NUMBERED.sub(r"%(p\1)s", query.replace("%", "%%"))
+    return text, {f"p{number}": value for number, value in enumerate(args, 1)}
+
+
+def libraries(thing: Any) -> set[str]:
+    """The top-level packages that its class and the classes above come from."""
+    return {cls.__module__.partition(".")[0] for cls in type(thing).__mro__}
+
+
+def unknown(connection: Any) -> ConfigurationError:
+    """What to raise for a connection that none of the drivers knows."""
+    return ConfigurationError(
+        f"Nothing can be published or acked on a {type(connection).__module__}.{type(connection).__name__}: give a Transaction, a"
+        " connection of asyncpg or psycopg (AsyncConnection), or an AsyncSession or AsyncConnection of SQLAlchemy; for synchronous"
+        " ones, such as Django's, there is headrace.drivers.sync."
+    )

@@ -1,0 +1,29 @@
+"""Connections of psycopg 3, asynchronous."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from headrace.drivers.errors import translated
+from headrace.drivers.executing import Executing, unknown
+
+
+class _OnConnection(Executing):
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+
+    async def fetch(self, query: str, /, *args: Any) -> list[Any]:
+        with translated():
+            async with psycopg.AsyncRawCursor(self._connection, row_factory=tuple_row) as cursor:
+                await cursor.execute(query.encode(), args)
+                return await cursor.fetchall()
+
+
+def executor(connection: Any) -> Executing:
+    """What runs on an `AsyncConnection`; psycopg begins a transaction with the first statement, unless it is in autocommit mode."""
+    if not isinstance(connection, psycopg.AsyncConnection):
+        raise unknown(connection)
+    return _OnConnection(connection)

@@ -1,0 +1,143 @@
+"""Publishing and acking from synchronous code, on a connection of its own: together with what it writes there.
+
+    from django.db import connection, transaction
+    from headrace.drivers import sync
+
+    with transaction.atomic():
+        order.save()
+        sync.publish(connection, "orders", f"orders.{order.id}", {"id": order.id})
+
+The connection is one of psycopg 3, Django's `connection`, or a `Session` or `Connection` of SQLAlchemy. A handler that is a plain
+function runs in a thread, and may `ack` there in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+
+from headrace import store
+from headrace.drivers.errors import translated
+from headrace.drivers.executing import Executing, libraries, named
+from headrace.model import payloads
+from headrace.model.durations import Duration, when
+from headrace.model.errors import ConfigurationError, InvalidInput
+from headrace.model.keys import check_key
+
+T = TypeVar("T")
+
+
+class Acked(Protocol):
+    """A `Message`."""
+
+    async def ack(self, tx: Any = None) -> None: ...
+
+
+def publish(
+    connection: Any, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
+    message_id: str | None = None, delay: Duration | None = None, deliver_at: datetime | None = None,
+) -> int | None:  # fmt: skip
+    """Append a message, in the transaction that the connection is in. Arguments, result and errors are those of `App.publish`."""
+    check_key(key)
+    return _run(
+        store.publish(
+            executor(connection), stream, key, payloads.encode(data), payloads.encode_headers(headers),
+            message_id=message_id, deliver_at=when(delay, deliver_at),
+        )
+    )  # fmt: skip
+
+
+def publish_many(
+    connection: Any, stream: str, messages: Iterable[tuple[Any, ...]], *, message_ids: Sequence[str | None] | None = None,
+    delay: Duration | None = None, deliver_at: datetime | None = None,
+) -> int:  # fmt: skip
+    """Append messages in their order, in the transaction that the connection is in. See `App.publish_many`.
+
+    Outside of a transaction, as many as fit into one statement, some 1,000, are all or nothing.
+    """
+    due = when(delay, deliver_at)
+    keys, data, headers = payloads.parallel(messages)
+    for key in keys:
+        check_key(key)
+    if message_ids is not None and len(message_ids) != len(keys):
+        raise InvalidInput(
+            f"There are {len(keys)} messages and {len(message_ids)} message_ids: give one, or None, for each."
+        )
+    return _run(
+        store.publish_many(
+            executor(connection), stream, keys, data, headers,
+            message_ids=message_ids, deliver_at=None if due is None else [due] * len(keys),
+        )
+    )  # fmt: skip
+
+
+def ack(connection: Any, message: Acked) -> None:
+    """Ack a message in the transaction that the connection is in; see `Message.ack`. For a handler that is a plain function.
+
+    Raises:
+        ConfigurationError: the connection is not inside a transaction.
+        LeaseLost: somebody else may have the message by now; nothing of the transaction may be committed.
+    """
+    _run(message.ack(tx=executor(connection)))
+
+
+class _OnPsycopg(Executing):
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def fetch(self, query: str, /, *args: Any) -> list[Any]:
+        import psycopg
+        from psycopg.rows import tuple_row
+
+        with translated(), psycopg.RawCursor(self._connection, row_factory=tuple_row) as cursor:
+            return cursor.execute(query.encode(), args).fetchall()
+
+
+class _OnDjango(Executing):
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def fetch(self, query: str, /, *args: Any) -> list[Any]:
+        with translated(), self._connection.cursor() as cursor:
+            cursor.execute(*named(query, args))
+            return list(cursor.fetchall())
+
+
+class _OnSqlalchemy(Executing):
+    """`given`: a `Connection`, or what has one, as sessions do."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    async def fetch(self, query: str, /, *args: Any) -> list[Any]:
+        with translated():
+            connection = self._given if hasattr(self._given, "exec_driver_sql") else self._given.connection()
+            return list(connection.exec_driver_sql(*named(query, args)).fetchall())
+
+
+def executor(connection: Any) -> Executing:
+    """What runs on a synchronous connection. Raises `ConfigurationError` for what is none that we know."""
+    made_by = libraries(connection)
+    asynchronous = any(hasattr(connection, name) for name in ("run_sync", "__aenter__"))
+    if not asynchronous:
+        if "psycopg" in made_by:
+            return _OnPsycopg(connection)
+        if "django" in made_by:
+            return _OnDjango(connection)
+        if "sqlalchemy" in made_by:
+            return _OnSqlalchemy(connection)
+    raise ConfigurationError(
+        f"headrace.drivers.sync can't work on a {type(connection).__module__}.{type(connection).__name__}: give a psycopg.Connection,"
+        " Django's connection, or a Session or Connection of SQLAlchemy; an asynchronous one goes to `app.publish(…, tx=connection)`."
+    )
+
+
+def _run(verb: Coroutine[Any, Any, T]) -> T:
+    """Run one of the store's verbs to its end at once: on these executors it has nothing to wait for."""
+    try:
+        verb.send(None)
+    except StopIteration as ended:
+        return ended.value  # type: ignore[no-any-return]
+    verb.close()
+    raise RuntimeError("A verb of the store waited for something, on a connection that can't.")

@@ -1,0 +1,100 @@
+"""Acks in a transaction that the user brings, and commits himself: `await message.ack(tx=session)`.
+
+Whether it was committed is known only when the handler has ended; then it is looked up, before the next message of the key is begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import anyio
+
+from headrace import drivers, store
+from headrace.model.errors import ConfigurationError, HeadraceError, LeaseLost, StoreUnavailable
+from headrace.runtime.message import Message
+from headrace.runtime.weather import Weather
+from headrace.runtime.wiring import Time
+from headrace.store.translate import translated
+
+LOOK_AGAIN = 0.02
+"""Seconds until a transaction that is still in progress is looked up again."""
+
+
+class RolledBack(HeadraceError):
+    """The transaction in which a handler acked its message was rolled back; the message comes again."""
+
+
+class Acking(Protocol):
+    """The desk, as far as it goes here."""
+
+    def ack(self, message: Message) -> None: ...
+    def give_up(self, message: Message) -> None: ...
+
+
+class OwnAcks:
+    """Acks messages of one consumer in the transactions of its handlers."""
+
+    def __init__(self, database: store.Database, consumer: int, name: str, desk: Acking, time: Time) -> None:
+        self._database = database
+        self._consumer = consumer
+        self._name = name
+        self._desk = desk
+        self._clock = time.clock
+        self._now = time.now
+
+    async def ack(self, message: Message, tx: Any) -> None:
+        """See `Message.ack`."""
+        if message.transaction is not None:
+            raise ConfigurationError(
+                f"The handler {self._name!r} is transactional, its ack is in its transaction anyway: leave ack() out, and return."
+            )
+        if message.settled:
+            return
+        executor = drivers.executor(tx)
+        await drivers.check_transaction(executor)
+        with translated("the given connection"):
+            message.xid = await store.ack(executor, self._consumer, [message.lease.id], [message.seq], now=self._now())
+        message.settled = True
+
+    async def confirm(self, message: Message, failed: Callable[[Message, BaseException], None]) -> bool:
+        """After its handler's end: wait until it is known what became of the transaction, and hand in the outcome.
+
+        Args:
+            failed: called when it was not committed, with the reason.
+
+        Returns:
+            Whether it was committed.
+        """
+        try:
+            error = await self._look_up(message)
+        except BaseException:
+            # The store knows better: should it turn out to be committed, giving it back changes nothing.
+            self._desk.give_up(message)
+            raise
+        if error is None:
+            self._desk.ack(message)
+        else:
+            message.settled = False
+            failed(message, error)
+        return error is None
+
+    async def _look_up(self, message: Message) -> HeadraceError | None:
+        assert message.xid is not None
+        weather = Weather(f"{self._name}: looking up a commit")
+        xid, message.xid = message.xid, None
+        while message.lease.deadline > self._clock():
+            try:
+                status = await store.transaction_status(self._database, xid)
+            except StoreUnavailable as error:
+                await weather.wait_out(error)
+                continue
+            weather.cleared()
+            if status == "committed":
+                return None
+            if status == "aborted":
+                return RolledBack("The transaction in which the handler acked the message was rolled back.")
+            await anyio.sleep(LOOK_AGAIN)
+        return LeaseLost(
+            f"The transaction in which message {message.seq} was acked is still open, and its lease is lost."
+        )
