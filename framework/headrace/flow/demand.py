@@ -50,6 +50,18 @@ class Demand:
         return min(BATCH, self.target - waiting) if waiting <= self.target // 2 else 0
 
 
+def until_token(due_in: float, rate: float, burst: int | None) -> float:
+    """Seconds to wait for more of a rate limit: until the next message, or for some at a time where the bucket has room for them.
+
+    Args:
+        due_in: seconds until there is one.
+        rate: messages a second.
+        burst: what the bucket holds; None for a second's worth.
+    """
+    fills = 1.0 if burst is None else burst / rate
+    return min(max(due_in, min(SPAN, fills) / 4, 0.001), LONGEST)
+
+
 class Look:
     """How many messages a lease call may look at to find some that match, so that it takes neither long nor too many calls."""
 

@@ -1,77 +1,317 @@
 """The governor: how many actors a consumer has, between the limits that the user gives.
 
-Hill climbing on throughput, with the doubling start of TCP's congestion control (Jacobson, "Congestion Avoidance and
-Control", 1988): while every actor is busy and messages wait, double them; once more actors no longer finish more
-messages, go back to where they did, stay, and probe from time to time whether the hill has moved. Actors that have
-nothing to do are let go.
+It climbs the hill of throughput by trials. A trial is a window of time with more actors or with fewer, held against the window
+before it. By Little's law (L = λW: busy actors = throughput times latency) both of its figures come from counters: a tenth
+more actors that finish a tenth more messages have left the latency alone; if they finish as many as before, it has grown by
+that tenth. What counts is the elasticity, the relative gain in throughput over the relative gain in actors: 1 where handlers only
+wait, 0 where the processor or the downstream is the limit, and below 0 where that is overloaded. More actors must be `WORTH` it,
+and where they are not, fewer do as well.
+
+    start ──▶ double ──▶ … ──▶ lost: back ──▶ smaller steps, up and down by turns ──▶ rest ──▶ try again
+                                                              ▲                          │
+                                                              └── throughput changed ◀───┘
+
+After T. Hellerstein et al., "Optimizing Concurrency Levels in the .NET ThreadPool" (2008): hill climbing on measured throughput
+with paired comparisons; the doubling start is that of TCP (Jacobson, "Congestion Avoidance and Control", 1988), and judging by
+throughput and latency at once that of Vegas (Brakmo and Peterson, 1995). Unlike Vegas it goes by no lowest latency ever seen:
+what it compares is always seconds old, so that it follows a downstream that changes. A trial that lost is made again if what
+it was held against turns out to have sunk, too: then something else had happened.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
+
 import msgspec
 
-INTERVAL = 0.25
+INTERVAL = 0.1
 """Seconds between samples."""
 
-GAIN = 0.05
-"""A step up must finish this share more messages than before, or it was one too many."""
+WORTH = 0.15
+"""The elasticity from which on more actors are worth it."""
 
-PATIENCE = 12
-"""Samples to stay before probing again."""
+ROUNDS, FEW_ROUNDS = 8, 3
+"""A window lasts until each actor has finished so many on the average; few if that takes long, `LONG` seconds."""
+
+SHORT, LONG = 0.2, 1.0
+"""Seconds: bounds of a window, as far as there are rounds. For a small step it lasts twice as long, since the difference is small."""
+
+STEPS = (2.0, 1.15)
+"""The largest and the smallest step, as a factor."""
+
+AGAIN = 1.5
+"""The first step once there is enough to do again."""
+
+RESTS = (2.0, 8.0)
+"""Seconds of rest at the top of the hill, at first and at most."""
+
+CHANGED = 1.3
+"""A change of throughput by this factor ends a rest."""
+
+LULL = 3.0
+"""Seconds that half of the actors must have had nothing to do before they are let go."""
+
+STOP_MEMORY, SHRINK_MEMORY = 0.8, 0.9
+"""Shares of the memory in use from which on actors become no more, and fewer."""
+
+REMEMBERED = 16
+"""Decisions kept."""
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What was seen since the last sample: seconds, messages finished, actors busy now, and lanes that wait for one."""
+    """What was seen since the last sample.
 
-    seconds: float
+    Args:
+        finished: messages finished.
+        busy: actors that work on a lane now.
+        ready: lanes that wait for an actor now.
+        waiting: messages that wait, for whatever.
+        starved: how often an actor found no lane.
+        memory: the share of its memory that the process has in use, if that is known.
+    """
+
     finished: int
     busy: int
     ready: int
+    waiting: int
+    starved: int = 0
+    memory: float | None = None
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """How many actors there should be, and why."""
+    """How many actors there should be, and why. `at`: on the caller's clock; `rate`: messages a second before it; `latency`: seconds."""
 
     actors: int
     reason: str
+    at: float = 0.0
+    rate: float | None = None
+    latency: float | None = None
+
+
+class Window(msgspec.Struct):
+    """What so many actors, all busy, finished in some time."""
+
+    actors: int
+    settling: bool = True  # the first round still has messages from before
+    finished: int = 0
+    seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        return self.finished / self.seconds if self.seconds > 0 else 0.0
 
 
 class Governor:
-    """Decides by samples. `low` and `high` bound it; with both equal it never moves."""
+    """Decides by samples. `low` and `high` bound it; with both equal it never moves.
 
-    def __init__(self, low: int, high: int) -> None:
+    Args:
+        unit: messages that an actor takes at a time.
+    """
+
+    def __init__(self, low: int, high: int, *, unit: int = 1) -> None:
         self.low, self.high = low, high
         self.decision = Decision(low, "the least" if low < high else "fixed")
-        self._before: tuple[int, float] | None = None  # actors and rate before the last step up
-        self._rest = 0
-        self._idle = 0
+        self.history: deque[Decision] = deque([self.decision], REMEMBERED)
+        self._unit = unit
+        self._then: float | None = None
+        self._rate: float | None = None  # as measured last
+        self._latency: float | None = None
+        self._window = Window(low)
+        self._peak, self._peak_since = 0, 0.0
+        self._fresh(STEPS[0])
 
-    def decide(self, sample: Sample) -> Decision:
-        """The next decision, after one more sample."""
+    def _fresh(self, step: float) -> None:
+        """Nothing is known of the hill."""
+        self._window = Window(self.decision.actors)
+        self._base: Window | None = None  # what a trial is held against
+        self._lost: Window | None = None  # the trial that was lost last
+        self._trial = False
+        self._up = True
+        self._step = step
+        self._losses = 0  # in a row
+        self._rest, self._rest_until = RESTS[0], 0.0
+
+    def decide(self, now: float, sample: Sample, *, most: int | None = None) -> Decision:
+        """The next decision, after one more sample.
+
+        Args:
+            now: seconds, monotonic.
+            most: what else bounds the actors, such as connections to the database.
+        """
+        seconds, self._then = 0.0 if self._then is None else now - self._then, now
         if self.low < self.high:
-            self.decision = self._judge(sample, sample.finished / sample.seconds if sample.seconds > 0 else 0.0)
+            high = max(self.low, self.high if most is None else min(self.high, most))
+            self._judge(now, seconds, sample, high)
         return self.decision
 
-    def _judge(self, sample: Sample, rate: float) -> Decision:
+    def pause(self) -> None:
+        """Somebody else holds the actors down: what is seen meanwhile says nothing."""
+        self._then = None
+        self._fresh(AGAIN)
+
+    # --- what is seen
+
+    def _judge(self, now: float, seconds: float, sample: Sample, high: int) -> None:
         actors = self.decision.actors
-        if self._before is not None:
-            fewer, rate_before = self._before
-            self._before = None
-            if rate < rate_before * (1 + GAIN):
-                self._rest = PATIENCE
-                return Decision(fewer, f"{actors} actors finished no more than {fewer}")
-        if self._rest:
-            self._rest -= 1
-            return self.decision
-        if sample.ready and sample.busy >= actors and actors < self.high:
-            self._idle = 0
-            self._before = (actors, rate)
-            return Decision(min(self.high, actors * 2), "all are busy and messages wait")
-        if sample.busy * 2 <= actors and actors > self.low:
-            self._idle += 1
-            if self._idle >= PATIENCE:
-                self._idle = 0
-                return Decision(max(self.low, sample.busy, actors * 3 // 4), "more than half have nothing to do")
+        if sample.memory is not None and sample.memory >= SHRINK_MEMORY and actors > self.low:
+            self._fresh(AGAIN)
+            self._change(now, max(self.low, actors * 3 // 4), f"{sample.memory:.0%} of the memory is in use")
+        elif actors > high:
+            self._fresh(AGAIN)
+            self._change(now, high, f"there is a bound of {high} now")
+        elif not self._full(sample):
+            self._slack(now, sample)
         else:
-            self._idle = 0
-        return self.decision
+            self._peak, self._peak_since = sample.busy, now
+            self._watch(now, seconds, sample, high)
+
+    def _full(self, sample: Sample) -> bool:
+        """Whether all were busy, nearly all the time, and would have had more to do."""
+        return (
+            sample.waiting > 0
+            and sample.busy * 10 >= self.decision.actors * 9
+            and sample.starved * 10 <= sample.finished
+        )
+
+    def _slack(self, now: float, sample: Sample) -> None:
+        """There are more actors than work, so their number limits nothing; let go of them if that lasts."""
+        if self._base is not None or self._window.seconds or self._trial:
+            self._fresh(AGAIN)
+        self._peak = max(self._peak, sample.busy)
+        if now - self._peak_since >= LULL:
+            actors, peak = self.decision.actors, self._peak
+            self._peak, self._peak_since = sample.busy, now
+            if peak * 2 <= actors and actors > self.low:
+                self._fresh(AGAIN)
+                self._change(now, max(self.low, math.ceil(peak * 1.5)), f"at most {peak} had something to do")
+
+    def _watch(self, now: float, seconds: float, sample: Sample, high: int) -> None:
+        window = self._window
+        window.seconds += seconds
+        window.finished += sample.finished
+        rounds = window.finished / (window.actors * self._unit)
+        if window.settling:
+            if rounds >= 1:
+                self._window = Window(window.actors, settling=False)
+            elif window.seconds >= LONG:
+                self._stalled(now, sample, high)
+        elif self._long_enough(window, rounds):
+            self._rate, self._latency = window.rate, window.actors * self._unit / window.rate
+            self._measured(now, window, sample, high)
+        elif window.seconds >= LONG:
+            self._stalled(now, sample, high)
+
+    def _long_enough(self, window: Window, rounds: float) -> bool:
+        twice = 1 if self._step >= AGAIN else 2
+        if rounds >= ROUNDS:
+            return window.seconds >= SHORT * twice
+        return rounds >= FEW_ROUNDS and (window.seconds >= LONG * twice or self._plainly_lost(window))
+
+    def _plainly_lost(self, window: Window) -> bool:
+        """Whether more actors finish clearly less than fewer did: a downstream that is overloaded needn't be so for longer."""
+        return self._trial and self._base is not None and self._up and window.rate * CHANGED**0.5 < self._base.rate
+
+    # --- what follows from it
+
+    def _stalled(self, now: float, sample: Sample, high: int) -> None:
+        """Hardly anything is finished."""
+        if self._latency is None:
+            self._move(now, self.decision.actors * 2, sample, high, "none has finished yet, and messages wait")
+        elif self._window.seconds >= LONG + 2 * ROUNDS * self._latency:
+            self._fresh(STEPS[0])
+            self._up = False
+            self._change(now, max(self.low, self.decision.actors // 2), "hardly any finish any more")
+
+    def _measured(self, now: float, window: Window, sample: Sample, high: int) -> None:
+        """A window is full: judge the trial if it was one, or go on from here."""
+        base, self._window = self._base, Window(window.actors, settling=False)
+        if self._trial and base is not None:
+            self._trial = False
+            if self._better(base, window):
+                self._won(now, base, window, sample, high)
+            else:
+                self._lose(now, base, window)
+            return
+        self._base, lost, self._lost = window, self._lost, None
+        if lost is not None and self._better(window, lost):
+            self._up, self._losses = lost.actors > window.actors, max(0, self._losses - 1)
+            self._try(now, lost.actors, sample, high)
+        elif base is not None and not 1 / CHANGED < window.rate / base.rate < CHANGED:
+            # The world has changed. The window is of both, before and after: look once more, and then do as if it began here.
+            self._up, self._step, self._losses = window.rate > base.rate, STEPS[0], 0
+            self._base, self._rest, self._rest_until = None, RESTS[0], now
+        elif now >= self._rest_until:
+            self._probe(now, sample, high)
+
+    @staticmethod
+    def _better(base: Window, trial: Window) -> bool:
+        elasticity = math.log(trial.rate / base.rate) / math.log(trial.actors / base.actors)
+        return elasticity >= WORTH if trial.actors > base.actors else elasticity < WORTH
+
+    def _won(self, now: float, base: Window, window: Window, sample: Sample, high: int) -> None:
+        """Stay, and go on in this direction."""
+        more = "more" if window.actors > base.actors else "not much less"
+        self._note(now, window.actors, f"{_compared(window, base)}: {more}")
+        self._base = window
+        if not self._losses:
+            self._step = min(STEPS[0], self._step**1.5)
+        self._losses, self._rest = 0, RESTS[0]
+        self._probe(now, sample, high)
+
+    def _lose(self, now: float, base: Window, window: Window) -> None:
+        """Go back, and try the other direction, by a smaller step."""
+        more = "no more" if window.actors > base.actors else "less"
+        self._lost, self._base = window, None
+        self._change(now, base.actors, f"{_compared(window, base)}: {more}")
+        self._losses += 1
+        self._turn()
+
+    def _turn(self) -> None:
+        self._up = not self._up
+        self._step = max(STEPS[1], math.sqrt(self._step))
+
+    def _probe(self, now: float, sample: Sample, high: int) -> None:
+        """Begin the next trial, or rest: when both directions have lost by the smallest step."""
+        for _ in range(2):
+            actors = self.decision.actors
+            step = max(1, round(actors * (self._step - 1) if self._up else actors * (1 - 1 / self._step)))
+            if self._losses < 2 or self._step > STEPS[1]:
+                if self._try(now, actors + step if self._up else actors - step, sample, high):
+                    return
+                self._losses += 1  # that way is closed
+                self._turn()
+        if self._losses >= 2 and self._step <= STEPS[1]:
+            self._rest_until, self._losses = now + self._rest, 0
+            self._rest = min(self._rest * 2, RESTS[1])
+
+    def _try(self, now: float, actors: int, sample: Sample, high: int) -> bool:
+        """Begin a trial with about so many actors, if that is possible."""
+        why = "all are busy and messages wait" if self._up else "whether fewer do as well"
+        self._trial = self._move(now, actors, sample, high, f"trying: {why}")
+        return self._trial
+
+    def _move(self, now: float, actors: int, sample: Sample, high: int, reason: str) -> bool:
+        before = self.decision.actors
+        if actors > before:
+            if sample.memory is not None and sample.memory >= STOP_MEMORY:
+                self._note(now, before, f"no more: {sample.memory:.0%} of the memory is in use")
+                return False
+            actors = min(actors, high, before + sample.ready)
+        actors = max(actors, self.low)
+        if actors != before:
+            self._change(now, actors, reason)
+        return actors != before
+
+    def _change(self, now: float, actors: int, reason: str) -> None:
+        self._note(now, actors, reason)
+        self._window = Window(actors)
+
+    def _note(self, now: float, actors: int, reason: str) -> None:
+        if (actors, reason) != (self.decision.actors, self.decision.reason):
+            self.decision = Decision(actors, reason, now, self._rate, self._latency)
+            self.history.append(self.decision)
+
+
+def _compared(window: Window, base: Window) -> str:
+    return f"{window.actors} finish {window.rate:,.0f}/s, {base.actors} {base.rate:,.0f}/s"

@@ -10,6 +10,7 @@ import anyio
 import anyio.abc
 
 from headrace.flow.lanes import Lane, Lanes
+from headrace.flow.priority import Rank
 from headrace.runtime.bench import NEVER, Bench, at_work
 from headrace.runtime.message import Message
 
@@ -28,13 +29,20 @@ class Work(Protocol):
 class Actors:
     """A pool of actors for one consumer.
 
+    Args:
+        timed: whether handlers have a timeout.
+        least: how many there may be while consumers of higher priority go first.
+
     Attributes:
-        target: how many there should be.
-        count: how many there are. One that is too many leaves when it has nothing to do.
+        rank: the consumer's priority, where there are others; it is told whether lanes wait for an actor.
+        wanted: how many there should be ...
+        target: ... and may be, for others may go first.
+        count: how many there are. One that is too many leaves when it is done with its lane.
         busy: how many work on a lane.
+        starved: how often one found no lane.
     """
 
-    def __init__(self, work: Work, lanes: Lanes[Message], *, timed: bool) -> None:
+    def __init__(self, work: Work, lanes: Lanes[Message], *, timed: bool, least: int) -> None:
         self._work = work
         self._lanes = lanes
         self._timed = timed
@@ -42,14 +50,23 @@ class Actors:
         self._benches: set[Bench] = set()
         self._group: anyio.abc.TaskGroup | None = None
         self._over = anyio.Event()
+        self.rank: Rank | None = None
+        self._least = least
+        self.wanted = 0
         self.target = 0
         self.count = 0
         self.busy = 0
+        self.starved = 0
 
     @property
     def appetite(self) -> int:
         """How many messages they can work on at a time."""
         return self.target * self._work.unit
+
+    @property
+    def held(self) -> bool:
+        """Whether others go first."""
+        return self.rank is not None and self.rank.held
 
     async def run(self, first: int) -> None:
         """Run actors, `first` many to begin with, until `finish` and the end of what they do."""
@@ -59,20 +76,27 @@ class Actors:
 
     def resize(self, target: int) -> None:
         """Have `target` actors from now on; after `finish` it is too late for that."""
-        assert self._group is not None
-        if self._over.is_set():
+        self.wanted = target
+        self.adjust()
+
+    def adjust(self) -> None:
+        """Have as many as there may be now."""
+        if self._group is None or self._over.is_set():
             return
-        self.target = target
-        for _ in range(target - self.count):
+        self.target = min(self.wanted, self._least) if self.held else self.wanted
+        for _ in range(self.target - self.count):
             self.count += 1
             self._group.start_soon(self._actor)
-        for _ in range(self.count - target):
+        for _ in range(self.count - self.target):
             self._wake_one()
 
     def wake(self) -> None:
-        """Lanes have become ready: wake as many actors as can have one."""
-        for _ in range(min(self._lanes.ready, len(self._idle))):
+        """Lanes have become ready, or no longer are: wake as many actors as can have one."""
+        ready, idle = self._lanes.ready, len(self._idle)
+        for _ in range(min(ready, idle)):
             self._wake_one()
+        if self.rank is not None:
+            self.rank.press(ready > idle)
 
     def finish(self) -> None:
         """No more lanes: every actor ends with what it is doing."""
@@ -102,9 +126,12 @@ class Actors:
         bench = Bench()
         at_work.set(bench)
         work = self._work_timed if self._timed else self._work.run
+        lanes, rank = self._lanes, self.rank
         try:
             while self.count <= self.target:
-                lane = self._lanes.take()
+                lane = lanes.take()
+                if rank is not None and not lanes.ready:
+                    rank.press(False)
                 if lane is not None:
                     self.busy += 1
                     try:
@@ -113,6 +140,7 @@ class Actors:
                         self.busy -= 1
                         bench.delivery = None
                 else:
+                    self.starved += 1
                     event = anyio.Event()
                     self._idle.append(event)
                     await event.wait()

@@ -6,32 +6,42 @@ would overtake.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from headrace.flow.custody import Custody
 from headrace.flow.lanes import Lanes
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import RELEASE, Failure
 from headrace.model.specs import Backoff
+from headrace.runtime.guard import Guard
 from headrace.runtime.message import Message
+from headrace.runtime.own_acks import OwnAcks
 from headrace.runtime.publisher import Publisher
 from headrace.runtime.settings import Settings
 from headrace.runtime.wiring import Clock, Keeping, Settling
 
 
 class Desk:
-    """Hands outcomes to custody, keeps lanes and custody in step, and tells the settler when there is news."""
+    """Hands outcomes to custody, keeps lanes and custody in step, and tells the settler when there is news.
+
+    Args:
+        guard: the consumer's circuit breaker, if it has one.
+    """
 
     def __init__(
-        self, lanes: Lanes[Message], custody: Custody[Message], settings: Settings, publisher: Publisher, clock: Clock
-    ) -> None:
+        self, lanes: Lanes[Message], custody: Custody[Message], settings: Settings, publisher: Publisher, clock: Clock,
+        guard: Guard | None = None,
+    ) -> None:  # fmt: skip
         self.publisher = publisher
         self._settings = settings
         self._lanes = lanes
         self._custody = custody
         self._clock = clock
-        self.settler: Settling  # the two that act on it; wired by the pipeline
+        self._guard = guard
+        self.settler: Settling  # those that act on it; wired by the pipeline
         self.keeper: Keeping
+        self.own: OwnAcks
+        self.on_cleared: Callable[[], None] = lambda: None
 
     @property
     def backoff(self) -> Backoff:
@@ -44,9 +54,17 @@ class Desk:
             self.settler.wake()
 
     def fail(self, message: Message, failure: Failure) -> None:
-        """It is not done; what waits behind it goes back untouched."""
-        self._back(message, failure)
+        """It is not done; what waits behind it goes back untouched; and if that opens the breaker, all that waits."""
+        guard = self._guard
+        if guard is None:
+            self._back(message, failure)
+            self.release(self._lanes.close(message.lane))
+            return
+        was_closed = guard.closed
+        self._back(message, guard.judge(message, failure))
         self.release(self._lanes.close(message.lane))
+        if was_closed and not guard.closed:
+            self.release_waiting()
 
     def give_up(self, message: Message) -> None:
         """It was not done, and that is not its fault: it goes back, attempts not counted, with what waits behind it."""
@@ -57,7 +75,15 @@ class Desk:
         for message in messages:
             self._back(message, RELEASE)
 
+    def release_waiting(self) -> None:
+        """The breaker is open: all that waits goes back untouched."""
+        self.release(self._lanes.clear())
+        self._lanes.over = False  # there will be more
+        self.on_cleared()
+
     def _back(self, message: Message, failure: Failure) -> None:
+        if self._guard is not None:
+            self._guard.back(message)
         self._lanes.give_back(message.lane)
         self._custody.fail(message, failure)
         self.settler.wake()

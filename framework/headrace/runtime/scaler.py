@@ -10,23 +10,63 @@ from headrace.flow.custody import Custody
 from headrace.flow.governor import INTERVAL, Governor, Sample
 from headrace.flow.lanes import Lanes
 from headrace.runtime.actors import Actors
+from headrace.runtime.memory import share_in_use
 from headrace.runtime.message import Message
 from headrace.runtime.wiring import Clock
 
 logger = logging.getLogger("headrace")
 
+LOOK = 10
+"""Samples after which the memory is looked at again."""
 
-async def scale(
-    name: str, governor: Governor, actors: Actors, lanes: Lanes[Message], custody: Custody[Message], clock: Clock
-) -> None:
-    """Scale until cancelled."""
-    then, finished = clock(), custody.acked + custody.failed
-    while True:
-        await anyio.sleep(INTERVAL)
-        now, total = clock(), custody.acked + custody.failed
-        decision = governor.decide(Sample(now - then, total - finished, actors.busy, lanes.ready))
-        then, finished = now, total
-        if decision.actors != actors.target:
-            logger.debug("%s: from %d to %d actors: %s", name, actors.target, decision.actors, decision.reason)
+
+class Scaler:
+    """Scales the actors of one consumer.
+
+    Args:
+        most: what bounds them besides the governor's own limits, or None.
+    """
+
+    def __init__(
+        self, name: str, governor: Governor, actors: Actors, lanes: Lanes[Message], custody: Custody[Message],
+        clock: Clock, most: int | None,
+    ) -> None:  # fmt: skip
+        self._name = name
+        self._governor = governor
+        self._actors = actors
+        self._lanes = lanes
+        self._custody = custody
+        self._clock = clock
+        self._most = most
+        self._finished = self._starved = self._samples = 0
+        self._memory: float | None = None
+
+    async def run(self) -> None:
+        """Scale until cancelled."""
+        while True:
+            await anyio.sleep(INTERVAL)
+            self.step()
+
+    def step(self) -> None:
+        """Take a sample, and follow the decision."""
+        sample, actors = self._sample(), self._actors
+        if actors.held:
+            self._governor.pause()
+            return
+        decision = self._governor.decide(self._clock(), sample, most=self._most)
+        if decision.actors != actors.wanted:
+            logger.debug("%s: from %d to %d actors: %s", self._name, actors.wanted, decision.actors, decision.reason)
             actors.resize(decision.actors)
             actors.wake()
+
+    def _sample(self) -> Sample:
+        if self._samples % LOOK == 0:
+            self._memory = share_in_use()
+        self._samples += 1
+        finished, starved = self._custody.acked + self._custody.failed, self._actors.starved
+        sample = Sample(
+            finished - self._finished, self._actors.busy, self._lanes.ready, self._lanes.waiting,
+            starved - self._starved, self._memory,
+        )  # fmt: skip
+        self._finished, self._starved = finished, starved
+        return sample

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace import store
+from headrace.flow.priority import Priorities
 from headrace.runtime.dependencies import Dependencies
 from headrace.runtime.instruments import Instruments
 from headrace.runtime.middleware import Middleware
@@ -24,6 +25,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
         dependencies: what handlers take besides their messages.
         middleware: what runs around handlers, the outermost first.
         instruments: telemetry, or None when it is off.
+        priorities: which of the consumers go first.
         time: the clocks.
         witness: who watches from close by, if anybody does.
     """
@@ -34,5 +36,6 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     dependencies: Dependencies
     middleware: Sequence[Middleware] = ()
     instruments: Instruments | None = None
+    priorities: Priorities = msgspec.field(default_factory=Priorities)
     time: Time = SYSTEM_TIME
     witness: Witness | None = None

@@ -58,7 +58,7 @@ begin
 end $$;
 
 -- p_outcomes: 'retry', 'release', 'reject' or 'invalid' for each message; p_crashes: how often in a row it has crashed by now;
--- p_delays: seconds until a retry, or null for now.
+-- p_delays: seconds until it may be had again, or null for now.
 create function headrace.put_back(
     p_consumer headrace.consumers, p_stream headrace.streams, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
     p_crashes int[], p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[], p_now timestamptz
@@ -73,7 +73,7 @@ begin
     insert into headrace.parked (consumer_id, seq, key_hash, attempts, crashes, due_at)
         select p_consumer.id, seq, hash,
                case outcome when 'release' then attempts - 1 else attempts end, crashes,
-               case when outcome = 'release' or delay is null then '-infinity' else p_now + make_interval(secs => delay) end
+               case when delay is null then '-infinity' else p_now + make_interval(secs => delay) end
         from unnest(p_seqs, p_hashes, p_attempts, p_crashes, p_outcomes, p_delays) as m(seq, hash, attempts, crashes, outcome, delay)
         where outcome = 'release'
            or outcome = 'retry' and (p_consumer.max_deliver = -1 or attempts < p_consumer.max_deliver)
