@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -18,8 +18,7 @@ import msgspec
 from cyclopts import Parameter
 
 from headrace.app.settings import LogFormat, LogLevel
-from headrace.runtime.bench import at_work
-from headrace.runtime.message import Message
+from headrace.runtime.log_context import LogContext
 
 LogLevelOption = Annotated[
     LogLevel | None,
@@ -37,7 +36,7 @@ LogFormatOption = Annotated[
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 """What every record has; anything else on one is `extra`. color_message is uvicorn's, and says nothing new."""
 
-_CONTEXT = ("stream", "consumer", "key", "seq", "attempt")
+_WHERE = ("stream", "consumer", "key", "seq", "attempt", "messages")
 
 _RESET = "\x1b[0m"
 _COLOURS = {
@@ -65,24 +64,9 @@ def set_up_logging(level: LogLevel, form: LogFormat = "auto", member: int | None
         handler.setFormatter(JsonFormatter(member))
     else:
         handler.setFormatter(TextFormatter(member, colours=terminal and _wants_colours()))
-    handler.addFilter(with_context())
+    handler.addFilter(LogContext())
     root.addHandler(handler)
     root.setLevel(level.upper())
-
-
-def with_context() -> Callable[[logging.LogRecord], bool]:
-    """A filter that drops nothing, and notes on each record the message that was at work where it comes from."""
-
-    def note(record: logging.LogRecord) -> bool:
-        bench = at_work.get()
-        delivery = None if bench is None else bench.delivery
-        if delivery is not None:
-            record.stream, record.consumer = delivery.stream, delivery.consumer
-            if isinstance(delivery, Message):
-                record.key, record.seq, record.attempt = delivery.key, delivery.seq, delivery.attempt
-        return True
-
-    return note
 
 
 def _wants_colours() -> bool:
@@ -143,10 +127,11 @@ class TextFormatter(logging.Formatter):
         if self._colours and record.levelno in _COLOURS:
             level = f"{_COLOURS[record.levelno]}{level}{_RESET}"
         behind = " ".join(filter(None, [_where(record), *(f"{name}={value}" for name, value in _rest(record))]))
-        line = f"{clock}.{int(record.msecs):03} {level} {self._who}{record.name}: {record.message}"
-        if not behind:
-            return line
-        return f"{line}  {_COLOURS[logging.DEBUG]}{behind}{_RESET}" if self._colours else f"{line}  {behind}"
+        first, newline, more = record.message.partition("\n")
+        line = f"{clock}.{int(record.msecs):03} {level} {self._who}{record.name}: {first}"
+        if behind:
+            line += f"  {_COLOURS[logging.DEBUG]}{behind}{_RESET}" if self._colours else f"  {behind}"
+        return f"{line}{newline}{more}"
 
 
 def _extra(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
@@ -155,16 +140,18 @@ def _extra(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
 
 
 def _where(record: logging.LogRecord) -> str:
-    """The message at work in a few words: `orders/ship orders.us.1 #17`, and the attempt from the second on."""
-    stream, consumer, key, seq, attempt = (getattr(record, name, None) for name in _CONTEXT)
+    """What was at work, in a few words: `orders/ship orders.us.1 #17`, and the attempt from the second on; `orders/ship 100 messages`."""
+    stream, consumer, key, seq, attempt, messages = (getattr(record, name, None) for name in _WHERE)
     if consumer is None:
         return ""
     words = [f"{stream}/{consumer}", key, None if seq is None else f"#{seq}"]
     if isinstance(attempt, int) and attempt > 1:
         words.append(f"attempt {attempt}")
+    if messages is not None:
+        words.append(f"{messages} messages")
     return " ".join(str(word) for word in words if word is not None)
 
 
 def _rest(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
-    context = _CONTEXT if hasattr(record, "consumer") else ()
-    return ((name, value) for name, value in _extra(record) if name not in context)
+    told = _WHERE if hasattr(record, "consumer") else ()
+    return ((name, value) for name, value in _extra(record) if name not in told)

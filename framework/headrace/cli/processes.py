@@ -122,7 +122,7 @@ class Crew:
             async for number in received:
                 self._signals += 1
                 told, how = passed_on(self._signals)
-                logger.info("%s: %s %d processes", number.name, how, len(self._processes))
+                logger.info("%s to %d processes: %s", number.name, len(self._processes), how)
                 self._pass_on(told)
 
     def _pass_on(self, number: signal.Signals) -> None:

@@ -108,6 +108,7 @@ class Reloader:
     async def _watch(self) -> None:
         from watchfiles import PythonFilter, awatch
 
+        logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it would say of each change how many there are
         logger.info("watching %s for changes", ", ".join(map(str, self._directories)))
         async for changes in awatch(*self._directories, watch_filter=PythonFilter()):
             names = sorted({Path(path).name for _, path in changes})
