@@ -137,7 +137,7 @@ class Service:
             f"{p.spec.stream}:{p.spec.name}": Sight(
                 unanswered=_since(p.fetcher.unanswered_since, now),
                 leased=_since(p.fetcher.leased_at, now),
-                breaker=p.statistics().get("breaker"),
+                breaker=None if p.guard is None else p.guard.statistics()["state"],
             )
             for p in self.pipelines
         }
