@@ -52,8 +52,8 @@ class Instruments(Protocol):
     def leasing(self, spec: ConsumerSpec) -> AbstractContextManager[Callable[[Leased], Any]]:
         """Around a lease call, which tells what it brought."""
 
-    def settling(self, spec: ConsumerSpec, acked: int, failed: int) -> AbstractContextManager[None]:
-        """Around a settle call."""
+    def settling(self, spec: ConsumerSpec, acked: int, failed: int, released: int) -> AbstractContextManager[None]:
+        """Around a settle call; how many messages had which outcome."""
 
     def surveyed(self, consumers: Iterable[ConsumerInfo]) -> None:
         """How this process's consumers are in the store."""

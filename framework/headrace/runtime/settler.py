@@ -100,8 +100,9 @@ class Settler:
     async def _settle(self, parcel: Parcel) -> list[Lost]:
         told: AbstractContextManager[None] = nullcontext()
         if self._instruments is not None:
-            failed = len(parcel.failures)
-            told = self._instruments.settling(self._settings.spec, parcel.messages - failed, failed)
+            acked = parcel.messages - len(parcel.failures)
+            failed = sum(failure.kind != "release" for _, failure in parcel.failures)
+            told = self._instruments.settling(self._settings.spec, acked, failed, len(parcel.failures) - failed)
         with told:
             return await store.settle(self._database, self._consumer, parcel.settlement, now=self._now())
 

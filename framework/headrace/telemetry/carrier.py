@@ -16,6 +16,7 @@ MOST_LINKS = 128
 
 NOWHERE = Context()
 """No trace. What a consumer does belongs to that of the message, not to what was current when the app was started."""
+_decode = msgspec.json.Decoder(dict[str, object]).decode  # the store takes objects only
 
 
 def inject(headers: Sequence[str | None], context: Context) -> list[str | None]:
@@ -66,9 +67,3 @@ def links_of(stream: str, messages: Iterable[tuple[int, str | None]], *, named: 
 
 def _encode(headers: Mapping[str, object]) -> str:
     return msgspec.json.encode(headers).decode()
-
-
-def _decode(headers: str) -> Mapping[str, object]:
-    """What is no object, as somebody may publish it by SQL, has no names."""
-    decoded = msgspec.json.decode(headers)
-    return decoded if isinstance(decoded, dict) else {}

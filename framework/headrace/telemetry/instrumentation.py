@@ -93,15 +93,15 @@ class Instrumentation:
         return Leasing(spec, self._tracing, self._metering)
 
     @contextmanager
-    def settling(self, spec: ConsumerSpec, acked: int, failed: int) -> Iterator[None]:
+    def settling(self, spec: ConsumerSpec, acked: int, failed: int, released: int) -> Iterator[None]:
         """Around a settle call."""
         attributes = _of_operation("settle", "settle", spec.stream, spec.name)
         with self._timed(attributes):
             if self._tracing is None:
                 yield
                 return
-            told = {**attributes, names.BATCH_COUNT: acked + failed, names.ACKED: acked, names.FAILED: failed}
-            with self._tracing.settling(spec, told):
+            outcomes = {names.ACKED: acked, names.FAILED: failed, names.RELEASED: released}
+            with self._tracing.settling(spec, {**attributes, names.BATCH_COUNT: sum(outcomes.values()), **outcomes}):
                 yield
 
     @contextmanager

@@ -19,6 +19,7 @@ KEY = "messaging.headrace.message.key"
 ATTEMPT = "messaging.headrace.message.attempt"
 ACKED = "messaging.headrace.settle.acked"
 FAILED = "messaging.headrace.settle.failed"
+RELEASED = "messaging.headrace.settle.released"
 POOL = "db.client.connection.pool.name"
 STATE = "db.client.connection.state"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -78,7 +79,7 @@ class Providers:
 
             exporter = OTLPSpanExporter()
         else:
-            exporter = ConsoleSpanExporter()
+            exporter = ConsoleSpanExporter(out=sys.stdout)
         provider = TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(exporter))
         self._shutdown.append(provider.shutdown)
@@ -107,7 +108,7 @@ class Providers:
                 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
                 return PeriodicExportingMetricReader(OTLPMetricExporter())
-        return PeriodicExportingMetricReader(ConsoleMetricExporter())
+        return PeriodicExportingMetricReader(ConsoleMetricExporter(out=sys.stdout))
 
     def _prometheus(self, telemetry: Telemetry) -> MetricReader:
         from opentelemetry.exporter.prometheus import PrometheusMetricReader

@@ -1,0 +1,316 @@
+"""The spans: a trace runs from the publisher through the handler into what that publishes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+from opentelemetry import baggage, trace
+from opentelemetry.context import attach, detach
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+from opentelemetry.trace import SpanKind, StatusCode
+
+from headrace import App, Message, Reject, Retry, UnknownStream
+from tests.runtime.running import numbered, running, seek, work_off
+from tests.telemetry.telling import Told, id_of, is_child, linked, trace_of
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def app(dsn: str, told: Told) -> App:
+    return App(dsn, streams=["orders", "invoices"], telemetry=told.telemetry)
+
+
+async def publish_and_work_off(app: App, *messages: tuple[str, Any]) -> None:
+    async with running(app):
+        for key, data in messages:
+            await app.publish("orders", key, data)
+        await app.idle()
+
+
+@pytest.mark.asyncio
+async def test_a_trace_runs_from_the_publisher_through_a_handler_into_what_that_publishes(app: App, told: Told) -> None:
+    @app.consumer("orders")
+    async def ship(number: int, message: Message) -> None:
+        await message.publish("invoices", message.key, number)
+
+    @app.consumer("invoices")
+    async def send(number: int) -> None: ...
+
+    async with running(app):
+        with told.tracers.get_tracer("shop").start_as_current_span("checkout"):
+            await app.publish("orders", "a", 1)
+        await app.idle()
+
+    checkout, published, shipped, invoiced, sent = (
+        told.span(name)
+        for name in ("checkout", "publish orders", "process orders", "publish invoices", "process invoices")
+    )
+    assert is_child(published, checkout)
+    assert is_child(shipped, published)
+    assert is_child(invoiced, shipped)
+    assert is_child(sent, invoiced)
+    assert linked(shipped) == [id_of(published)]
+    assert linked(told.span("lease orders")) == [id_of(published)]
+    assert linked(told.span("lease invoices")) == [id_of(invoiced)]
+
+
+@pytest.mark.asyncio
+async def test_spans_are_named_and_described_after_the_conventions(app: App, told: Told) -> None:
+    @app.consumer("orders")
+    async def ship(number: int) -> None: ...
+
+    await publish_and_work_off(app, ("de.7", 1))
+
+    common = {"messaging.system": "headrace", "messaging.destination.name": "orders"}
+    consumer = {**common, "messaging.consumer.group.name": "ship"}
+    wanted = {
+        "publish orders": (
+            SpanKind.PRODUCER,
+            common
+            | {
+                "messaging.operation.name": "publish",
+                "messaging.operation.type": "send",
+                "messaging.message.id": "orders:1",
+            },
+        ),
+        "lease orders": (
+            SpanKind.CLIENT,
+            consumer
+            | {
+                "messaging.operation.name": "lease",
+                "messaging.operation.type": "receive",
+                "messaging.batch.message_count": 1,
+            },
+        ),
+        "process orders": (
+            SpanKind.CONSUMER,
+            consumer
+            | {
+                "messaging.operation.name": "process",
+                "messaging.operation.type": "process",
+                "messaging.message.id": "orders:1",
+                "messaging.headrace.message.key": "de.7",
+                "messaging.headrace.message.attempt": 1,
+            },
+        ),
+        "settle orders": (
+            SpanKind.CLIENT,
+            consumer
+            | {
+                "messaging.operation.name": "settle",
+                "messaging.operation.type": "settle",
+                "messaging.batch.message_count": 1,
+                "messaging.headrace.settle.acked": 1,
+                "messaging.headrace.settle.failed": 0,
+                "messaging.headrace.settle.released": 0,
+            },
+        ),
+    }
+    assert {span.name: (span.kind, dict(span.attributes or {})) for span in told.spans()} == wanted
+    assert all(span.status.status_code is StatusCode.UNSET for span in told.spans())
+
+
+@pytest.mark.asyncio
+async def test_a_message_carries_its_trace_beside_its_own_headers(app: App, told: Told) -> None:
+    async with app:
+        await app.publish("orders", "a", 1, headers={"shop": "de"})
+        await app.publish("orders", "b", 2)
+        rows = await app.database.fetch("select headers from headrace_streams.orders order by seq")
+    first, second = (json.loads(row[0]) for row in rows)
+    assert first["shop"] == "de"
+    assert set(first) - {"shop"} == set(second) == {"traceparent"}
+    assert [int(headers["traceparent"].split("-")[2], 16) for headers in (first, second)] == [
+        id_of(span) for span in told.spans("publish orders")
+    ]
+
+
+@pytest.mark.asyncio
+async def test_many_messages_published_at_once_carry_the_trace_of_that_call(app: App, told: Told) -> None:
+    @app.consumer("orders")
+    async def ship(number: int) -> None: ...
+
+    await work_off(app, *numbered("abc"))
+    published = told.span("publish orders")
+    assert published.attributes is not None
+    assert published.attributes["messaging.batch.message_count"] == 3
+    assert [is_child(span, published) for span in told.spans("process orders")] == [True] * 3
+    assert all(linked(span) == [id_of(published)] for span in told.spans("lease orders"))
+
+
+@pytest.mark.asyncio
+async def test_a_trace_that_the_user_put_into_the_headers_is_left_as_it_is(app: App, told: Told) -> None:
+    theirs = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "shop": "de"}
+
+    @app.consumer("orders")
+    async def ship(number: int, message: Message) -> None:
+        assert message.headers == theirs
+
+    async with running(app):
+        await app.publish("orders", "a", 1, headers=theirs)
+        await app.idle()
+    assert linked(told.span("publish orders")) == [0xB7AD6B7169203331]
+    shipped = told.span("process orders")
+    assert shipped.parent is not None
+    assert (trace_of(shipped), shipped.parent.span_id) == (0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "headers", ['{"traceparent": 7}', '{"traceparent": "nonsense"}', '{"x": {"traceparent": "y"}}']
+)
+async def test_headers_that_carry_no_trace_begin_one(app: App, told: Told, headers: str) -> None:
+    @app.consumer("orders")
+    async def ship(number: int) -> None: ...
+
+    async with running(app):
+        await app.database.fetchval("select headrace.publish('orders', 'a', '1', $1::json)", headers)
+        await app.idle()
+    shipped = told.span("process orders")
+    assert (shipped.parent, shipped.status.status_code) == (None, StatusCode.UNSET)
+
+
+@pytest.mark.asyncio
+async def test_what_handlers_do_belongs_to_no_trace_that_was_current_when_the_app_was_started(
+    app: App, told: Told
+) -> None:
+    @app.consumer("orders")
+    async def ship(number: int) -> None: ...
+
+    async with app:
+        await app.database.fetchval("select headrace.publish('orders', 'a', '1', null)")
+    with told.tracers.get_tracer("shop").start_as_current_span("main"):
+        async with running(app):
+            await app.idle()
+    main = told.span("main")
+    assert all(trace_of(span) != trace_of(main) for span in told.spans() if span is not main)
+
+
+# --- errors
+
+
+@pytest.mark.asyncio
+async def test_a_handler_that_raises_is_told_with_its_error(app: App, told: Told) -> None:
+    @app.consumer("orders", backoff=0, max_deliver=2)
+    async def ship(number: int) -> None:
+        raise ZeroDivisionError("no")
+
+    await publish_and_work_off(app, ("a", 1))
+    first, second = told.spans("process orders")
+    for attempt, span in enumerate((first, second), 1):
+        assert span.attributes is not None
+        assert span.attributes["messaging.headrace.message.attempt"] == attempt
+        assert span.attributes["error.type"] == "ZeroDivisionError"
+        assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "no")
+        assert [event.name for event in span.events] == ["exception"]
+    failed = [(span.attributes or {})["messaging.headrace.settle.failed"] for span in told.spans("settle orders")]
+    assert sorted(failed)[-2:] == [1, 1]
+    assert sum(failed) == 2
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("how", ["raised", "returned"])
+async def test_an_outcome_that_was_asked_for_is_told_without_a_traceback(app: App, told: Told, how: str) -> None:
+    @app.consumer("orders", backoff=0)
+    async def ship(number: int, message: Message) -> Any:
+        outcome = Retry("later", after=0) if message.attempt == 1 else Reject("never")
+        if how == "raised":
+            raise outcome
+        return outcome
+
+    await publish_and_work_off(app, ("a", 1))
+    errors = [((span.attributes or {})["error.type"], span.status.description) for span in told.spans("process orders")]
+    assert errors == [("headrace.model.outcomes.Retry", "later"), ("headrace.model.outcomes.Reject", "never")]
+    assert not any(span.events for span in told.spans("process orders"))
+
+
+@pytest.mark.asyncio
+async def test_a_handler_that_was_stopped_is_told_with_that(app: App, told: Told) -> None:
+    @app.consumer("orders", timeout=0.05, max_deliver=1)
+    async def ship(number: int) -> None:
+        await anyio.sleep_forever()
+
+    await publish_and_work_off(app, ("a", 1))
+    assert "CancelledError" in str((told.span("process orders").attributes or {})["error.type"])
+
+
+@pytest.mark.asyncio
+async def test_an_exception_that_cannot_say_what_it_is_does_no_harm(app: App, told: Told) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    @app.consumer("orders", max_deliver=1)
+    async def ship(number: int) -> None:
+        raise Mute
+
+    await publish_and_work_off(app, ("a", 1))
+    assert "Mute" in str((told.span("process orders").attributes or {})["error.type"])
+
+
+@pytest.mark.asyncio
+async def test_a_publish_that_failed_is_told_with_its_error(app: App, told: Told) -> None:
+    async with app:
+        with pytest.raises(UnknownStream):
+            await app.publish("nowhere", "a", 1)
+    span = told.span("publish nowhere")
+    assert span.status.status_code is StatusCode.ERROR
+    assert (span.attributes or {})["error.type"] == "headrace.model.errors.UnknownStream"
+
+
+# --- where handlers run
+
+
+@pytest.mark.asyncio
+async def test_a_handler_has_its_span_and_the_messages_baggage_as_current(app: App, told: Told) -> None:
+    seen: list[tuple[int, object]] = []
+
+    @app.consumer("orders")
+    async def on_the_loop(number: int) -> None:
+        seen.append((trace.get_current_span().get_span_context().span_id, baggage.get_baggage("shop")))
+
+    @app.consumer("orders")
+    def in_a_thread(number: int) -> None:
+        seen.append((trace.get_current_span().get_span_context().span_id, baggage.get_baggage("shop")))
+
+    async with running(app):
+        token = attach(baggage.set_baggage("shop", "de"))
+        await app.publish("orders", "a", 1)
+        detach(token)
+        await app.idle()
+    assert {span_id for span_id, _ in seen} == {id_of(span) for span in told.spans("process orders")}
+    assert {shop for _, shop in seen} == {"de"}
+
+
+@pytest.mark.asyncio
+async def test_a_redelivered_message_is_another_span_of_the_same_trace(app: App, told: Told) -> None:
+    @app.consumer("orders")
+    async def ship(number: int) -> None: ...
+
+    async with running(app):
+        await app.publish("orders", "a", 1)
+        await app.idle()
+        await seek(app, "ship")
+        await app.idle()
+    published = told.span("publish orders")
+    assert [is_child(span, published) for span in told.spans("process orders")] == [True, True]
+
+
+@pytest.mark.asyncio
+async def test_a_trace_that_is_not_sampled_stays_so_on_its_whole_way(dsn: str) -> None:
+    told = Told(sampler=ParentBased(ALWAYS_OFF))
+    app = App(dsn, streams=["orders"], telemetry=told.telemetry)
+    sampled: list[bool] = []
+
+    @app.consumer("orders")
+    async def ship(number: int, message: Message) -> None:
+        sampled.append(bool(int(message.headers["traceparent"][-2:], 16) & 1))
+
+    await publish_and_work_off(app, ("a", 1))
+    assert (sampled, told.spans()) == ([False], [])
