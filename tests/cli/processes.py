@@ -21,11 +21,14 @@ PATIENCE = 30.0
 class Running:
     """A command that runs. Its standard output and error are read as one, line by line."""
 
-    def __init__(self, arguments: tuple[str, ...], directory: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, arguments: tuple[str, ...], directory: Path, environment: dict[str, str], *,
+        module: str | None = "headrace.cli.main",
+    ) -> None:  # fmt: skip
         self.lines: list[str] = []
         self._queue: queue.Queue[str | None] = queue.Queue()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.cli.main", *arguments],
+            [sys.executable, "-m", *([module] if module else []), *arguments],
             cwd=directory, env=environment, text=True, bufsize=1,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
