@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.flow.demand import BATCH, DEAF, LONGEST, SHORTEST, SPAN, Demand, Poll
+from headrace.flow.demand import BATCH, DEAF, LONGEST, SHORTEST, SPAN, Demand, Poll, until_token
 
 
 def at_rate(demand: Demand, rate: int, *, seconds: int = 2, actors: int = 1, since: float = 0.0, done: int = 0) -> int:
@@ -100,3 +100,13 @@ def test_the_poll_never_sleeps_past_what_falls_due_nor_spins(due_in: float, befo
     rest = poll.rest(due_in, deaf=deaf)
     assert 0.001 <= rest <= LONGEST
     assert rest <= max(due_in, 0.001)
+
+
+@given(due_in=st.floats(0, 100), rate=st.floats(0.01, 1e6), burst=st.none() | st.integers(1, 10_000))
+def test_a_rate_limit_is_waited_for_until_there_is_a_message_at_least_and_the_bucket_never_runs_over(
+    due_in: float, rate: float, burst: int | None
+) -> None:
+    rest = until_token(due_in, rate, burst)
+    assert 0.001 <= rest <= LONGEST
+    assert rest >= min(due_in, LONGEST)
+    assert rest <= max(due_in, 0.001, (rate if burst is None else burst) / rate / 4)

@@ -132,13 +132,16 @@ class Fetcher:
         if batch.lease_id is not None:
             self._poll.found()
             await self._dispatch(batch, batch.lease_id)
-        self._note_end(batch)
+        quiet = batch.lease_id is None and not batch.more
+        self._note_end(quiet=quiet, dry=quiet and batch.due_in is None)
         return batch
 
     async def _probe(self, guard: Guard, weather: Weather) -> Batch | None:
         """The breaker is open: wait out its pause, lease one message, and see what becomes of that."""
         while (left := guard.left) > 0 and not self._stopping:
             self._news = anyio.Event()
+            self._begun += 1
+            self._note_end(quiet=True, dry=False)
             with anyio.move_on_after(left):
                 await self._news.wait()
         if self._stopping:
@@ -254,10 +257,10 @@ class Fetcher:
         with anyio.move_on_after(self._poll.rest(batch.due_in, deaf=self.deaf)):
             await self._news.wait()
 
-    def _note_end(self, batch: Batch) -> None:
-        quiet = batch.lease_id is None and not batch.more
+    def _note_end(self, *, quiet: bool, dry: bool) -> None:
+        """A lease call has ended, or was left out because the breaker is open."""
         self._quiet_since = self._begun if quiet else 0
-        self._dry_since = self._begun if quiet and batch.due_in is None else 0
+        self._dry_since = self._begun if dry else 0
         self._ended.set()
         self._ended = anyio.Event()
 

@@ -1,0 +1,128 @@
+"""Concurrency that scales itself, in a running app."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio.lowlevel
+import pytest
+
+from headrace import App
+from headrace.runtime import memory
+from tests.runtime.running import Gate, Seen, numbered, running
+
+
+@pytest.fixture
+def app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> App:
+    """An app that takes its samples often."""
+    monkeypatch.setattr("headrace.runtime.scaler.INTERVAL", 0.005)
+    return App(dsn)
+
+
+@pytest.mark.asyncio
+async def test_the_decisions_and_their_reasons_are_seen(app: App) -> None:
+    gate = Gate()
+
+    @app.consumer("orders", concurrency=(2, 12))
+    async def ship() -> None:
+        await gate.wait()
+
+    async with running(app):
+        await app.publish_many("orders", numbered(f"k{number}" for number in range(60)))
+        await gate.until(12)
+        seen = app.statistics()["consumers"]["orders:ship"]
+        assert seen["target"] == 12
+        assert seen["reason"] == seen["decisions"][-1]["reason"] == "none has finished yet, and messages wait"
+        assert [decision["actors"] for decision in seen["decisions"]] == [2, 4, 8, 12]
+        assert all(decision["ago"] >= 0 for decision in seen["decisions"])
+        gate.open()
+        await app.idle()
+
+
+@pytest.mark.asyncio
+async def test_transactional_handlers_are_no_more_than_there_are_connections_for_them(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.runtime.scaler.INTERVAL", 0.005)
+    app, gate = App(dsn, max_connections=6), Gate()
+
+    @app.consumer("orders", concurrency=(1, 64), transactional=True)
+    async def ship() -> None:
+        await gate.wait()
+
+    async with running(app):
+        await app.publish_many("orders", numbered(f"k{number}" for number in range(200)))
+        await gate.until(app.database.holds)
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+        assert app.statistics()["consumers"]["orders:ship"]["target"] == app.database.holds < 6
+        gate.open()
+        await app.idle()
+    assert gate.most == 4
+
+
+@pytest.mark.asyncio
+async def test_batches_scale_too(app: App) -> None:
+    gate = Gate()
+
+    @app.consumer("orders", concurrency=(1, 5), batch=4)
+    async def ship(numbers: list[int]) -> None:
+        await gate.wait()
+
+    async with running(app):
+        await app.publish_many("orders", numbered(f"k{number}" for number in range(100)))
+        await gate.until(5)
+        gate.open()
+        await app.idle()
+    assert gate.most == 5
+
+
+@pytest.mark.asyncio
+async def test_a_fixed_concurrency_has_no_governor_at_work(app: App) -> None:
+    seen = Seen()
+
+    @app.consumer("orders", concurrency=3)
+    async def ship(number: int) -> None:
+        seen.note(number)
+
+    async with running(app):
+        await app.publish_many("orders", numbered("abc"))
+        await seen.until(3)
+        statistics = app.statistics()["consumers"]["orders:ship"]
+        assert (statistics["target"], statistics["reason"], len(statistics["decisions"])) == (3, "fixed", 1)
+
+
+def files(root: Path, **contents: str) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    for name, text in contents.items():
+        (root / name.replace("__", ".")).write_text(text)
+    return root
+
+
+MEGABYTE = 1 << 20
+
+
+def test_memory_in_use_is_told_by_the_tightest_cgroup(tmp_path: Path) -> None:
+    process = files(tmp_path / "self", cgroup="0::/pod/box\n")
+    files(tmp_path / "fs" / "pod", memory__max=f"{100 * MEGABYTE}", memory__current=f"{50 * MEGABYTE}",
+          memory__stat="anon 1\ninactive_file 0\n")  # fmt: skip
+    files(tmp_path / "fs" / "pod" / "box", memory__max=f"{40 * MEGABYTE}", memory__current=f"{36 * MEGABYTE}",
+          memory__stat=f"anon 1\ninactive_file {6 * MEGABYTE}\n")  # fmt: skip
+    assert memory.share_in_use(tmp_path / "fs", process) == 0.75
+
+
+def test_memory_in_use_is_told_by_a_cgroup_of_the_first_version_as_a_container_sees_it(tmp_path: Path) -> None:
+    process = files(tmp_path / "self", cgroup="5:memory:/docker/5f\n0::/\n")
+    files(tmp_path / "fs" / "memory", memory__limit_in_bytes=f"{10 * MEGABYTE}", memory__usage_in_bytes=f"{9 * MEGABYTE}",
+          memory__stat="total_inactive_file 0\n")  # fmt: skip
+    assert memory.share_in_use(tmp_path / "fs", process) == 0.9
+
+
+def test_without_a_limit_the_memory_is_that_of_the_machine(tmp_path: Path) -> None:
+    process = files(tmp_path / "self", cgroup="0::/box\n", statm="1000 0 0 0 0 0 0")
+    files(tmp_path / "fs" / "box", memory__max="max", memory__current="1", memory__stat="")
+    assert memory.share_in_use(tmp_path / "fs", process) == 0.0
+
+
+def test_where_it_cannot_be_told_no_memory_is_guessed(tmp_path: Path) -> None:
+    assert memory.share_in_use(tmp_path / "fs", tmp_path / "self") is None
