@@ -34,6 +34,9 @@ class LanesMachine(RuleBasedStateMachine):
         super().__init__()
         self.lows = 0
         self.lanes: Lanes[Item] = Lanes(self.note_low)
+        self.lanes.on_more = self.note_more
+        self.lanes.on_ready = self.note_ready
+        self.more = self.woken = 0
         self.seq = 0
         self.call_out = False
         self.waiting: dict[str, deque[Item]] = defaultdict(deque)
@@ -44,6 +47,12 @@ class LanesMachine(RuleBasedStateMachine):
 
     def note_low(self) -> None:
         self.lows += 1
+
+    def note_more(self) -> None:
+        self.more += 1
+
+    def note_ready(self) -> None:
+        self.woken += 1
 
     @initialize(low=st.integers(0, 4))
     def set_low_water(self, low: int) -> None:
@@ -62,8 +71,9 @@ class LanesMachine(RuleBasedStateMachine):
     def a_lease_call_brings(self, keys: list[str]) -> None:
         items = [Item(key, self.seq + place) for place, key in enumerate(keys, 1)]
         self.seq += len(items)
-        shut = self.closed | self.barred
+        shut, more = self.closed | self.barred, self.more
         refused = self.lanes.add(items)
+        assert self.more == more + 1
         assert refused == [item for item in items if item.lane in shut]
         for item in items:
             if item.lane in shut:
@@ -97,6 +107,27 @@ class LanesMachine(RuleBasedStateMachine):
         assert actor.at == waiting.popleft()
         self.leaves(actor.at)
         self.check_low(before, lows)
+
+    @precondition(lambda self: self.actors)
+    @rule(data=st.data(), limit=st.integers(0, 4))
+    def an_actor_takes_a_run(self, data: st.DataObject, limit: int) -> None:
+        actor = data.draw(st.sampled_from(self.actors))
+        waiting, before, lows = self.waiting[actor.lane.key], self.lanes.waiting, self.lows
+        run = self.lanes.take_run(actor.lane, limit)
+        assert run == [waiting.popleft() for _ in range(min(limit, len(waiting)))]
+        for actor.at in run:
+            self.leaves(actor.at)
+        self.check_low(before, lows)
+
+    @precondition(lambda self: self.actors)
+    @rule(data=st.data())
+    def an_actor_puts_its_lane_down(self, data: st.DataObject) -> None:
+        actor = data.draw(st.sampled_from(self.actors))
+        more, woken = self.more, self.woken
+        self.lanes.put_down(actor.lane)
+        self.actors.remove(actor)
+        if self.waiting[actor.lane.key]:
+            assert (self.more, self.woken) == (more + 1, woken + 1), "a lane is ready again, and nobody was told"
 
     @precondition(lambda self: any(actor.at for actor in self.actors))
     @rule(data=st.data())

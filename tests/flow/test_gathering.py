@@ -1,0 +1,145 @@
+"""Gathering: a batch fills in the order of each key, from what is ready, and nobody else has its lanes meanwhile."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headrace.flow.gathering import Gathering
+from headrace.flow.lanes import Lanes
+
+KEYS = ("a", "b", "c", "d")
+
+
+class Item(NamedTuple):
+    lane: str
+    seq: int
+
+
+class GatheringMachine(RuleBasedStateMachine):
+    """Messages come, batches are begun, wait to fill, and are done, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lanes: Lanes[Item] = Lanes()
+        self.lanes.on_more = self.fill
+        self.filling: list[Gathering[Item]] = []
+        self.at_work: list[Gathering[Item]] = []
+        self.seq = 0
+        self.done: dict[str, list[int]] = defaultdict(list)
+
+    @initialize(limit=st.integers(1, 5), one_key=st.booleans(), patient=st.booleans())
+    def set_up(self, limit: int, one_key: bool, patient: bool) -> None:
+        self.limit, self.one_key, self.patient = limit, one_key, patient
+
+    def fill(self) -> None:
+        for batch in list(self.filling):
+            batch.fill()
+            if batch.over:
+                self.begin(batch)
+
+    def begin(self, batch: Gathering[Item]) -> None:
+        if batch in self.filling:
+            self.filling.remove(batch)
+        self.at_work.append(batch)
+
+    @rule(keys=st.lists(st.sampled_from(KEYS), max_size=8))
+    def messages_come(self, keys: list[str]) -> None:
+        items = [Item(key, self.seq + place) for place, key in enumerate(keys, 1)]
+        self.seq += len(items)
+        self.lanes.begin_call()
+        assert self.lanes.add(items) == []
+
+    @rule()
+    def an_actor_begins_a_batch(self) -> None:
+        lane = self.lanes.take()
+        if lane is None:
+            return
+        batch = Gathering(self.lanes, lane, self.limit, one_key=self.one_key)
+        assert batch.messages
+        if self.patient and not batch.over:
+            self.filling.append(batch)
+        else:
+            self.at_work.append(batch)
+
+    @precondition(lambda self: self.filling)
+    @rule(data=st.data())
+    def the_wait_is_over(self, data: st.DataObject) -> None:
+        self.begin(data.draw(st.sampled_from(self.filling)))
+
+    @precondition(lambda self: self.at_work)
+    @rule(data=st.data())
+    def a_batch_is_done(self, data: st.DataObject) -> None:
+        batch = data.draw(st.sampled_from(self.at_work))
+        self.at_work.remove(batch)
+        for item in batch.messages:
+            self.done[item.lane].append(item.seq)
+        batch.put_down()
+
+    @invariant()
+    def batches_keep_within_their_limit(self) -> None:
+        for batch in self.filling + self.at_work:
+            assert 1 <= len(batch.messages) <= self.limit
+            assert not self.one_key or len({item.lane for item in batch.messages}) == 1
+
+    @invariant()
+    def no_key_is_in_two_batches(self) -> None:
+        keys = [key for batch in self.filling + self.at_work for key in {item.lane for item in batch.messages}]
+        assert len(keys) == len(set(keys))
+
+    @invariant()
+    def only_one_fills_and_it_has_all_there_is(self) -> None:
+        if self.filling and not self.one_key:
+            assert len(self.filling) == 1
+            assert self.lanes.ready == 0
+
+    @invariant()
+    def keys_are_handled_in_order(self) -> None:
+        for seqs in self.done.values():
+            assert seqs == sorted(seqs)
+
+    def teardown(self) -> None:
+        """Whatever happened before, everything is handled in the end, once."""
+        while self.at_work or self.filling or self.lanes.ready:
+            self.an_actor_begins_a_batch()
+            for batch in self.filling[:]:
+                self.begin(batch)
+            for batch in self.at_work[:]:
+                self.at_work.remove(batch)
+                for item in batch.messages:
+                    self.done[item.lane].append(item.seq)
+                batch.put_down()
+        self.keys_are_handled_in_order()
+        assert sorted(seq for seqs in self.done.values() for seq in seqs) == list(range(1, self.seq + 1))
+        assert self.lanes.empty
+
+
+TestGathering = GatheringMachine.TestCase
+
+
+def test_a_batch_takes_what_comes_for_the_keys_that_it_holds_before_other_keys() -> None:
+    lanes: Lanes[Item] = Lanes()
+    lanes.add([Item("a", 1)])
+    lane = lanes.take()
+    assert lane is not None
+    batch = Gathering(lanes, lane, 3, one_key=False)
+    lanes.add([Item("b", 2), Item("a", 3), Item("a", 4), Item("a", 5)])
+    batch.fill()
+    assert [item.seq for item in batch.messages] == [1, 3, 4]
+    assert (lanes.ready, lanes.waiting) == (1, 2)
+
+
+def test_when_all_is_cleared_no_batch_waits_any_longer() -> None:
+    lanes: Lanes[Item] = Lanes()
+    lanes.add([Item("a", 1)])
+    lane = lanes.take()
+    assert lane is not None
+    batch = Gathering(lanes, lane, 3, one_key=False)
+    told = []
+    lanes.on_more = lambda: told.append(batch.over)
+    lanes.clear()
+    assert told == [True]
+    assert batch.messages == [Item("a", 1)]

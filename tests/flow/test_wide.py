@@ -1,0 +1,128 @@
+"""Wide lanes: of a key only so many messages are handled at a time, nobody idles while one could be, and none is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headrace.flow.wide import WideLane, WideLanes
+
+KEYS = ("a", "b", "c")
+
+
+class Item(NamedTuple):
+    lane: str
+    seq: int
+
+
+class WideLanesMachine(RuleBasedStateMachine):
+    """Messages come, actors take lanes and go on in them, and some give theirs back, in any order."""
+
+    lanes: WideLanes[Item]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lows = self.woken = self.seq = 0
+        self.waiting: Counter[str] = Counter()
+        self.actors: list[WideLane[Item]] = []
+        self.seen: Counter[int] = Counter()
+
+    @initialize(width=st.integers(1, 3), low=st.integers(0, 3))
+    def set_up(self, width: int, low: int) -> None:
+        self.width = width
+        self.lanes = WideLanes(width)
+        self.lanes.low_water = low
+        self.lanes.on_low = self.note_low
+        self.lanes.on_ready = self.note_ready
+
+    def note_low(self) -> None:
+        self.lows += 1
+
+    def note_ready(self) -> None:
+        self.woken += 1
+
+    @rule(keys=st.lists(st.sampled_from(KEYS), max_size=8))
+    def messages_come(self, keys: list[str]) -> None:
+        items = [Item(key, self.seq + place) for place, key in enumerate(keys, 1)]
+        self.seq += len(items)
+        self.lanes.begin_call()
+        assert self.lanes.add(items) == []
+        self.waiting.update(keys)
+
+    @rule()
+    def an_actor_takes_a_lane(self) -> None:
+        woken = self.woken
+        lane = self.lanes.take()
+        if lane is None:
+            assert not self.free
+            return
+        assert lane.key in self.free
+        self.actors.append(lane)
+        assert self.woken == woken + bool(self.free), "there is work for another, and nobody was told"
+
+    @precondition(lambda self: self.actors)
+    @rule(data=st.data())
+    def an_actor_goes_on(self, data: st.DataObject) -> None:
+        lane = data.draw(st.sampled_from(self.actors))
+        before, lows = self.lanes.waiting, self.lows
+        item = self.lanes.next(lane)
+        if item is None:
+            assert not self.waiting[str(lane.key)]
+            self.actors.remove(lane)
+            return
+        assert item.lane == lane.key
+        self.leaves(item)
+        if before > self.lanes.low_water >= self.lanes.waiting:
+            assert self.lows > lows
+
+    @rule(key=st.sampled_from(KEYS))
+    def a_message_fails_alone(self, key: str) -> None:
+        assert self.lanes.close(key) == []
+        self.lanes.give_back(key)
+        self.lanes.confirm([key])
+
+    @rule()
+    def all_is_cleared(self) -> None:
+        for item in self.lanes.clear():
+            self.leaves(item)
+        assert not +self.waiting
+        assert self.lanes.take() is None
+
+    @property
+    def free(self) -> set[str]:
+        """Keys of which one more message could be handled."""
+        at_work = Counter(lane.key for lane in self.actors)
+        return {key for key, count in self.waiting.items() if count and at_work[key] < self.width}
+
+    def leaves(self, item: Item) -> None:
+        self.waiting[item.lane] -= 1
+        self.seen[item.seq] += 1
+        assert self.seen[item.seq] == 1
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        assert max(Counter(lane.key for lane in self.actors).values(), default=0) <= self.width
+        if hasattr(self, "lanes"):
+            assert self.lanes.ready == len(self.free)
+            assert self.lanes.waiting == self.waiting.total()
+            assert self.lanes.empty == (not self.actors and not self.lanes.waiting)
+            lanes = {lane.key for lane in self.actors} | {key for key, count in self.waiting.items() if count}
+            assert self.lanes.statistics() == {
+                "lanes": len(lanes), "ready": len(self.free), "waiting": self.waiting.total(), "closed": 0,
+            }  # fmt: skip
+
+    def teardown(self) -> None:
+        """Whatever happened before, everything that waits comes out in the end, once."""
+        while self.actors or self.free:
+            self.an_actor_takes_a_lane()
+            for lane in self.actors[:]:
+                while (item := self.lanes.next(lane)) is not None:
+                    self.leaves(item)
+                self.actors.remove(lane)
+        assert self.seen.total() == self.seq
+
+
+TestWideLanes = WideLanesMachine.TestCase

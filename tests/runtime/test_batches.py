@@ -1,0 +1,551 @@
+"""Batch handlers: how batches fill, what becomes of each message, and that the order of keys holds."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from headrace import App, Batch, ConfigurationError, LeaseLost, Reject, Retry
+from tests.runtime.running import (
+    Gate,
+    Seen,
+    consumer,
+    dead_letters,
+    eventually,
+    make_due,
+    numbered,
+    parked,
+    running,
+    seek,
+)
+
+
+class Order(msgspec.Struct):
+    number: int
+
+
+def orders(keys: str) -> list[tuple[str, Any]]:
+    return [(key, {"number": number}) for key, number in numbered(keys)]
+
+
+@pytest.fixture
+def app(dsn: str) -> App:
+    return App(dsn, streams=["orders"])
+
+
+# --- how they fill
+
+
+@pytest.mark.asyncio
+async def test_a_batch_takes_what_waits_of_all_keys_up_to_its_size(app: App) -> None:
+    sizes: list[int] = []
+    found: list[int] = []
+
+    @app.consumer("orders", batch=8, concurrency=1)
+    async def ship(batch: list[Order]) -> None:
+        sizes.append(len(batch))
+        found.extend(order.number for order in batch)
+
+    async with app:
+        await app.publish_many("orders", orders("abcd" * 5))
+        async with running(app):
+            await app.idle()
+            info = await consumer(app, "ship")
+    assert max(sizes) == 8
+    assert sorted(found) == list(range(1, 21))
+    assert (info.parked, info.in_flight) == (0, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_batch_that_is_not_full_waits_for_more_and_runs_as_soon_as_it_is(app: App) -> None:
+    seen = Seen()
+
+    @app.consumer("orders", batch=3, batch_timeout="60s", concurrency=4)
+    async def ship(batch: list[int]) -> None:
+        seen.note(sorted(batch))
+
+    async with running(app):
+        for key, number in numbered("aba"):
+            assert seen.notes == []
+            await app.publish("orders", key, number)
+        assert await seen.until(1) == [[1, 2, 3]]
+
+
+@pytest.mark.asyncio
+async def test_a_batch_that_does_not_fill_runs_when_its_time_is_up(app: App) -> None:
+    seen = Seen()
+
+    @app.consumer("orders", batch=100, batch_timeout=0.1)
+    async def ship(batch: list[int]) -> None:
+        seen.note(batch)
+
+    async with running(app):
+        await app.publish("orders", "a", 1)
+        assert await seen.until(1) == [[1]]
+
+
+@pytest.mark.asyncio
+async def test_draining_ends_the_wait_and_runs_what_there_is(app: App) -> None:
+    found: list[list[int]] = []
+
+    @app.consumer("orders", batch=100, batch_timeout="60s", concurrency=2)
+    async def ship(batch: list[int]) -> None:
+        found.append(batch)
+
+    async with running(app, within=30):
+        await app.publish_many("orders", numbered("ab"))
+        await eventually(lambda: filling(app))
+    assert [sorted(batch) for batch in found] == [[1, 2]]
+    async with app:
+        info = await consumer(app, "ship")
+    assert (info.lag, info.in_flight) == (0, 0)
+
+
+async def filling(app: App) -> bool:
+    return bool(app.statistics()["consumers"]["orders:ship"]["busy"])
+
+
+@pytest.mark.asyncio
+async def test_one_batch_fills_at_a_time_and_another_begins_with_what_is_left(app: App) -> None:
+    gate, seen = Gate(), Seen()
+
+    @app.consumer("orders", batch=4, batch_timeout="60s", concurrency=3)
+    async def ship(batch: list[int]) -> None:
+        seen.note(len(batch))
+        await gate.wait()
+
+    async with running(app):
+        await app.publish_many("orders", numbered("abcdefghijkl"))
+        await gate.until(3)
+        gate.open()
+    assert seen.notes == [4, 4, 4]
+
+
+@pytest.mark.asyncio
+async def test_messages_of_a_key_that_is_in_a_batch_wait_for_its_end(app: App) -> None:
+    gate, seen = Gate(), Seen()
+
+    @app.consumer("orders", batch=2, concurrency=4)
+    async def ship(batch: Batch) -> None:
+        seen.note([message.data for message in batch])
+        if 1 in batch.payloads:
+            await gate.wait()
+
+    async with running(app):
+        await app.publish_many("orders", numbered("aa"))
+        await gate.until(1)
+        await app.publish_many("orders", [("a", 3), ("b", 4)])
+        assert await seen.until(2) == [[1, 2], [4]]
+        gate.open()
+        assert await seen.until(3) == [[1, 2], [4], [3]]
+
+
+@pytest.mark.asyncio
+async def test_a_handler_takes_the_payloads_the_batch_or_both(app: App) -> None:
+    seen = Seen()
+
+    @app.consumer("orders", batch=10, name="both")
+    async def both(batch: Batch, found: list[Order]) -> None:
+        seen.note((batch.stream, batch.consumer, [m.key for m in batch], [order.number for order in found], len(batch)))
+        assert batch.payloads == found
+        assert batch[0].data is found[0]
+
+    async with app:
+        await app.publish_many("orders", orders("ab"))
+        async with running(app):
+            await app.idle()
+    assert seen.notes == [("orders", "both", ["a", "b"], [1, 2], 2)]
+
+
+# --- outcomes
+
+
+@pytest.mark.asyncio
+async def test_a_list_that_the_handler_returns_says_what_becomes_of_each(app: App) -> None:
+    @app.consumer("orders", batch=4, concurrency=1, backoff="1h")
+    async def ship(batch: list[int]) -> list[Any]:
+        return [None, Retry("later", after="1h"), Reject("never"), None]
+
+    async with app:
+        await app.publish_many("orders", numbered("abcd"))
+        async with running(app):
+            await eventually(lambda: settled(app, "ship"))
+            (row,) = await parked(app)
+            (letter,) = await dead_letters(app, "ship")
+            info = await consumer(app, "ship")
+    assert (row["seq"], row["attempts"]) == (2, 1)
+    assert (letter.seq, letter.reason, letter.error) == (3, "rejected", "never")
+    assert (info.parked, info.in_flight) == (1, 0)
+
+
+async def settled(app: App, name: str) -> bool:
+    info = await consumer(app, name)
+    return info.in_flight == 0 and info.lag <= info.parked
+
+
+@pytest.mark.asyncio
+async def test_a_batch_can_be_told_what_becomes_of_one(app: App) -> None:
+    seen = Seen()
+
+    @app.consumer("orders", batch=4, concurrency=1)
+    async def ship(batch: Batch) -> None:
+        seen.note([(message.seq, message.attempt) for message in batch])
+        for message in batch:
+            if message.data == 2 and message.attempt == 1:
+                batch.retry(message, after=0)
+            if message.data == 3:
+                batch.reject(message, "no such order")
+
+    async with app:
+        await app.publish_many("orders", numbered("abcd"))
+        async with running(app):
+            await app.idle()
+            (letter,) = await dead_letters(app, "ship")
+    assert seen.notes == [[(1, 1), (2, 1), (3, 1), (4, 1)], [(2, 2)]]
+    assert (letter.seq, letter.error) == (3, "no such order")
+
+
+@pytest.mark.asyncio
+async def test_what_follows_a_failed_message_of_its_key_comes_again_whatever_was_said_of_it(app: App) -> None:
+    seen = Seen()
+
+    @app.consumer("orders", batch=10, concurrency=1)
+    async def ship(batch: Batch) -> list[Any] | None:
+        seen.note([(message.seq, message.attempt) for message in batch])
+        if len(seen.notes) > 1:
+            return None
+        return [None, Retry(after=0), None, Reject("said too early"), None]
+
+    async with app:
+        await app.publish_many("orders", numbered("aabaa"))
+        async with running(app):
+            await app.idle()
+            assert await dead_letters(app, "ship") == []
+    first, *others = seen.notes
+    assert first == [(1, 1), (2, 1), (4, 1), (5, 1), (3, 1)]
+    again = [pair for batch in others for pair in batch]
+    assert again == [(2, 2), (4, 1), (5, 1)]
+
+
+@pytest.mark.asyncio
+async def test_without_order_nothing_follows(app: App) -> None:
+    seen = Seen()
+
+    @app.consumer("orders", batch=10, concurrency=1, ordered=False)
+    async def ship(batch: Batch) -> list[Any]:
+        seen.note([message.seq for message in batch])
+        return [Retry(after=0) if message.attempt == 1 and message.seq == 1 else None for message in batch]
+
+    async with app:
+        await app.publish_many("orders", numbered("aaa"))
+        async with running(app):
+            await app.idle()
+    assert seen.notes == [[1, 2, 3], [1]]
+
+
+@pytest.mark.asyncio
+async def test_a_message_that_settles_itself_in_a_batch_has_its_outcome_at_once(app: App) -> None:
+    seen = Seen()
+
+    @app.consumer("orders", batch=10, concurrency=1)
+    async def ship(batch: Batch) -> None:
+        seen.note([(message.seq, message.attempt) for message in batch])
+        if len(seen.notes) > 1:
+            return
+        one = {message.seq: message for message in batch}
+        await one[1].ack()
+        await one[2].nack(0)
+        await one[4].reject("no such order")
+        await one[5].reject("too late: it went back behind message 2")
+        raise RuntimeError("counts only for what has no outcome yet")
+
+    async with app:
+        await app.publish_many("orders", numbered("abcdb"))
+        async with running(app):
+            await eventually(lambda: waits_only(app, 3))
+            await make_due(app)
+            await app.idle()
+            (letter,) = await dead_letters(app, "ship")
+    first, *others = seen.notes
+    assert first == [(1, 1), (2, 1), (5, 1), (3, 1), (4, 1)]
+    assert sorted(pair for batch in others for pair in batch) == [(2, 2), (3, 2), (5, 1)]
+    assert letter.seq == 4
+
+
+async def waits_only(app: App, seq: int) -> bool:
+    return [row["seq"] for row in await parked(app)] == [seq] and await settled(app, "ship")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("returned", "complaint"),
+    [
+        ([None], "a batch of 2 messages returned a list of 1"),
+        ([None, 7], "returned a list with a int"),
+        ([], "a batch of 2 messages returned a list of 0"),
+    ],
+)
+async def test_a_list_that_does_not_fit_fails_the_batch_and_says_why(
+    app: App, returned: list[Any], complaint: str
+) -> None:
+    @app.consumer("orders", batch=2, batch_timeout="60s", max_deliver=1)
+    async def ship() -> list[Any]:
+        return returned
+
+    async with running(app):
+        await app.publish_many("orders", numbered("ab"))
+        await app.idle()
+        letters = await dead_letters(app, "ship")
+    assert len(letters) == 2
+    assert all(complaint in (letter.error or "") for letter in letters)
+
+
+@pytest.mark.asyncio
+async def test_a_payload_that_does_not_fit_is_rejected_and_spoils_no_other_key(app: App) -> None:
+    found: list[int] = []
+
+    @app.consumer("orders", batch=10, concurrency=1)
+    async def ship(batch: list[Order]) -> None:
+        found.extend(order.number for order in batch)
+
+    async with app:
+        await app.publish_many(
+            "orders", [("a", {"number": 1}), ("a", "nonsense"), ("b", {"number": 3}), ("a", {"number": 4})]
+        )
+        async with running(app):
+            await app.idle()
+            (letter,) = await dead_letters(app, "ship")
+    assert (letter.seq, letter.reason) == (2, "invalid")
+    assert found == [1, 3, 4]
+
+
+# --- failing batches
+
+
+@pytest.mark.asyncio
+async def test_a_batch_that_raises_comes_again_as_a_whole_and_counts_for_each(app: App) -> None:
+    @app.consumer("orders", batch=10, concurrency=1, backoff="1h")
+    async def ship(batch: list[int]) -> None:
+        raise ValueError("none of them")
+
+    async with app:
+        await app.publish_many("orders", numbered("aab"))
+        async with running(app):
+            rows = await eventually(lambda: parked(app))
+    assert [(row["seq"], row["attempts"]) for row in rows] == [(1, 1), (2, 1), (3, 1)]
+    assert all(row["due_in"] > 600 for row in rows)
+
+
+@pytest.mark.asyncio
+async def test_bisecting_finds_what_fails_and_acks_the_others(app: App) -> None:
+    calls: list[list[int]] = []
+
+    @app.consumer("orders", batch=8, concurrency=1, on_batch_error="bisect")
+    async def ship(batch: list[int]) -> None:
+        calls.append(batch)
+        if 6 in batch:
+            raise Reject("six is not for us")
+
+    async with app:
+        await app.publish_many("orders", numbered("abcdefgh"))
+        async with running(app):
+            await app.idle()
+            (letter,) = await dead_letters(app, "ship")
+    assert calls == [[1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4], [5, 6, 7, 8], [5, 6], [5], [6], [7, 8]]
+    assert (letter.seq, letter.error) == (6, "six is not for us")
+
+
+@pytest.mark.asyncio
+async def test_what_follows_the_culprit_in_its_key_is_given_back_untouched(app: App) -> None:
+    calls: list[list[tuple[int, int]]] = []
+
+    @app.consumer("orders", batch=8, concurrency=1, on_batch_error="bisect")
+    async def ship(batch: Batch) -> None:
+        calls.append([(message.data, message.attempt) for message in batch])
+        if any(message.data == 2 and message.attempt == 1 for message in batch):
+            raise Retry(after=0)
+
+    async with app:
+        await app.publish_many("orders", numbered("aabaa"))
+        async with running(app):
+            await app.idle()
+    assert calls[:4] == [[(1, 1), (2, 1), (4, 1), (5, 1), (3, 1)], [(1, 1), (2, 1)], [(1, 1)], [(2, 1)]]
+    assert calls[4] == [(3, 1)]
+    assert [pair for call in calls[5:] for pair in call] == [(2, 2), (4, 1), (5, 1)]
+
+
+@pytest.mark.asyncio
+async def test_halves_are_decoded_anew(app: App) -> None:
+    calls: list[list[list[int]]] = []
+
+    @app.consumer("orders", batch=2, batch_timeout="60s", concurrency=1, on_batch_error="bisect")
+    async def ship(batch: list[list[int]]) -> None:
+        for numbers in batch:
+            numbers.append(0)
+        calls.append(batch)
+        if len(batch) > 1:
+            raise ValueError
+
+    async with running(app):
+        await app.publish_many("orders", [("a", [1]), ("b", [2])])
+        await app.idle()
+    assert calls == [[[1, 0], [2, 0]], [[1, 0]], [[2, 0]]]
+
+
+@pytest.mark.asyncio
+async def test_a_batch_whose_lease_is_lost_is_not_bisected_and_counts_no_attempt(app: App) -> None:
+    calls: list[list[int]] = []
+
+    @app.consumer("orders", batch=2, batch_timeout="60s", concurrency=1, on_batch_error="bisect")
+    async def ship(batch: Batch) -> None:
+        calls.append([message.attempt for message in batch])
+        if len(calls) == 1:
+            raise LeaseLost("as a transaction does")
+
+    async with running(app):
+        await app.publish_many("orders", numbered("ab"))
+        await app.idle()
+    assert calls == [[1, 1], [1, 1]]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("on_batch_error", ["retry", "bisect"])
+async def test_a_timeout_stops_one_call_of_the_handler(app: App, on_batch_error: Any) -> None:
+    calls: list[list[int]] = []
+
+    @app.consumer(
+        "orders",
+        batch=3,
+        batch_timeout="60s",
+        concurrency=1,
+        timeout="100ms",
+        max_deliver=1,
+        on_batch_error=on_batch_error,
+    )
+    async def ship(batch: list[int]) -> None:
+        calls.append(batch)
+        if 2 in batch:
+            await anyio.sleep_forever()
+
+    async with running(app):
+        await app.publish_many("orders", numbered("abc"))
+        await app.idle()
+        letters = await dead_letters(app, "ship")
+    assert all(letter.error == "The handler took longer than its timeout of 0.1 s." for letter in letters)
+    if on_batch_error == "retry":
+        assert (calls, len(letters)) == ([[1, 2, 3]], 3)
+    else:
+        assert calls == [[1, 2, 3], [1], [2, 3], [2], [3]]
+        assert [letter.seq for letter in letters] == [2]
+
+
+@pytest.mark.asyncio
+async def test_a_batch_that_is_stopped_at_the_end_of_the_drain_is_given_back(dsn: str) -> None:
+    app = App(dsn, shutdown_timeout=0.1)
+    seen = Seen()
+
+    @app.consumer("orders", batch=3, batch_timeout="60s")
+    async def ship(batch: list[int]) -> None:
+        seen.note(batch)
+        await anyio.sleep_forever()
+
+    async with app:
+        async with running(app):
+            await app.publish_many("orders", numbered("abc"))
+            await seen.until(1)
+        rows = await parked(app)
+        info = await consumer(app, "ship")
+    assert [(row["seq"], row["attempts"]) for row in rows] == [(1, 0), (2, 0), (3, 0)]
+    assert info.in_flight == 0
+
+
+@pytest.mark.asyncio
+async def test_of_a_lease_that_is_over_no_batch_is_started(app: App) -> None:
+    gate, seen = Gate(), Seen()
+
+    @app.consumer("orders", batch=1, concurrency=1)
+    async def ship(batch: Batch) -> None:
+        seen.note((batch[0].data, batch[0].attempt))
+        if len(seen.notes) == 1:
+            await gate.wait()
+            with pytest.raises(LeaseLost):
+                await batch[0].extend()
+
+    async with running(app):
+        await app.publish_many("orders", numbered("ab"))
+        await gate.until(1)
+        await seek(app, "ship")  # takes the leases away
+        gate.open()
+        await app.idle()
+    assert sorted(seen.notes) == [(1, 1), (1, 1), (2, 1)]
+
+
+# --- order
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("group_by_key", [False, True], ids=["batches", "key handlers"])
+@pytest.mark.parametrize("on_batch_error", ["retry", "bisect"])
+async def test_order_per_key_holds_through_failures_and_retries(
+    dsn: str, group_by_key: bool, on_batch_error: Any
+) -> None:
+    dice = random.Random(1)
+    keys = [f"k{dice.randrange(6)}" for _ in range(300)]
+    left: dict[str, list[int]] = defaultdict(list)
+    for number, key in enumerate(keys, 1):
+        left[key].append(number)
+    busy: set[str] = set()
+    errors: list[str] = []
+    apps = [App(dsn, streams=["orders"]) for _ in range(2)]
+    for app in apps:
+
+        @app.consumer(
+            "orders", name="ship", batch=7, batch_timeout=0.002, group_by_key=group_by_key, concurrency=4, backoff=0,
+            max_deliver=-1, on_batch_error=on_batch_error,
+        )  # fmt: skip
+        async def ship(batch: Batch) -> list[Any]:
+            mine = {message.key for message in batch}
+            if mine & busy:
+                errors.append(f"{mine & busy} are in another batch")
+            busy.update(mine)
+            await anyio.lowlevel.checkpoint()
+            busy.difference_update(mine)
+            if dice.random() < 0.2:
+                raise ValueError("once more")
+            outcomes: list[Any] = []
+            failed: set[str] = set()
+            for message in batch:
+                fails = dice.random() < 0.2
+                outcomes.append(Retry(after=0) if fails else None)
+                if fails:
+                    failed.add(message.key)
+                elif message.key not in failed and left[message.key].pop(0) != message.data:
+                    errors.append(f"message {message.seq} was out of order")
+            return outcomes
+
+    async with apps[0]:
+        await apps[0].publish_many("orders", numbered(keys))
+        async with running(apps[0]), running(apps[1]):
+            await apps[0].idle()
+        info = await consumer(apps[0], "ship")
+    assert errors == []
+    assert not any(left.values())
+    assert (info.parked, info.in_flight, info.dead_letters) == (0, 0, 0)
+
+
+# --- what can't be
+
+
+def test_settings_of_batches_without_a_batch_are_refused() -> None:
+    for settings in ({"batch_timeout": 1}, {"on_batch_error": "bisect"}):
+        with pytest.raises(ConfigurationError, match="goes with batch"):
+            App().consumer("orders", name="ship", **settings)(lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="from 1 to 10,000 messages"):
+        App().consumer("orders", batch=0, name="ship")(lambda: None)
+    with pytest.raises(ConfigurationError, match="never fills with max_ack_pending=10"):
+        App().consumer("orders", batch=11, max_ack_pending=10, name="ship")(lambda: None)
