@@ -8,6 +8,7 @@ from typing import NoReturn
 import pytest
 
 from headrace import App, Message, Reject, Telemetry, UnknownStream
+from headrace.flow.governor import Decision
 from headrace.runtime.survey import Survey
 from headrace.telemetry.metering import MOST_SAMPLES, RAREST, Rhythm
 from tests.runtime.running import Gate, eventually, numbered, parked, running, seek
@@ -143,6 +144,36 @@ async def test_what_is_in_work_shows_while_it_is(app: App, told: Told) -> None:
         gate.open()
         await app.idle()
         assert told.value("headrace.consumer.held") == 0
+
+
+@pytest.mark.asyncio
+async def test_the_governors_reason_shows_without_its_numbers(app: App, told: Told) -> None:
+    @app.consumer("orders", concurrency=7)
+    async def ship(number: int) -> None: ...
+
+    async with running(app):
+        assert told.value("headrace.consumer.concurrency.reason", reason="fixed") == 1
+        assert app._service is not None
+        app._service.pipelines[0].governor.decision = Decision(7, "at most 1,234.5 of 12 had something to do")
+        assert told.value("headrace.consumer.concurrency.reason", reason="at most N of N had something to do") == 1
+
+
+@pytest.mark.asyncio
+async def test_an_open_breaker_shows(app: App, told: Told) -> None:
+    @app.consumer("orders", breaker=1, backoff=3600)
+    async def ship(number: int) -> NoReturn:
+        raise ValueError("downstream is away")
+
+    @app.consumer("orders")
+    async def bill(number: int) -> None: ...
+
+    async def opened() -> bool:
+        return bool(told.value("headrace.consumer.breaker", name="ship"))
+
+    async with running(app):
+        assert told.value("headrace.consumer.breaker") == 0
+        await app.publish("orders", "a", 1)
+        await eventually(opened)
 
 
 @pytest.mark.asyncio

@@ -12,7 +12,8 @@ from opentelemetry.context import attach, detach
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import SpanKind, StatusCode
 
-from headrace import App, Message, Reject, Retry, UnknownStream
+from headrace import App, Batch, Message, Reject, Retry, UnknownStream
+from headrace.telemetry.carrier import MOST_LINKS
 from tests.runtime.running import numbered, running, seek, work_off
 from tests.telemetry.telling import Told, id_of, is_child, linked, trace_of
 
@@ -192,6 +193,46 @@ async def test_what_handlers_do_belongs_to_no_trace_that_was_current_when_the_ap
     assert all(trace_of(span) != trace_of(main) for span in told.spans() if span is not main)
 
 
+# --- batches
+
+
+@pytest.mark.asyncio
+async def test_a_batch_is_one_span_that_links_to_where_its_messages_come_from(app: App, told: Told) -> None:
+    @app.consumer("orders", batch=10, batch_timeout=30, concurrency=1)
+    async def ship(numbers: list[int], batch: Batch) -> None:
+        await batch.messages[0].publish("invoices", "a", sum(numbers))
+
+    async with app:
+        await app.publish_many("orders", [(str(number), number) for number in range(7)])
+        for number in range(7, 10):
+            await app.publish("orders", str(number), number)
+    async with running(app):
+        await app.idle()
+
+    shipped = told.span("process orders")
+    assert shipped.attributes is not None
+    assert shipped.attributes["messaging.batch.message_count"] == 10
+    assert "messaging.message.id" not in shipped.attributes
+    assert shipped.parent is None
+    assert linked(shipped) == [id_of(span) for span in told.spans("publish orders")]
+    named = [(link.attributes or {})["messaging.message.id"] for link in shipped.links]
+    assert named == ["orders:1", "orders:8", "orders:9", "orders:10"]
+    assert is_child(told.span("publish invoices"), shipped)
+
+
+@pytest.mark.asyncio
+async def test_a_batch_links_to_no_more_places_than_are_kept(app: App, told: Told) -> None:
+    @app.consumer("orders", batch=200, batch_timeout=30, concurrency=1)
+    async def ship(numbers: list[int]) -> None: ...
+
+    parents = [f"00-{trace_id:032x}-{1:016x}-01" for trace_id in range(1, 201)]
+    async with app:
+        await app.publish_many("orders", [("a", 1, {"traceparent": parent}) for parent in parents])
+    async with running(app):
+        await app.idle()
+    assert len(told.span("process orders").links) == MOST_LINKS
+
+
 # --- errors
 
 
@@ -286,6 +327,23 @@ async def test_a_handler_has_its_span_and_the_messages_baggage_as_current(app: A
         await app.idle()
     assert {span_id for span_id, _ in seen} == {id_of(span) for span in told.spans("process orders")}
     assert {shop for _, shop in seen} == {"de"}
+
+
+@pytest.mark.asyncio
+async def test_what_a_transactional_handler_publishes_belongs_to_its_span(app: App, told: Told) -> None:
+    @app.consumer("orders", transactional=True)
+    async def ship(number: int, message: Message) -> None:
+        await message.publish("invoices", message.key, number)
+
+    @app.consumer("orders", publishes="invoices")
+    async def bill(number: int) -> tuple[str, int]:
+        return "a", number
+
+    await publish_and_work_off(app, ("a", 1))
+    shipped, billed = told.spans("process orders")
+    published = told.spans("publish invoices")
+    assert len(published) == 2
+    assert {span.parent.span_id for span in published if span.parent} == {id_of(shipped), id_of(billed)}
 
 
 @pytest.mark.asyncio

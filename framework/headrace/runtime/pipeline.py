@@ -160,7 +160,7 @@ class Pipeline:
         now = self._clock()
         decisions = [
             {"ago": now - d.at, "actors": d.actors, "reason": d.reason, "rate": d.rate, "latency": d.latency}
-            for d in self.governor.history
+            for d in list(self.governor.history)  # at once: this is called from exporters' threads, too
         ]
         breaker = {} if self.guard is None else {"breaker": self.guard.statistics()}
         return {"reason": reason, "decisions": decisions, **breaker}

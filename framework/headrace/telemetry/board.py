@@ -6,6 +6,7 @@ each provider, and apps come to it and go.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from time import time
@@ -58,6 +59,12 @@ STORED = (
     Metric("headrace.consumer.blocked", "blocked", "{message}", "Messages whose key waits for a person."),
     Metric("headrace.consumer.dead_letters", "dead_letters", "{message}", "Dead letters that there are."),
 )
+REASON = Metric(
+    "headrace.consumer.concurrency.reason", "", "1", "1, for the reason that the governor gives, numbers left out."
+)
+BREAKER = Metric(
+    "headrace.consumer.breaker", "", "1", "1 while the circuit breaker is open or probes, 0 while it is closed."
+)
 POOL_COUNTERS = (
     Metric("headrace.postgres.round_trips", "round_trips", "{round_trip}", "Calls to Postgres."),
     Metric("headrace.pool.waits", "waits", "{wait}", "Times that a caller waited for a connection."),
@@ -94,6 +101,8 @@ class Board:
             self._observe(meter.create_observable_gauge, metric, self._stored)
         for metric in POOL_COUNTERS:
             self._observe(meter.create_observable_counter, metric, self._pooled)
+        self._observe(meter.create_observable_gauge, REASON, self._reasons)
+        self._observe(meter.create_observable_gauge, BREAKER, self._breakers)
         connections = Metric("db.client.connection.count", "", "{connection}", "Connections to Postgres.")
         most = Metric("db.client.connection.max", "max", "{connection}", "The most connections to Postgres.")
         self._observe(meter.create_observable_up_down_counter, connections, self._connections)
@@ -106,10 +115,22 @@ class Board:
         create(metric.name, [partial(callback, metric.source)], unit=metric.unit, description=metric.about)
 
     def _counted(self, count: str) -> Iterator[Observation]:
+        for consumer, counts in self._consumers():
+            yield Observation(counts[count], consumer)
+
+    def _reasons(self, _: str) -> Iterator[Observation]:
+        for consumer, counts in self._consumers():
+            yield Observation(1, {**consumer, names.REASON: _NUMBER.sub("N", counts["reason"])})
+
+    def _breakers(self, _: str) -> Iterator[Observation]:
+        for consumer, counts in self._consumers():
+            if breaker := counts.get("breaker"):
+                yield Observation(int(breaker["state"] != "closed"), consumer)
+
+    def _consumers(self) -> Iterator[tuple[dict[str, str], Mapping[str, Any]]]:
         for source in list(self.sources):
-            for consumer, counts in source.statistics().get("consumers", {}).items():
-                if count in counts:
-                    yield Observation(counts[count], of_consumer(*consumer.rsplit(":", 1)))
+            for name, counts in source.statistics().get("consumers", {}).items():
+                yield of_consumer(*name.rsplit(":", 1)), counts
 
     def _stored(self, field: str) -> Iterator[Observation]:
         for source in list(self.sources):
@@ -118,8 +139,7 @@ class Board:
 
     def _pooled(self, count: str) -> Iterator[Observation]:
         for counts in self._pools():
-            if count in counts:
-                yield Observation(counts[count], _POOL)
+            yield Observation(counts[count], _POOL)
 
     def _connections(self, _: str) -> Iterator[Observation]:
         for counts in self._pools():
@@ -132,6 +152,7 @@ class Board:
                 yield counts
 
 
+_NUMBER = re.compile(r"\d[\d.,]*")  # or each decision would be a series of its own
 _POOL = {names.POOL: names.SYSTEM_NAME}
 _boards: WeakKeyDictionary[MeterProvider, Board] = WeakKeyDictionary()
 

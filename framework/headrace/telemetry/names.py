@@ -20,6 +20,7 @@ ATTEMPT = "messaging.headrace.message.attempt"
 ACKED = "messaging.headrace.settle.acked"
 FAILED = "messaging.headrace.settle.failed"
 RELEASED = "messaging.headrace.settle.released"
+REASON = "headrace.reason"
 POOL = "db.client.connection.pool.name"
 STATE = "db.client.connection.state"
 
