@@ -53,6 +53,7 @@ class Batches:
         self._suspects = suspects
         self._clock = clock
         self._waiting: dict[Gathering[Message], anyio.Event] = {}  # batches that wait to fill
+        self._patient = True
         lanes.on_more = self._fill
 
     async def run(self, lane: Lane[Message], bench: Bench) -> bool:
@@ -75,7 +76,7 @@ class Batches:
 
     async def _wait(self, batch: Gathering[Message]) -> None:
         """Wait until the batch is full, or its time is up."""
-        if batch.over:
+        if batch.over or not self._patient:
             return
         full = self._waiting[batch] = anyio.Event()
         try:
@@ -83,6 +84,13 @@ class Batches:
                 await full.wait()
         finally:
             self._waiting.pop(batch, None)
+
+    def be_patient(self, patient: bool) -> None:
+        """Whether batches may wait to fill from now on, or are run with what there is."""
+        self._patient = patient
+        if not patient:
+            for full in self._waiting.values():
+                full.set()
 
     def _fill(self) -> None:
         """There is more."""

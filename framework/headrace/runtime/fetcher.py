@@ -72,7 +72,7 @@ class Fetcher:
         self._called_at = 0.0
         self._in_doubt = False  # a lease call failed, and may have leased all the same
         self._stopping = False
-        self._stopped = anyio.Event()
+        self._hurried = anyio.Event()
         self._begun = 0
         self._ended = anyio.Event()  # the next lease call to end sets it
         self._quiet_since = 0  # the number of the last call, if it found nothing ...
@@ -87,6 +87,12 @@ class Fetcher:
         """Something may have been published."""
         self._news.set()
 
+    def hurry(self) -> None:
+        """Look again now, also where it is known that there was nothing yet: the clock was moved, or somebody wants to be sure."""
+        self._news.set()
+        self._room.set()
+        self._hurried.set()
+
     def room(self) -> None:
         """Fewer messages wait, or are unsettled: there may be room for more."""
         self._room.set()
@@ -96,7 +102,7 @@ class Fetcher:
     def stop(self) -> None:
         """Lease nothing more. A call under way ends first: what it brings would otherwise wait for its expiry."""
         self._stopping = True
-        self._stopped.set()
+        self._hurried.set()
         self._room.set()
         self._news.set()
         self._ended.set()
@@ -140,6 +146,7 @@ class Fetcher:
         """The breaker is open: wait out its pause, lease one message, and see what becomes of that."""
         while (left := guard.left) > 0 and not self._stopping:
             self._news = anyio.Event()
+            self._tell_watchers()
             self._begun += 1
             self._note_end(quiet=True, dry=False)
             with anyio.move_on_after(left):
@@ -162,6 +169,7 @@ class Fetcher:
 
     async def _lease(self, want: int) -> Batch:
         self._news = anyio.Event()
+        self._hurried = anyio.Event()
         if self._in_doubt:
             await store.reclaim(self._database, self._consumer, self._owner, list(self._custody.leases))
         self._in_doubt = True
@@ -248,7 +256,7 @@ class Fetcher:
         if spec.rate_limit is not None and batch.due_in is not None and batch.due_in <= 1 / spec.rate_limit:
             # There may be no more yet: until then, news are none.
             with anyio.move_on_after(until_token(batch.due_in, spec.rate_limit, spec.rate_burst)):
-                await self._stopped.wait()
+                await self._hurried.wait()
             return
         if not self.deaf and self._clock() >= self._announced + ANNOUNCE / 2:
             await store.wait(self._database, self._consumer, ANNOUNCE)
@@ -261,24 +269,32 @@ class Fetcher:
         """A lease call has ended, or was left out because the breaker is open."""
         self._quiet_since = self._begun if quiet else 0
         self._dry_since = self._begun if dry else 0
+        self._tell_watchers()
+
+    def _tell_watchers(self) -> None:
         self._ended.set()
         self._ended = anyio.Event()
 
     async def dry(self) -> None:
         """Wait until there is nothing left: to lease, in work, to settle, or to retry; or until it is stopped."""
-        await self._until(lambda: self._dry_since)
+        self.wake()
+        await self._until(lambda asked: self._dry_since > asked)
 
     async def quiet(self) -> None:
-        """As `dry`, but what falls due later is not waited for."""
-        await self._until(lambda: self._quiet_since)
+        """As `dry`, but what falls due later is not waited for, nor the pause of a breaker."""
+        self.hurry()
+        await self._until(lambda asked: self._quiet_since > asked or self._paused)
 
-    async def _until(self, since: Callable[[], int]) -> None:
-        """Wait for a lease call, begun after this, that found what is asked for."""
+    @property
+    def _paused(self) -> bool:
+        return self._guard is not None and not self._guard.closed and self._guard.left > 0
+
+    async def _until(self, nothing: Callable[[int], bool]) -> None:
+        """Wait until there was nothing, as the first lease call after the one whose number is given can tell, and nothing is held."""
         asked = self._begun
-        self.wake()
         self._watched += 1
         try:
-            while not (since() > asked and not self._custody.held) and not self._stopping:
+            while not (nothing(asked) and not self._custody.held) and not self._stopping:
                 await self._ended.wait()
         finally:
             self._watched -= 1

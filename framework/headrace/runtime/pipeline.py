@@ -66,6 +66,7 @@ class Pipeline:
         self.guard = None if handling.breaker is None else Guard(spec.name, handling.breaker, self.custody, time.clock)
         self.desk = Desk(self.lanes, self.custody, settings, shared.publisher, time.clock, self.guard)
         self.desk.own = OwnAcks(database, consumer, spec.name, self.desk, time)
+        self._batches: Batches | None = None
         self.actors = Actors(
             self._work(consumer, handler, shared),
             self.lanes,
@@ -99,7 +100,8 @@ class Pipeline:
         verdicts = Verdicts(self.desk, clock, handling.timeout, stoppable=handling.runner != "thread")
         suspects = Suspects(shared.database, consumer)
         if handling.batch is not None:
-            return Batches(handler.decode, call, handling, self.lanes, self.desk, verdicts, suspects, clock)
+            self._batches = Batches(handler.decode, call, handling, self.lanes, self.desk, verdicts, suspects, clock)
+            return self._batches
         return Singles(handler.decode, call, handling.timeout, self.lanes, self.desk, verdicts, suspects, clock)
 
     async def run(self) -> None:
@@ -132,8 +134,12 @@ class Pipeline:
         if extend and self.custody.leases:
             await self.keeper.extend()
         self.settler.wake()
-        self.fetcher.wake()
-        self.fetcher.room()
+        self.fetcher.hurry()
+
+    def be_patient(self, patient: bool) -> None:
+        """Whether batches may wait to fill."""
+        if self._batches is not None:
+            self._batches.be_patient(patient)
 
     def stop(self) -> None:
         """Begin to drain."""
