@@ -68,15 +68,19 @@ async def test_an_ack_of_what_is_just_given_back_waits_and_is_refused(
     assert await reader.drain() == [1]
 
 
-async def test_a_lease_whose_rest_is_acked_ends_with_the_last_outcome(
+async def test_what_was_acked_stays_in_its_lease_until_its_worker_has_said_so_too(
     database: store.Database, declare: Declare
 ) -> None:
+    """Or a worker that settles another message of the lease in between would be told that this one was lost."""
     reader = await declare()
     await publish(database, *"abc")
     batch = await reader.lease()
     async with database.transaction() as connection:
         await reader.ack_within(connection, batch, 1, 2)
     assert await reader.nack(batch, 3, delay=10) == []
+    assert [await reader.count(table) for table in ("leases", "acks", "parked")] == [1, 1, 1]
+    assert await reader.ack(batch, 1) == []
+    assert await reader.ack(batch, 2) == []
     assert [await reader.count(table) for table in ("leases", "acks", "parked")] == [0, 0, 1]
 
 

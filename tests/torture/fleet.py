@@ -61,12 +61,12 @@ class Worker:
         return self.log.read_text(errors="replace")[-6000:]
 
 
-async def spawn(work: str, log: Path, **options: Any) -> Worker:
-    """A worker process; the options are those of `tests.torture.worker`. What it logs goes to the file `log`."""
+async def spawn(work: str, log: Path, *, module: str = "tests.torture.worker", **options: Any) -> Worker:
+    """A worker process; the options are those of its module. What it logs goes to the file `log`."""
     settings = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.torture.worker", work, *settings,
+            sys.executable, "-m", module, work, *settings,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors, cwd=ROOT,
             env={**os.environ, "PYTHONPATH": f"{ROOT / 'framework'}"}, limit=2**24,
         )  # fmt: skip

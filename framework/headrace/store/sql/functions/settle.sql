@@ -2,7 +2,7 @@
 --
 -- It is fenced by the lease rows themselves: an outcome counts only while the lease that it names is there and holds the
 -- message. A lease that expired, or that a seek ended, is gone, and no later lease has its id. Of a message that a transaction has
--- acked (headrace.ack) any other outcome is lost, and a lease of which the rest is done ends.
+-- acked (headrace.ack) any other outcome is lost. It stays in its lease until its worker acks it here, too, or the lease expires.
 
 -- p_whole:    leases of which everything that they still hold is acked
 -- p_leases, p_seqs, p_outcomes, …: single messages; outcome 'ack', or one of headrace.put_back
@@ -49,7 +49,7 @@ begin
             select lease_id, count(*)::int as held, array_agg(seq order by place) as seqs, array_agg(hash order by place) as hashes,
                    case when max(attempt) > 1 then array_agg(attempt order by place) end as attempts,
                    case when max(crash) > 0 then array_agg(crash order by place) end as crashes
-            from held where outcome is null and not acked group by lease_id
+            from held where outcome is null group by lease_id
         ), shrunk as (
             update headrace.leases as l
             set held = kept.held, seqs = kept.seqs, hashes = kept.hashes, attempts = kept.attempts, crashes = kept.crashes
