@@ -1,0 +1,114 @@
+"""What became of each delivery, noted where the worker itself keeps the book about it: in its custody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import msgspec
+
+from headrace.flow.custody import Custody, Lease, Parcel
+from headrace.model.errors import InvalidData
+from headrace.model.outcomes import Failure
+from headrace.model.records import Lost
+from headrace.model.specs import ConsumerSpec
+from headrace.runtime.message import Message
+
+Kind = Literal["acked", "retried", "exhausted", "rejected", "released", "lost", "crashed"]
+"""acked: done. retried: failed, and comes again. exhausted: failed for the last time. rejected: by the handler, or its payload does
+not fit. released: given back untouched, attempts not counted. lost: its lease was lost, and the outcome changed nothing.
+crashed: its worker died of it, or beside it."""
+
+
+class Outcome(msgspec.Struct):
+    """What became of one delivery of a message to a consumer.
+
+    Attributes:
+        kind: see `Kind`.
+        after: seconds until it comes again, if it was retried.
+        error: why, if it failed.
+    """
+
+    stream: str
+    consumer: str
+    key: str
+    seq: int
+    attempt: int
+    kind: Kind
+    after: float | None = None
+    error: str | None = None
+
+    def __str__(self) -> str:
+        after = "" if self.after is None else f" after {self.after:.3g} s"
+        why = f": {self.error}" if self.error else ""
+        return f"{self.consumer}: {self.key} (seq {self.seq}, attempt {self.attempt}) {self.kind}{after}{why}"
+
+
+class Record:
+    """All outcomes, in their order, and the errors of handlers that nobody has looked at yet."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+        self.errors: list[Exception] = []
+
+    def note(self, message: Message, kind: Kind, failure: Failure | None = None) -> Outcome:
+        """Note the outcome of a delivery."""
+        outcome = Outcome(message.stream, message.consumer, message.key, message.seq, message.attempt, kind)
+        if failure is not None:
+            outcome.error = failure.error
+            outcome.after = (failure.delay or 0.0) if kind == "retried" else None
+        self.outcomes.append(outcome)
+        return outcome
+
+    def take_errors(self) -> list[Exception]:
+        """The errors since the last time."""
+        errors, self.errors = self.errors, []
+        return errors
+
+
+class WatchedCustody(Custody[Message]):
+    """A custody that tells the record. What a dead worker's parts still say counts for nothing, and is not noted."""
+
+    def __init__(self, spec: ConsumerSpec, record: Record, dead: Callable[[], bool]) -> None:
+        super().__init__()
+        self._spec = spec
+        self._record = record
+        self._dead = dead
+        self._unsettled: dict[int, dict[int, Outcome]] = {}  # by lease and seq
+
+    def ack(self, message: Message, now: float) -> bool:
+        self._note(message, "acked")
+        return super().ack(message, now)
+
+    def fail(self, message: Message, failure: Failure) -> None:
+        self._note(message, self._kind(message, failure), failure)
+        if failure.kind == "invalid" and not self._dead():
+            self._record.errors.append(InvalidData(f"{message.key} (seq {message.seq}): {failure.error}"))
+        super().fail(message, failure)
+
+    def settled(self, parcel: Parcel, lost: Iterable[Lost]) -> list[Lease]:
+        lost = list(lost)
+        gone = {(item.lease_id, item.seq) for item in lost}
+        settlement = parcel.settlement
+        for lease_id, seq in zip(settlement.leases, settlement.seqs, strict=True):
+            outcome = self._unsettled.get(lease_id, {}).pop(seq, None)
+            if outcome is not None and not gone.isdisjoint({(lease_id, seq), (lease_id, None)}):
+                outcome.kind = "lost"
+        for lease in parcel.ending:
+            for outcome in self._unsettled.pop(lease.id, {}).values():
+                if lease.lost or (lease.id, None) in gone:
+                    outcome.kind = "lost"
+        return super().settled(parcel, lost)
+
+    def _note(self, message: Message, kind: Kind, failure: Failure | None = None) -> None:
+        if not self._dead():
+            outcome = self._record.note(message, "lost" if message.lease.lost else kind, failure)
+            self._unsettled.setdefault(message.lease.id, {})[message.seq] = outcome
+
+    def _kind(self, message: Message, failure: Failure) -> Kind:
+        match failure.kind:
+            case "release":
+                return "released"
+            case "retry":
+                return "exhausted" if 0 < self._spec.max_deliver <= message.attempt else "retried"
+        return "rejected"

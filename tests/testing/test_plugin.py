@@ -1,0 +1,155 @@
+"""The fixtures, in small projects of their own, as those who use them have them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+APP = """
+from headrace import App, Message
+
+app = App(streams=["orders"])
+
+@app.consumer("orders", backoff="1m")
+async def ship(order: int, message: Message) -> None:
+    if message.attempt < order:
+        raise ValueError("not yet")
+"""
+
+CONFTEST = """
+pytest_plugins = ["headrace.testing.plugin"]
+"""
+
+ASYNCIO = """
+import pytest, pytest_asyncio
+from service import app, ship
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("order", [1, 2, 3])
+async def test_in_the_test(harness, order):
+    async with harness(app) as h:
+        await h.publish("orders", "a", order)
+        for _ in range(order):
+            await h.drain()
+            await h.advance("1m")
+        h.assert_outcomes(ship, *["retried"] * (order - 1), "acked")
+
+@pytest_asyncio.fixture
+async def h(harness):
+    async with harness(app) as h:
+        yield h
+
+@pytest.mark.asyncio
+async def test_in_a_fixture(h):
+    await h.publish("orders", "a", 1)
+    await h.drain()
+    h.assert_all_acked(ship)
+"""
+
+ANYIO = """
+import pytest
+from service import app, ship
+
+pytestmark = pytest.mark.anyio
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+async def test_in_the_test(harness):
+    async with harness(app) as h:
+        await h.publish("orders", "a", 1)
+        await h.drain()
+        h.assert_all_acked(ship)
+
+@pytest.fixture
+async def h(harness):
+    async with harness(app) as h:
+        yield h
+
+async def test_in_a_fixture(h):
+    await h.publish("orders", "a", 1)
+    await h.drain()
+    h.assert_all_acked(ship)
+"""
+
+SYNC = """
+import asyncio
+import asyncpg
+
+async def ask(url):
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetchval("select headrace.publish('orders', 'a', '1') from headrace.create_stream('orders')")
+    finally:
+        await connection.close()
+
+def test_the_database_alone(headrace_database):
+    assert asyncio.run(ask(headrace_database)) == 1
+"""
+
+NOT_USED = """
+import sys
+
+def test_nothing_is_loaded_or_started(tmp_path_factory):
+    assert "headrace" not in sys.modules
+    assert not list(tmp_path_factory.getbasetemp().parent.glob("**/headrace-postgres"))
+"""
+
+
+WITH_ASYNCIO = ("-o", "asyncio_default_fixture_loop_scope=function")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with an app, and pytest's ini file."""
+    for name in ("HEADRACE_TEST_DATABASE", "HEADRACE_DATABASE", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
+        monkeypatch.delenv(name, raising=False)
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "service.py").write_text(APP)
+    (project / "conftest.py").write_text(CONFTEST)
+    (project / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\npythonpath = .\n")
+    return project
+
+
+def run(project: Path, *options: str) -> str:
+    """Run its tests, which must pass; their temporary files are below `temporary`. Returns what was printed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={project / 'temporary'}"]
+    done = subprocess.run([*command, *options], cwd=project, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_under_pytest_asyncio(project: Path) -> None:
+    (project / "test_asyncio.py").write_text(ASYNCIO)
+    assert "4 passed" in run(project, "-p", "no:anyio", *WITH_ASYNCIO)
+    assert not list((project / "temporary").glob("**/headrace-postgres"))
+
+
+def test_under_anyio(project: Path) -> None:
+    (project / "test_anyio.py").write_text(ANYIO)
+    (project / "test_sync.py").write_text(SYNC)
+    assert "3 passed" in run(project, "-p", "no:asyncio")
+
+
+def test_workers_of_xdist_share_a_server_that_is_gone_in_the_end(project: Path) -> None:
+    (project / "test_asyncio.py").write_text(ASYNCIO)
+    (project / "test_sync.py").write_text(SYNC)
+    assert "5 passed" in run(project, "-n", "2", *WITH_ASYNCIO)
+    assert not list((project / "temporary").glob("**/headrace-postgres"))
+
+
+def test_a_server_is_named_by_the_environment(project: Path, server_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_TEST_DATABASE", server_dsn)
+    (project / "test_sync.py").write_text(SYNC)
+    assert "1 passed" in run(project, "-p", "no:asyncio")
+
+
+def test_a_project_that_does_not_ask_for_it_has_nothing_of_it(project: Path) -> None:
+    (project / "conftest.py").unlink()
+    (project / "test_nothing.py").write_text(NOT_USED)
+    assert "1 passed" in run(project, "-p", "no:anyio", "-p", "no:asyncio")
