@@ -1,0 +1,91 @@
+"""Handlers that a worker process can import, for the tests of runners."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headrace import Batch, Message, Reject, Retry
+
+
+class Sum(msgspec.Struct):
+    numbers: list[int]
+    into: str
+
+
+class Picky(Exception):
+    """Can be pickled, but not unpickled."""
+
+    def __init__(self, *, why: str) -> None:
+        super().__init__(why)
+
+
+def write(path: str, *words: Any) -> None:
+    with Path(path).open("a") as file:
+        print(*words, file=file)
+
+
+def add(order: Sum, message: Message) -> None:
+    write(order.into, os.getpid(), message.key, message.seq, message.attempt, sum(order.numbers), message.headers)
+
+
+def add_many(orders: list[Sum], batch: Batch) -> list[Any]:
+    for order, message in zip(orders, batch, strict=True):
+        write(order.into, message.key, message.seq, sum(order.numbers), len(batch))
+    return [Reject("no sixes") if 6 in order.numbers else None for order in orders]
+
+
+def reject_by_batch(batch: Batch) -> None:
+    for message in batch:
+        if message.seq == 2:
+            batch.reject(message, "by the batch")
+
+
+def fail(order: dict[str, Any], message: Message) -> Any:
+    match order["how"]:
+        case "value error":
+            raise ValueError("a wrong value")
+        case "reject":
+            raise Reject("not for us")
+        case "returned reject":
+            return Reject("not for us either")
+        case "retry" if message.attempt == 1:
+            raise Retry("later", after=0)
+        case "unpicklable":
+            raise Picky(why="too picky")
+        case "local":
+
+            class Local(Exception):
+                pass
+
+            raise Local("very local")
+        case "unpicklable result":
+            return threading.Lock()
+        case "exit":
+            os._exit(3)
+        case "sys.exit":
+            raise SystemExit(4)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "ack":
+            message.ack()  # type: ignore[unused-coroutine]
+        case "publish":
+            message.publish("orders", "a", 1)  # type: ignore[unused-coroutine]
+    return None
+
+
+def spin(order: dict[str, Any]) -> None:
+    """Never yields, never ends, and hears no polite signal."""
+    write(order["into"], os.getpid())
+    if not order.get("once") or len(Path(order["into"]).read_text().splitlines()) == 1:
+        while True:
+            pass
+
+
+def forward(order: int) -> Any:
+    return ("a", order * 2)
