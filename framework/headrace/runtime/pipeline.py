@@ -98,7 +98,7 @@ class Pipeline:
         handling, clock = self._handling, self._clock
         call = chain(consumer, self.spec, handler, self._runner, handling, self.desk, shared)
         verdicts = Verdicts(self.desk, clock, handling.timeout, stoppable=handling.runner != "thread")
-        suspects = Suspects(shared.database, consumer)
+        suspects = Suspects(shared.database, consumer, self.desk)
         if handling.batch is not None:
             self._batches = Batches(handler.decode, call, handling, self.lanes, self.desk, verdicts, suspects, clock)
             return self._batches

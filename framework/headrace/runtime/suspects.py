@@ -14,6 +14,7 @@ import anyio
 
 from headrace import store
 from headrace.model.errors import LeaseLost, StoreUnavailable
+from headrace.runtime.desk import Desk
 from headrace.runtime.message import Message
 
 ALONE = 2
@@ -23,9 +24,10 @@ ALONE = 2
 class Suspects:
     """Lets the suspects of one consumer start."""
 
-    def __init__(self, database: store.Database, consumer: int) -> None:
+    def __init__(self, database: store.Database, consumer: int, desk: Desk) -> None:
         self._database = database
         self._consumer = consumer
+        self._desk = desk
         self._alone = anyio.Lock()
 
     @asynccontextmanager
@@ -41,6 +43,8 @@ class Suspects:
             yield
         else:
             async with self._alone:
+                # The acks of those before must not be lost when this one is the culprit: they would count as its accomplices.
+                await self._desk.settler.flush()
                 await self._mark(suspects)
                 yield
 
