@@ -281,3 +281,12 @@ async def test_settling_does_not_wait_for_a_lease_call(
     assert await reader.nack(batch, 2) == []
     await transaction.commit()
     assert await reader.drain("cid") == [2, 4]
+
+
+async def test_what_waits_behind_a_blocked_key_never_falls_due(database: store.Database, declare: Declare) -> None:
+    reader = await declare(max_deliver=2, on_exhausted="block")
+    await publish(database, "a")
+    await reader.nack(await reader.lease())
+    await publish(database, "a")
+    await reader.nack(await reader.lease(), delay=10)
+    assert (await reader.lease()).due_in is None

@@ -130,6 +130,8 @@ begin
         from headrace.parked where consumer_id = p_consumer and seq >= v_cursor.parked_floor;
     if v_parked.blocked and v_parked.waiting > 0 and v_consumer.ordered then
         perform headrace.set_aside(p_consumer, v_cursor.parked_floor);
+        v_parked.due_at := (        -- of those that are left
+            select min(due_at) from headrace.parked where consumer_id = p_consumer and seq >= v_cursor.parked_floor and due_at > p_now);
     end if;
     if v_parked.waiting > 0 and v_consumer.ordered and v_cursor.holes <> '{}' and not v_stream.one_message_per_key then
         v_admitted := headrace.let_in(v_consumer, v_stream, v_cursor, p_look);
