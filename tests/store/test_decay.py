@@ -16,7 +16,7 @@ from tests.support.readers import Reader, owner, publish
 
 pytestmark = pytest.mark.asyncio
 
-HOT = ("cursors", "leases", "parked", "blocked", "dead_letters", "orders")
+HOT = ("cursors", "leases", "acks", "parked", "blocked", "dead_letters", "orders")
 
 
 async def read_in_sequence(connection: Any, work: Callable[[], Awaitable[Any]]) -> dict[str, int]:
@@ -49,6 +49,10 @@ async def test_no_verb_reads_a_hot_table_but_by_its_index(
         await reader.reject(batch, batch.seqs[1])
         await reader.ack_all(batches[0])
 
+    async def start_and_ack_in_a_transaction() -> None:
+        await reader.mark_started(batches[-1], *batches[-1].seqs)
+        await reader.ack_within(connection, batches[-1], batches[-1].seqs[0])
+
     async def redrive_and_discard() -> None:
         await reader.redrive(3)
         await reader.discard()
@@ -58,6 +62,7 @@ async def test_no_verb_reads_a_hot_table_but_by_its_index(
         lease,
         settle_in_every_way,
         lease,
+        start_and_ack_in_a_transaction,
         reader.extend,
         redrive_and_discard,
     ]
