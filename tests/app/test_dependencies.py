@@ -7,8 +7,10 @@ import logging
 import subprocess
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Annotated, Any, Protocol
 
 import anyio
@@ -654,6 +656,10 @@ def test_a_provider_that_can_not_be_one_is_refused_where_it_is_written() -> None
 
     def nothing() -> None: ...
 
+    class Abstract(ABC):
+        @abstractmethod
+        def now(self) -> int: ...
+
     def not_an_iterator() -> Session:  # type: ignore[misc]
         yield Session(Pool())
 
@@ -668,6 +674,8 @@ def test_a_provider_that_can_not_be_one_is_refused_where_it_is_written() -> None
     assert "scope='request' must be 'message'" in declared_wrong(Pool, scope="request")
     assert "takes a function, a class, or an object of dishka's Provider, not 7" in declared_wrong(7)
     assert "not <class" in declared_wrong(Provider)
+    assert "anything of a functools.partial ('Session'): write a function" in declared_wrong(partial(Session, Pool()))
+    assert "anything of an abstract class ('Abstract')" in declared_wrong(Abstract)
 
 
 def test_depends_must_say_on_what() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import wraps
 from typing import Any
 
 from dishka import AsyncContainer, Provider, make_async_container
@@ -46,6 +46,9 @@ class Providers:
                 f"@app.provide takes a function, a class, or an object of dishka's Provider, not {source!r}."
             )
         name = name_of(source)
+        if isinstance(source, functools.partial) or inspect.isabstract(source):
+            kind = "an abstract class" if inspect.isabstract(source) else "a functools.partial"
+            raise ConfigurationError(f"@app.provide can't make anything of {kind} ({name!r}): write a function.")
         provider = Provider()
         try:
             made = provider.provide(_steps(source), scope=SCOPES[scope], provides=provides, override=override)
@@ -137,7 +140,7 @@ def _steps(source: Any) -> Any:
 
 
 def _async_steps(manager: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(manager)
+    @functools.wraps(manager)
     async def steps(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         entered = manager(*args, **kwargs)
         error = yield await entered.__aenter__()
@@ -147,7 +150,7 @@ def _async_steps(manager: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _sync_steps(manager: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(manager)
+    @functools.wraps(manager)
     def steps(*args: Any, **kwargs: Any) -> Iterator[Any]:
         entered = manager(*args, **kwargs)
         error = yield entered.__enter__()
