@@ -129,6 +129,29 @@ def test_several_processes_share_the_work_and_drain_together(
     assert in_flight == 0
 
 
+def test_a_second_signal_to_the_parent_stops_all_at_once(
+    commands: Commands, dsn: str, orders: Orders, tmp_path: Path
+) -> None:
+    running = commands("run", "service:app", "--processes", "2", "--database", dsn)
+    _processes(running)
+    orders(1, until=tmp_path / "never")
+    running.line("begun 1")
+    for _ in range(2):
+        running.send(signal.SIGTERM)
+        running.line("SIGTERM to 2 processes")
+    assert running.end() == 0
+    running.ended_with_all()
+    assert _settled(dsn) == (0, 1)
+
+
+def test_processes_of_a_process_do_not_multiply(commands: Commands, dsn: str) -> None:
+    running = commands("run", "service:app", "--database", dsn, HEADRACE_PROCESSES="2")
+    _processes(running)
+    running.send(signal.SIGTERM)
+    assert running.end() == 0
+    assert sum("runs with id" in line for line in running.lines) == 2
+
+
 def test_a_process_that_dies_is_replaced_and_its_messages_come_again(
     commands: Commands, dsn: str, orders: Orders, tmp_path: Path
 ) -> None:

@@ -55,9 +55,12 @@ def tell(process: anyio.abc.Process, number: signal.Signals) -> None:
 
 
 def passed_on(count: int) -> tuple[signal.Signals, str]:
-    """What a child is told when its parent has got so many signals, and what that is in words."""
-    how = {1: "draining; again to stop at once", 2: "stopping at once"}.get(count, "killing")
-    return signal.SIGTERM if count < 3 else signal.SIGKILL, how
+    """What a child is told when its parent has got so many signals, and what that is in words.
+
+    The second is another one than the first: two of a kind may become one on their way.
+    """
+    told = {1: (signal.SIGTERM, "draining; again to stop at once"), 2: (signal.SIGINT, "stopping at once")}
+    return told.get(count, (signal.SIGKILL, "killing"))
 
 
 def described(code: int) -> str:

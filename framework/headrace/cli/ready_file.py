@@ -7,6 +7,7 @@ Of several processes each keeps one of its own, and their parent keeps the one t
 from __future__ import annotations
 
 import logging
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -45,8 +46,10 @@ class ReadyFile:
         try:
             if self._path.exists() and (not self._path.is_file() or self._path.stat().st_size):
                 raise CantCreate(f"{self._path} is not an empty file, so it is no ready file: name another.")
-            self._path.touch()
-            self._path.unlink()
+            self._path.unlink(missing_ok=True)
+            # Tried beside it: a probe must not see it for a moment.
+            with tempfile.TemporaryFile(dir=self._path.parent):
+                pass
         except OSError as error:
             raise CantCreate(f"The ready file {self._path} can't be made: {error.strerror}.") from error
 

@@ -1,0 +1,116 @@
+"""The ready file: there while the process is ready, gone when it isn't and at its end; one for several processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from headrace.cli.problems import CantCreate
+from headrace.cli.ready_file import FRESH, ReadyFile, all_fresh, of_member
+from tests.cli.processes import PATIENCE, Commands
+from tests.cli.test_run import Orders, _service, orders
+
+__all__ = ["_service", "orders"]
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    """Look again and again: a file tells nobody that it is there."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        os.sched_yield()
+
+
+def test_it_is_there_while_the_process_works_and_gone_while_it_drains(
+    commands: Commands, dsn: str, orders: Orders, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    ready.touch()  # left behind by one that was killed
+    os.utime(ready, (1, 1))
+    running = commands("run", "service:app", "--database", dsn, "--ready-file", "ready")
+    orders(1, until=tmp_path / "go")
+    running.line("begun 1")
+    _until(lambda: all_fresh([ready]))
+    running.send(signal.SIGTERM)
+    _until(lambda: not ready.exists())
+    (tmp_path / "go").touch()
+    assert running.end() == 0
+    assert any(line.startswith("done 1") for line in running.lines)
+    assert not ready.exists()
+
+
+def test_of_several_processes_it_tells_that_all_are_ready(commands: Commands, dsn: str, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    members = [of_member(ready, number) for number in (1, 2)]
+    running = commands("run", "service:app", "--processes", "2", "--database", dsn, HEADRACE_READY_FILE=str(ready))
+    _until(ready.exists)
+    assert all_fresh(members)
+    running.send(signal.SIGTERM)
+    assert running.end() == 0
+    assert not [path for path in (ready, *members) if path.exists()]
+
+
+def test_a_place_where_it_can_not_be_is_refused(commands: Commands, dsn: str, tmp_path: Path) -> None:
+    running = commands("run", "service:app", "--database", dsn, "--ready-file", str(tmp_path / "no/such/ready"))
+    assert running.end() == CantCreate.exit_code
+    assert "The ready file" in running.lines[-1]
+    assert "No such file or directory" in running.lines[-1]
+
+
+@pytest.mark.asyncio
+async def test_a_file_with_something_in_it_is_not_taken_over(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    with pytest.raises(CantCreate, match="is not an empty file, so it is no ready file"):
+        await ReadyFile(precious).keep(lambda: True)
+    assert precious.read_text() == "mine"
+
+
+def test_it_follows_what_is_said(tmp_path: Path) -> None:
+    file = ReadyFile(tmp_path / "ready")
+    file.tell(True)
+    os.utime(tmp_path / "ready", (1, 1))
+    file.tell(True)
+    assert (tmp_path / "ready").stat().st_mtime > 1
+    for _ in range(2):
+        file.tell(False)
+    assert not (tmp_path / "ready").exists()
+
+
+@pytest.mark.asyncio
+async def test_it_goes_when_its_keeper_is_cancelled(tmp_path: Path) -> None:
+    path, asked = tmp_path / "ready", anyio.Event()
+
+    def ready() -> bool:
+        asked.set()
+        return True
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(ReadyFile(path).keep, ready)
+        await asked.wait()
+        assert path.exists()
+        group.cancel_scope.cancel()
+    assert not path.exists()
+
+
+def test_one_that_is_missing_or_old_is_not_fresh(tmp_path: Path) -> None:
+    here, old = tmp_path / "here", tmp_path / "old"
+    here.touch()
+    old.touch()
+    os.utime(old, (time.time() - FRESH - 1,) * 2)
+    assert all_fresh([here])
+    assert not all_fresh([here, old])
+    assert not all_fresh([here, tmp_path / "missing"])
+
+
+def test_trouble_with_it_is_told_once_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = ReadyFile(tmp_path / "gone/ready")
+    for _ in range(3):
+        file.tell(True)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]

@@ -1,0 +1,126 @@
+"""`headrace run --reload`: new code takes the place of the old, wrong code is waited out, and Ctrl-C ends it at any time."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.main import call
+from headrace.cli.problems import NoInput
+from headrace.cli.reload import watched
+from headrace.model.errors import ConfigurationError
+from tests.cli.processes import Commands
+from tests.cli.test_run import Orders, orders
+
+__all__ = ["orders"]
+
+CODE = """
+import os
+import anyio
+from headrace import App
+
+app = App()
+
+@app.consumer("orders")
+async def ship(order: dict) -> None:
+    print("begun", order["id"], "VERSION", flush=True)
+    while not os.path.exists(order["until"]):
+        await anyio.sleep(0.01)
+    print("done", order["id"], "VERSION", flush=True)
+"""
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Path:
+    path = tmp_path / "service.py"
+    path.write_text(CODE)
+    return path
+
+
+def test_new_code_takes_over_once_handlers_have_finished(
+    commands: Commands, dsn: str, orders: Orders, service: Path, tmp_path: Path
+) -> None:
+    running = commands("run", "service:app", "--reload", "--database", dsn)
+    running.line("watching")
+    orders(1, until=tmp_path / "go")
+    running.line("begun 1 VERSION")
+    service.write_text(CODE.replace("VERSION", "second"))
+    running.line("service.py changed; the app starts anew")
+    running.line("draining")
+    (tmp_path / "go").touch()
+    running.line("done 1 VERSION")
+    running.line("service:app runs with ship on orders")
+    orders(2, until=tmp_path / "go")
+    running.line("done 2 second")
+    running.send(signal.SIGINT)
+    assert running.end() == 0
+    running.ended_with_all()
+
+
+def test_code_that_can_not_be_imported_is_shown_and_waited_out(commands: Commands, dsn: str, service: Path) -> None:
+    running = commands("run", "service.py:app", "--reload", "--database", dsn)
+    running.line("runs with")
+    service.write_text("app = (")
+    running.line("SyntaxError")
+    running.line("it is started again when a file changes")
+    service.write_text(CODE)
+    running.line("runs with")
+    running.send(signal.SIGTERM)
+    assert running.end() == 0
+    running.ended_with_all()
+
+
+def test_ctrl_c_ends_it_while_it_waits_for_a_change(commands: Commands, service: Path) -> None:
+    service.write_text("raise SystemExit(3)")
+    running = commands("run", "service:app", "--reload")
+    running.line("the app ended with exit code 3; it is started again when a file changes")
+    running.send(signal.SIGINT)
+    assert running.end() == 0
+
+
+def test_a_second_ctrl_c_stops_handlers_at_once(
+    commands: Commands, dsn: str, orders: Orders, service: Path, tmp_path: Path
+) -> None:
+    running = commands("run", "service:app", "--reload", "--database", dsn)
+    orders(1, until=tmp_path / "never")
+    running.line("begun 1")
+    running.send(signal.SIGINT)
+    running.line("SIGINT: draining")
+    running.send(signal.SIGINT)
+    assert running.end() == 0
+    running.ended_with_all()
+
+
+def test_the_app_ends_when_its_parent_is_killed(commands: Commands, dsn: str, service: Path) -> None:
+    running = commands("run", "service:app", "--reload", "--database", dsn)
+    running.line("runs with")
+    running.send(signal.SIGKILL)
+    running.ended_with_all()
+
+
+def test_what_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    assert watched("shop.service:app", []) == [tmp_path]
+    assert watched("a/service.py:app", []) == [tmp_path / "a"]
+    assert watched("service.py:app", [Path("a"), Path()]) == [tmp_path, tmp_path / "a"]
+    with pytest.raises(NoInput, match="There is no directory 'b' to watch"):
+        watched("service:app", [Path("b")])
+
+
+def test_without_watchfiles_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "watchfiles", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'headrace\[reload\]'"):
+        watched("service:app", [])
+
+
+def test_it_does_not_go_with_several_processes(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call(["run", "service:app", "--reload", "--processes", "2"]) == 64
+    monkeypatch.setenv("HEADRACE_PROCESSES", "2")
+    assert call(["run", "service:app", "--reload"]) == 64
+    assert "--reload runs one process" in capfd.readouterr().err
