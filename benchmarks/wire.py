@@ -9,7 +9,9 @@ import msgspec
 from benchmarks.payloads import Keys
 from benchmarks.timing import Phase, PhaseSummary
 
-HandlerName = Literal["noop", "work", "timed", "hold"]
+HandlerName = Literal["noop", "work", "timed", "hold", "effect", "effects"]
+Telling = Literal["off", "metrics", "traces", "sampled"]
+"""What telemetry a worker has on; see `telling`."""
 
 
 class ConsumerJob(msgspec.Struct, frozen=True):
@@ -25,6 +27,7 @@ class Job(msgspec.Struct, frozen=True):
     dsn: str
     stream: str
     consumers: list[ConsumerJob]
+    telling: Telling = "off"
 
 
 class Finish(msgspec.Struct, frozen=True):

@@ -16,8 +16,8 @@ from benchmarks import checks
 from benchmarks.checks import Wrong
 from benchmarks.payloads import Order
 from benchmarks.timing import PhaseSummary, summarise
-from benchmarks.wire import ConsumerJob, Failed, Finish, HandlerName, Job, Message, Progress, Ready, Report
-from headrace import App
+from benchmarks.wire import ConsumerJob, Failed, Finish, HandlerName, Job, Message, Progress, Ready, Report, Telling
+from headrace import App, Telemetry, Transaction
 
 PROGRESS_EVERY = 0.02
 PATIENCE = 60.0
@@ -25,7 +25,7 @@ PATIENCE = 60.0
 WORK = 0.001
 """Seconds that the handler of `work` awaits."""
 
-Handler = Callable[[Order], Awaitable[None]]
+Handler = Callable[..., Awaitable[None]]
 
 
 class Record:
@@ -110,14 +110,46 @@ def hold(record: Record) -> Handler:
     return handle
 
 
-HANDLERS: dict[HandlerName, Callable[[Record], Handler]] = {"noop": noop, "work": work, "timed": timed, "hold": hold}
+def effect(record: Record) -> Handler:
+    note = record.trace.append
+
+    async def handle(order: Order, tx: Transaction) -> None:
+        if not record.first:
+            record.first = time.monotonic_ns()
+        note(order.number)
+        await tx.execute("insert into effects (number) values ($1)", order.number)
+
+    return handle
+
+
+def effects(record: Record) -> Handler:
+    note = record.trace.extend
+
+    async def handle(orders: list[Order], tx: Transaction) -> None:
+        if not record.first:
+            record.first = time.monotonic_ns()
+        numbers = [order.number for order in orders]
+        note(numbers)
+        await tx.execute("insert into effects (number) select * from unnest($1::bigint[])", numbers)
+
+    return handle
+
+
+HANDLERS: dict[HandlerName, Callable[[Record], Handler]] = {
+    "noop": noop,
+    "work": work,
+    "timed": timed,
+    "hold": hold,
+    "effect": effect,
+    "effects": effects,
+}
 
 
 class Worker:
     """Runs a job until its `Finish`, and reports."""
 
     def __init__(self, job: Job) -> None:
-        self._app = App(job.dsn)
+        self._app = App(job.dsn, telemetry=_telemetry(job.telling))
         self._stream = job.stream
         self._records = [Record(consumer) for consumer in job.consumers]
         for record in self._records:
@@ -179,6 +211,14 @@ class Worker:
         }
         proven = [text for record in self._records for text in record.check(finish.expected)]
         return Report(first, settled, busy, proven, phases)
+
+
+def _telemetry(telling: Telling) -> Telemetry | bool:
+    if telling == "off":
+        return False
+    from benchmarks.telling import telemetry  # a worker that tells nothing needn't have OpenTelemetry
+
+    return telemetry(telling)
 
 
 _STARTED = time.monotonic_ns()

@@ -1,23 +1,41 @@
-"""drain: a backlog of 100,000 keys, a typed handler that does nothing."""
+"""drain: a backlog of 100,000 keys, a typed handler that does nothing; with telemetry off, and beside that with it on."""
 
 from __future__ import annotations
+
+from statistics import median
+from typing import Any
 
 from benchmarks.harness import Options
 from benchmarks.payloads import Keys
 from benchmarks.report import Result
-from benchmarks.suite.draining import LIMIT_IS, drained
+from benchmarks.suite.draining import LIMIT_IS, told
+from benchmarks.timing import Measured
+from benchmarks.wire import Telling
 
 
 async def drain(options: Options) -> Result:
-    """Drain a backlog of 100,000 keys in one worker process; a typed handler that does nothing."""
+    """Drain a backlog of 100,000 keys in one worker process; a typed handler that does nothing. Also with telemetry on."""
     count = options.count(500_000, 50_000)
     consumer = {"concurrency": 32, "max_ack_pending": 10_000}
-    measured, settings, proven = await drained(options, Keys(100_000), count, "noop", consumer)
+    tellings: tuple[Telling, ...] = ("off", "metrics", "traces", "sampled")
+    measured, settings, proven = await told(options, Keys(100_000), count, "noop", consumer, tellings)
+    off = measured["off"]
     return Result(
         benchmark="drain",
         about="a backlog drained by one worker process, typed no-op handler",
-        measured=measured,
+        measured=off,
         limit_is=LIMIT_IS,
-        settings=settings,
+        settings={**settings, "telemetry": "off"},
+        variants={
+            "telemetry: metrics": _beside(off, measured["metrics"]),
+            "telemetry: every trace": _beside(off, measured["traces"]),
+            "telemetry: 1 trace in 100": _beside(off, measured["sampled"]),
+        },
         checks=proven,
     )
+
+
+def _beside(off: Measured, on: Measured) -> dict[str, Any]:
+    """`of_off`: the median of what each repeat reached of the rate that the same repeat reached with telemetry off."""
+    ratios = [with_it / without for with_it, without in zip(on.samples, off.samples, strict=True)]
+    return {"rate": on.rate, "samples": on.samples, "of_off": median(ratios), "ratios": ratios}

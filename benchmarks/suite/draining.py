@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.crew import crew
-from benchmarks.harness import STREAM, Options, bench
+from benchmarks.harness import STREAM, Bench, Options, bench
 from benchmarks.payloads import SMALL_NOTE, Keys, bytes_of
 from benchmarks.suite.filling import fill
 from benchmarks.timing import Measured
-from benchmarks.wire import ConsumerJob, Finish, HandlerName, Job
+from benchmarks.wire import ConsumerJob, Finish, HandlerName, Job, Report, Telling
 
 READ_SIZE = 1000
 LIMIT_IS = f"a bare cursor read of {READ_SIZE} rows at a time, decoded into the same type"
@@ -23,15 +24,33 @@ async def drained(
     Returns:
         The rates, the settings, and what was proven.
     """
-    measured = Measured()
-    for _ in range(options.times(3, 2)):
+    measured, settings, checks = await told(options, keys, count, handler, consumer, ("off",))
+    return measured["off"], settings, checks
+
+
+async def told(
+    options: Options,
+    keys: Keys,
+    count: int,
+    handler: HandlerName,
+    consumer: dict[str, Any],
+    tellings: Sequence[Telling],
+) -> tuple[dict[Telling, Measured], dict[str, Any], list[str]]:
+    """As `drained`, in each repeat once for each kind of telemetry: by consumers of the same stream, one after the other, each time
+    beginning with another, so that the machine's moods fall on all of them.
+    """
+    measured = {telling: Measured(samples=[], limit_samples=[]) for telling in tellings}
+    repeats = options.times(3, 2)
+    for repeat in range(repeats):
         async with bench(options) as place:
             await fill(place, keys, count)
-            job = Job(place.dsn, STREAM, [ConsumerJob("drain", handler, consumer, keys)])
-            async with crew(job) as worker:
-                report = await worker.finish(Finish(count))
-            measured.samples.append(count / report.seconds)
-            measured.limit_samples.append(await place.plain.read_rate(READ_SIZE, decode=True))
+            first = repeat % len(tellings)
+            for telling in [*tellings[first:], *tellings[:first]]:
+                report = await _drain(place, keys, count, handler, consumer, telling)
+                measured[telling].samples.append(count / report.seconds)
+            limit = await place.plain.read_rate(READ_SIZE, decode=True)
+            for one in measured.values():
+                one.limit_samples.append(limit)
     settings = {
         "messages": count,
         "keys": keys.count,
@@ -39,6 +58,14 @@ async def drained(
         "payload_bytes": bytes_of(SMALL_NOTE),
         "worker_processes": 1,
         **consumer,
-        "repeats": options.times(3, 2),
+        "repeats": repeats,
     }
     return measured, settings, report.checks
+
+
+async def _drain(
+    place: Bench, keys: Keys, count: int, handler: HandlerName, consumer: dict[str, Any], telling: Telling
+) -> Report:
+    name = "drain" if telling == "off" else f"drain_{telling}"
+    async with crew(Job(place.dsn, STREAM, [ConsumerJob(name, handler, consumer, keys)], telling)) as worker:
+        return await worker.finish(Finish(count))

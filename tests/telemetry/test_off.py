@@ -7,6 +7,10 @@ import sys
 
 import pytest
 
+from headrace import App, Message
+from headrace.runtime.singles import Singles
+from tests.runtime.running import running
+
 PROGRAM = """
 import asyncio, sys
 from headrace import App, Telemetry
@@ -46,3 +50,17 @@ def test_only_its_api_is_imported_for_what_the_program_has_set_up(dsn: str) -> N
     found = loaded(dsn, "True")
     assert "opentelemetry.trace" in found
     assert not any(name.startswith(("opentelemetry.sdk", "opentelemetry.exporter")) for name in found)
+
+
+@pytest.mark.asyncio
+async def test_an_actor_calls_the_handler_itself_when_it_is_off(dsn: str) -> None:
+    app = App(dsn)
+
+    @app.consumer("orders")
+    async def ship(number: int, message: Message) -> None: ...
+
+    async with running(app):
+        assert app._service is not None
+        work = app._service.pipelines[0].actors._work
+        assert isinstance(work, Singles)
+        assert work._call is ship

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Protocol
 
 from opentelemetry import trace
@@ -80,50 +81,48 @@ class Tracing:
         That of a single message goes on with the trace that published it, and links to there, too; that of a batch begins a
         trace, and links to all that it comes from.
         """
-        start, name, stream = self._tracer.start_span, f"process {spec.stream}", spec.stream
+        name, stream = f"process {spec.stream}", spec.stream
+        begin = partial(self._tracer.start_span, name, kind=SpanKind.CONSUMER, attributes=attributes)
 
         def of_message(message: Delivered, made: Context) -> Span:
-            link = link_in(made)
-            return start(
-                name,
-                made,
-                SpanKind.CONSUMER,
-                attributes={
-                    **attributes,
-                    names.MESSAGE_ID: names.message_id(stream, message.seq),
-                    names.KEY: message.key,
-                    names.ATTEMPT: message.attempt,
-                },
-                links=None if link is None else [link],
-            )
+            link = None if made is NOWHERE else link_in(made)
+            span = begin(made, links=None if link is None else (link,))
+            if span.is_recording():
+                span.set_attribute(names.MESSAGE_ID, names.message_id(stream, message.seq))
+                span.set_attribute(names.KEY, message.key)
+                span.set_attribute(names.ATTEMPT, message.attempt)
+            return span
 
         def of_batch(delivery: Any, _: Context) -> Span:
-            return start(
-                name,
-                NOWHERE,
-                SpanKind.CONSUMER,
-                attributes={**attributes, names.BATCH_COUNT: len(delivery.messages)},
-                links=links_of(stream, ((message.seq, message.raw_headers) for message in delivery.messages)),
-            )
+            span = begin(NOWHERE, links=links_of(stream, ((m.seq, m.raw_headers) for m in delivery.messages)))
+            span.set_attribute(names.BATCH_COUNT, len(delivery.messages))
+            return span
 
-        begin = of_batch if batch else of_message
+        start = of_batch if batch else of_message
 
         async def traced(payload: Any, delivery: Any) -> Any:
             context = NOWHERE if batch else extract(delivery.raw_headers)
-            span = begin(delivery, context)
-            with _within(span, context):
+            span = start(delivery, context)
+            token = attach(trace.set_span_in_context(span, context))
+            try:
                 result = await call(payload, delivery)
                 if isinstance(result, (Retry, Reject)):
                     _tell(span, result)
                 return result
+            except BaseException as error:
+                _tell(span, error)
+                raise
+            finally:
+                detach(token)
+                span.end()
 
         return traced
 
 
 @contextmanager
-def _within(span: Span, context: Context | None = None) -> Iterator[None]:
-    """The span is current, in `context` or in what is current now; and ends after that, with the exception that passes."""
-    token = attach(trace.set_span_in_context(span, context))
+def _within(span: Span) -> Iterator[None]:
+    """The span is current, and ends after that, with the exception that passes."""
+    token = attach(trace.set_span_in_context(span))
     try:
         yield
     except BaseException as error:
