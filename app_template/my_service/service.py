@@ -9,9 +9,10 @@ When the function returns, the message is done; when it raises, the message come
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator
 
 import msgspec
-from headrace import App, Message, Reject, Retry
+from headrace import App, Message, Reject, Retry, Transaction
 
 from . import carrier
 from .settings import from_environment
@@ -36,9 +37,22 @@ class Parcel(msgspec.Struct):
     tracking: str
 
 
-@app.consumer("orders", filter=f"orders.{settings.region}.>", concurrency=(1, settings.most_at_once))
-async def ship(order: Order, message: Message) -> None:
-    """Book a parcel for each order of our region, and tell those who read `parcels`."""
+@app.lifespan
+async def tables(app: App) -> AsyncIterator[None]:
+    """Our own table, in the same database, so that what a handler writes can commit together with its ack."""
+    async with app.transaction() as tx:
+        await tx.execute(
+            "select pg_advisory_xact_lock(hashtext('my_service'))"
+        )  # processes that start at once take turns
+        await tx.execute("create table if not exists deliveries (order_id bigint, tracking text)")
+    yield
+
+
+@app.consumer(
+    "orders", filter=f"orders.{settings.region}.>", concurrency=(1, settings.most_at_once), publishes="parcels"
+)
+async def ship(order: Order, message: Message) -> tuple[str, Parcel]:
+    """Book a parcel for each order of our region. What is returned is published to `parcels`."""
     if not order.items:
         raise Reject(f"order {order.id} has no items, and no further attempt will find any")
     try:
@@ -46,10 +60,11 @@ async def ship(order: Order, message: Message) -> None:
     except carrier.Busy as error:
         logger.info("order %d waits for the carrier, attempt %d", order.id, message.attempt)
         raise Retry("the carrier is busy", after=settings.retry_after) from error
-    await app.publish("parcels", f"parcels.{settings.region}.{order.id}", Parcel(order.id, tracking))
+    return f"parcels.{settings.region}.{order.id}", Parcel(order.id, tracking)
 
 
-@app.consumer("parcels", concurrency=8)
-async def tell_customer(parcel: Parcel) -> None:
-    """Say that the order is on its way."""
+@app.consumer("parcels", transactional=True, concurrency=8)
+async def enter(parcel: Parcel, tx: Transaction) -> None:
+    """Enter the delivery into our books: once for each parcel, whatever crashes, since the ack is in the same transaction."""
+    await tx.execute("insert into deliveries values ($1, $2)", parcel.order, parcel.tracking)
     logger.info("order %d is on its way: %s", parcel.order, parcel.tracking)

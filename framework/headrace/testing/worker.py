@@ -71,7 +71,8 @@ class Worker:
         """End at once: what handlers are doing is given back."""
         if self._service is not None:
             self._service.stop()
-            self._service.stop()
+            if self.at_work:
+                self._service.stop()
 
     def die(self) -> None:
         """End as a killed process does: nothing is settled, nothing is given back."""
