@@ -227,6 +227,45 @@ async def test_it_is_around_batches_and_around_plain_functions_too(app: App, ste
     assert sorted(steps) == [("many", 3), ("plain", 1)]
 
 
+@pytest.mark.asyncio
+async def test_what_it_returns_of_a_batch_counts_for_all_of_which_the_handler_said_nothing(app: App) -> None:
+    async def refuse(batch: Batch, call_next: Next) -> Any:
+        await call_next()
+        return Reject("by the middleware")
+
+    @app.consumer("orders", batch=3, batch_timeout="30s", middleware=[refuse])
+    async def ship(numbers: list[int]) -> list[Any]:
+        return [None, Reject("by the handler"), None]
+
+    async with running(app):
+        await app.publish_many("orders", numbered("abc"))
+        await app.idle()
+        letters = await dead_letters(app, "ship")
+    assert sorted((letter.seq, letter.error) for letter in letters) == [
+        (1, "by the middleware"),
+        (2, "by the handler"),
+        (3, "by the middleware"),
+    ]
+
+
+@pytest.mark.asyncio
+async def test_a_batch_that_is_tried_again_in_place_has_only_the_outcomes_of_that(app: App) -> None:
+    attempts: list[int] = []
+
+    @app.consumer("orders", batch=3, batch_timeout="30s", middleware=[again], max_deliver=1)
+    async def ship(batch: Batch) -> None:
+        attempts.append(len(batch))
+        if len(attempts) == 1:
+            batch.reject(batch[0])
+            raise ConnectionError
+
+    async with running(app):
+        await app.publish_many("orders", numbered("abc"))
+        await app.idle()
+        assert await dead_letters(app, "ship") == []
+    assert attempts == [3, 3]
+
+
 class Timed:
     async def __call__(self, delivery: Message, call_next: Next) -> Any:
         return await call_next()

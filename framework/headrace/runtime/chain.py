@@ -29,7 +29,7 @@ def chain(
         call = shared.dependencies.resolve(call, handler.dependencies)
     if handling.transactional or handling.publishes is not None:
         call = Transactional(consumer, spec, handling, desk, shared).around(call)
-    call = around(call, [*shared.middleware, *handling.middleware])
+    call = around(call, [*shared.middleware, *handling.middleware], batch=handling.batch is not None)
     if shared.instruments is not None:
         call = shared.instruments.process(spec, call, batch=handling.batch is not None)
     if shared.witness is not None:

@@ -11,6 +11,8 @@
 It sees what the handler returns and raises, `Retry` and `Reject` among it, and what it returns or raises itself counts instead: if it
 returns, the message is acked, also when it has never called `call_next`. It may call that again when the call before has ended, to try
 once more; the handler then gets a fresh transaction and fresh dependencies. A payload that can't be decoded does not come here.
+
+Two things are out of its reach: what a handler said of single messages of its batch, and what a transaction has committed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from headrace.model.errors import ConfigurationError
+from headrace.model.outcomes import Reject, Retry
+from headrace.runtime.batch import Batch
 from headrace.runtime.signature import is_async, name_of
 from headrace.runtime.wiring import Call
 
@@ -50,11 +54,15 @@ def _checked(one: Middleware) -> Middleware:
     return one
 
 
-def around(call: Call, middleware: Sequence[Middleware]) -> Call:
-    """The call with all of it around."""
+def around(call: Call, middleware: Sequence[Middleware], *, batch: bool = False) -> Call:
+    """The call with all of it around. `batch`: whether it is of batches."""
+    if not middleware:
+        return call
+    if batch:
+        call = _unsaid(call)
     for one in reversed(middleware):
         call = _around(call, one)
-    return call
+    return _for_all(call) if batch else call
 
 
 def _around(call: Call, middleware: Middleware) -> Call:
@@ -72,5 +80,28 @@ def _around(call: Call, middleware: Middleware) -> Call:
                 running = False
 
         return await middleware(delivery, call_next)
+
+    return wrapped
+
+
+def _unsaid(call: Call) -> Call:
+    """The call of a batch, without what a call before said of its messages."""
+
+    async def wrapped(payloads: Any, batch: Batch) -> Any:
+        batch.failures.clear()
+        return await call(payloads, batch)
+
+    return wrapped
+
+
+def _for_all(call: Call) -> Call:
+    """The call of a batch; a `Retry` or `Reject` that comes out counts for all of which nothing else was said."""
+
+    async def wrapped(payloads: Any, batch: Batch) -> Any:
+        result = await call(payloads, batch)
+        if isinstance(result, (Retry, Reject)):
+            for message in batch.messages:
+                batch.failures.setdefault(message.seq, result)
+        return result
 
     return wrapped
