@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from headrace import store
 from headrace.cli.children import described, exit_code
 from headrace.cli.processes import FIRST_DELAY, LONGEST_DELAY, delay_after
+from tests.cli.conftest import Headrace
 from tests.cli.processes import Commands, Running
 from tests.support import servers
 
@@ -103,6 +105,21 @@ def test_an_app_that_cannot_start_says_why(commands: Commands) -> None:
     running = commands("run", "service:app", "--database", "postgresql://127.0.0.1:1/x", "--processes", "2")
     assert running.end() == 69
     assert "127.0.0.1:1" in running.lines[-1]
+
+
+def test_a_check_does_all_but_run(
+    headrace: Headrace, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    unfit = "\n@app.check\ndef stock() -> bool:\n    return False\n"
+    (tmp_path / "fit_shop.py").write_text(SERVICE)
+    (tmp_path / "unfit_shop.py").write_text(SERVICE + unfit)
+    ended = headrace("run", "fit_shop:app", "--check", "--database", dsn)
+    assert (ended.code, ended.out) == (0, "fit_shop:app is fit to run here.\n")
+    ended = headrace("run", "unfit_shop:app", "--check", "--database", dsn)
+    assert ended.code == 78
+    assert "stock" in ended.err
 
 
 def _processes(running: Running) -> dict[int, int]:

@@ -37,6 +37,7 @@ def run(
             help="How many processes share the work; 1 by default.",
         ),
     ] = None,
+    check: Annotated[bool, flag("Do all that comes before the consumers, startup checks included, and end.")] = False,
     reload: Annotated[bool, flag("For development: start anew when a Python file changes.")] = False,
     reload_dir: Annotated[
         list[Path] | None,
@@ -67,7 +68,7 @@ def run(
     found = settings.read(
         {"processes": processes, "ready_file": ready_file, "log_level": log_level, "log_format": log_format}
     )
-    if reload or reload_dir:
+    if (reload or reload_dir) and not check:
         if found.processes > 1:
             raise UsageProblem("--reload runs one process: leave --processes, and HEADRACE_PROCESSES, out.")
         directories = watched(target, reload_dir or ())
@@ -76,6 +77,10 @@ def run(
     app = load(target)
     set_up_logging(found.log_level, found.log_format, me.number if me else None)
     app.dsn = database or (me.database if me else None) or app.dsn
+    if check:
+        run_async(app.preflight)
+        print(f"{target} is fit to run here.")
+        return 0
     if found.processes > 1 and me is None:
         return run_async(run_processes, app, target, found)
     if me:
