@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 import anyio
+import asyncpg
 import msgspec
 import pytest
 
@@ -279,6 +280,38 @@ async def test_a_message_that_settles_itself_in_a_batch_has_its_outcome_at_once(
 
 async def waits_only(app: App, seq: int) -> bool:
     return [row["seq"] for row in await parked(app)] == [seq] and await settled(app, "ship")
+
+
+@pytest.mark.asyncio
+async def test_an_ack_in_the_handler_s_own_transaction_is_looked_up_before_the_rest_is_settled(
+    app: App, dsn: str
+) -> None:
+    seen = Seen()
+
+    @app.consumer("orders", batch=10, concurrency=1, backoff=0)
+    async def ship(batch: Batch) -> None:
+        seen.note([(message.seq, message.attempt) for message in batch])
+        if len(seen.notes) > 1:
+            return
+        one = {message.seq: message for message in batch}
+        connection = await asyncpg.connect(dsn)
+        try:
+            async with connection.transaction():
+                await one[1].ack(tx=connection)
+            undone = connection.transaction()
+            await undone.start()
+            await one[2].ack(tx=connection)
+            await undone.rollback()
+        finally:
+            await connection.close()
+
+    async with app:
+        await app.publish_many("orders", numbered("abbc"))
+        async with running(app):
+            await app.idle()
+    first, *others = seen.notes
+    assert first == [(1, 1), (2, 1), (3, 1), (4, 1)]
+    assert [pair for batch in others for pair in batch] == [(2, 2), (3, 1)], "3 waits behind 2, which has failed"
 
 
 @pytest.mark.asyncio

@@ -26,6 +26,7 @@ from headrace.runtime.bench import NEVER, Bench
 from headrace.runtime.desk import Desk
 from headrace.runtime.handler import Decode
 from headrace.runtime.message import Message
+from headrace.runtime.own_acks import OwnAcks
 from headrace.runtime.publisher import Publisher
 from headrace.runtime.suspects import Suspects, parts
 from headrace.runtime.verdicts import Verdicts, from_within
@@ -65,7 +66,11 @@ class Batches:
             await self._handle(batch.messages, bench)
         except BaseException:
             for message in batch.messages:
-                self._verdicts.settle(message, RELEASE)  # those that have no outcome yet
+                if (
+                    message.xid is not None
+                ):  # it isn't known whether that was committed; if so, giving it back changes nothing
+                    message.xid, message.settled = None, False
+                self._verdicts.settle(message, RELEASE)  # unless it has its outcome
             raise
         finally:
             batch.put_down()
@@ -112,6 +117,7 @@ class Batches:
                 continue
             batch = Batch(part[0].stream, part[0].consumer, tuple(part))
             error = await self._attempt(batch, bench)
+            await self._confirm(batch, together)
             if error is None:
                 self._settle(batch, together)
             elif len(part) > 1 and self._handling.on_batch_error == "bisect" and not isinstance(error, LeaseLost):
@@ -167,6 +173,17 @@ class Batches:
             return self._suspects.starting(batch.messages)
         return nullcontext()
 
+    async def _confirm(self, batch: Batch, together: Together) -> None:
+        """See what became of the messages that the handler has acked in a transaction of its own."""
+
+        def failed(message: Message, error: BaseException) -> None:
+            self._verdicts.failed(message, error)
+            together.release_behind(message)
+
+        for message in batch.messages:
+            if message.xid is not None:
+                await self._desk.own.confirm(message, failed)
+
     def _settle(self, batch: Batch, together: Together) -> None:
         """The handler has returned: ack them all, but those that it failed and what follows these."""
         ack, failures = self._desk.ack, batch.failures
@@ -203,6 +220,7 @@ class Together:
         self._desk = desk
         self._messages = messages
         self.publisher: Publisher = desk.publisher
+        self.own: OwnAcks = desk.own
         for message in messages:
             message._desk = self
 

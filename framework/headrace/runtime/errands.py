@@ -83,7 +83,7 @@ _NO_DESK: Any = None
 class DetachedMessage(Message):
     """A message in a worker process: its fields, but no connection to settle or to publish with."""
 
-    def ack(self) -> NoReturn:
+    def ack(self, tx: Any = None) -> NoReturn:
         _refuse("ack", "return")
 
     def nack(self, delay: Duration | None = None) -> NoReturn:
