@@ -26,6 +26,21 @@ declare
 begin
     -- A process that freezes between its ack and its COMMIT would keep the lease for ever.
     perform set_config('idle_in_transaction_session_timeout', '5s', true);
+    if cardinality(p_seqs) = 1 then
+        -- Handlers of single messages come by here once for each: what other messages of the lease are acked is not walked through.
+        perform from headrace.leases
+            where consumer_id = p_consumer and lease_id = p_leases[1] and expires_at > p_now and p_seqs[1] = any (seqs)
+            for key share;
+        if not found
+           or exists (select from headrace.acks
+                      where consumer_id = p_consumer and lease_id = p_leases[1] and seqs[1] = p_seqs[1])
+           or exists (select from headrace.acks
+                      where consumer_id = p_consumer and lease_id = p_leases[1] and cardinality(seqs) > 1 and p_seqs[1] = any (seqs)) then
+            perform headrace.raise_lease_lost(p_seqs[1]);
+        end if;
+        insert into headrace.acks (consumer_id, lease_id, seqs) values (p_consumer, p_leases[1], p_seqs);
+        return pg_current_xact_id();
+    end if;
     v_leases := array(
         select lease_id from headrace.leases
         where consumer_id = p_consumer and lease_id = any (p_leases) and expires_at > p_now
@@ -39,13 +54,19 @@ begin
             select * from headrace.acked(p_consumer, v_leases))) as lost
         order by seq limit 1;
     if found then
-        raise exception using errcode = 'HR007', message = format(
-            'The lease of the message %s was lost: it expired, or it was ended. Somebody else may have the message by now; nothing of this transaction is committed.',
-            v_lost);
+        perform headrace.raise_lease_lost(v_lost);
     end if;
     insert into headrace.acks (consumer_id, lease_id, seqs)
         select p_consumer, lease_id, array_agg(seq) from unnest(p_leases, p_seqs) as asked(lease_id, seq) group by lease_id;
     return pg_current_xact_id();
+end $$;
+
+create function headrace.raise_lease_lost(p_seq bigint) returns void
+language plpgsql as $$
+begin
+    raise exception using errcode = 'HR007', message = format(
+        'The lease of the message %s was lost: it expired, or it was ended. Somebody else may have the message by now; nothing of this transaction is committed.',
+        p_seq);
 end $$;
 
 -- What has been acked of these leases, each message once.
