@@ -190,11 +190,13 @@ class Governor:
         window = self._window
         window.seconds += seconds
         window.finished += sample.finished
+        if sample.busy > window.actors:  # some that are too many are still at work: this is not yet what was decided
+            window.settling, window.finished = True, 0
         rounds = window.finished / (window.actors * self._unit)
         if window.settling:
             if rounds >= 1:
                 self._window = Window(window.actors, settling=False)
-            elif window.seconds >= LONG:
+            elif window.seconds >= LONG and not sample.finished:
                 self._stalled(now, sample, high)
         elif self._long_enough(window, rounds):
             self._rate, self._latency = window.rate, window.actors * self._unit / window.rate
@@ -204,13 +206,13 @@ class Governor:
 
     def _long_enough(self, window: Window, rounds: float) -> bool:
         twice = 1 if self._step >= AGAIN else 2
-        if rounds >= ROUNDS:
-            return window.seconds >= SHORT * twice
+        if rounds >= ROUNDS and window.seconds >= SHORT * twice:
+            return True
         return rounds >= FEW_ROUNDS and (window.seconds >= LONG * twice or self._plainly_lost(window))
 
     def _plainly_lost(self, window: Window) -> bool:
         """Whether more actors finish clearly less than fewer did: a downstream that is overloaded needn't be so for longer."""
-        return self._trial and self._base is not None and self._up and window.rate * CHANGED**0.5 < self._base.rate
+        return self._trial and self._up and self._base is not None and 0 < window.rate * CHANGED**0.5 < self._base.rate
 
     # --- what follows from it
 
