@@ -117,7 +117,7 @@ SETTINGS = (
         convert=seconds, default=30.0, otherwise="30s", argument="shutdown_timeout",
     ),
     Setting(
-        name="telemetry", says="Which exporter telemetry goes to; see [telemetry.md](telemetry.md).", convert=_text,
+        name="telemetry", says="Where traces and metrics go: `otlp`, `prometheus`, or both as `otlp,prometheus`; see [telemetry](telemetry.md).", convert=_text,
         otherwise="off", argument="telemetry",
     ),
     Setting(
