@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, cast
 
 import anyio
 import asyncpg
 import msgspec
 import pytest
 
-from headrace import App, Batch, ConfigurationError, LeaseLost, Reject, Retry
+from headrace import App, Batch, ConfigurationError, LeaseLost, Message, Reject, Retry
+from headrace.flow.custody import Lease
+from headrace.runtime.message import Desk
 from tests.runtime.running import (
     Gate,
     Seen,
@@ -516,6 +519,26 @@ async def test_of_a_lease_that_is_over_no_batch_is_started(app: App) -> None:
         gate.open()
         await app.idle()
     assert sorted(seen.notes) == [(1, 1), (1, 1), (2, 1)]
+
+
+def test_what_a_batch_would_ack_now_leaves_out_what_failed_and_what_follows_it() -> None:
+    batch = batch_of("aabab")
+    assert [message.seq for message in batch.done] == [1, 2, 3, 4, 5]
+    batch.retry(batch[1])
+    batch[2].settled = True
+    assert [message.seq for message in batch.done] == [1, 5]
+
+
+def batch_of(keys: str) -> Batch:
+    lease, desk, now = Lease(1, len(keys), float("inf")), cast(Desk, None), datetime.now(UTC)
+    return Batch(
+        "orders",
+        "ship",
+        tuple(
+            Message("orders", "ship", key, seq, 1, now, str(seq), None, lease, key, desk)
+            for seq, key in enumerate(keys, 1)
+        ),
+    )
 
 
 # --- order

@@ -14,6 +14,8 @@ import anyio
 import pytest
 
 from headrace import App, ConfigurationError, Depends, Message
+from headrace.runtime.errands import Place, ProcessFailed
+from headrace.runtime.processes import Worker
 from tests.runtime import errands
 from tests.runtime.running import dead_letters, eventually, numbered, parked, running, work_off
 
@@ -173,6 +175,27 @@ async def test_signals_to_the_whole_group_do_not_stop_a_process(app: App, notes:
         await app.publish("orders", "b", {"into": str(notes)})
         await eventually(lambda: waiting(app))
         assert not gone(int(pid))
+
+
+def test_a_signal_to_the_whole_group_does_not_stop_a_process_that_is_about_to_start() -> None:
+    worker = Worker(Place("tests.runtime.errands", "add"), batch=False)
+    worker.start()
+    try:
+        os.kill(worker.pid, signal.SIGINT)
+        os.kill(worker.pid, signal.SIGTERM)
+        worker.ready()
+        assert worker.alive
+    finally:
+        worker.end()
+    assert not worker.alive
+
+
+def test_a_process_that_can_not_import_the_handler_says_why() -> None:
+    worker = Worker(Place("tests.runtime.errands", "no_such_handler"), batch=False)
+    worker.start()
+    with pytest.raises(ProcessFailed, match="no attribute 'no_such_handler'"):
+        worker.ready()
+    assert not worker.alive
 
 
 async def waiting(app: App) -> bool:

@@ -90,6 +90,11 @@ class Worker:
         return ProcessFailed(f"The handler's process {how} while it worked on this.")
 
     @property
+    def pid(self) -> int:
+        """Its number, once it is started."""
+        return self._process.pid or 0
+
+    @property
     def alive(self) -> bool:
         """Whether it runs."""
         return self._process.is_alive()
