@@ -15,9 +15,10 @@ T = TypeVar("T")
 CHUNK_MESSAGES = 1000
 CHUNK_CHARACTERS = 8_000_000
 
-# With all types said, since not every driver asks the server for them.
-_PUBLISH = "select headrace.publish($1::text, $2::text, $3::json, $4::json"
-_PUBLISH_MANY = "select headrace.publish_many($1::text, $2::text[], $3::json[], $4::json[]"
+# With all types said, since not every driver asks the server for them. JSON goes as text, or a connection on which the user has set
+# a codec for JSON would encode it once more.
+_PUBLISH = "select headrace.publish($1::text, $2::text, $3::text::json, $4::text::json"
+_PUBLISH_MANY = "select headrace.publish_many($1::text, $2::text[], $3::text[]::json[], $4::text[]::json[]"
 
 
 async def publish(
