@@ -87,5 +87,12 @@ def spin(order: dict[str, Any]) -> None:
             pass
 
 
+def wait(order: dict[str, Any]) -> None:
+    """Works until somebody writes to the pipe."""
+    write(order["into"], os.getpid())
+    Path(order["pipe"]).read_text()
+    write(order["into"], "done")
+
+
 def forward(order: int) -> Any:
-    return ("a", order * 2)
+    return ("b", order * 2)

@@ -1,4 +1,4 @@
-"""An application whose handler never ends, for `headrace run`."""
+"""An application whose handlers run in processes for very long, for `headrace run`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from headrace import App
 from tests.runtime import errands
 
 app = App(streams=["orders"])
-app.consumer("orders", runner="process", concurrency=1, name="spin")(errands.spin)
+app.consumer("orders", filter="spin", runner="process", concurrency=1)(errands.spin)
+app.consumer("orders", filter="wait", runner="process", concurrency=1)(errands.wait)
 
 
 @app.lifespan
 async def publish_one(app: App) -> AsyncIterator[None]:
-    await app.publish("orders", "a", {"into": os.environ["NOTES"]})
+    await app.publish("orders", os.environ["KEY"], {"into": os.environ["NOTES"], "pipe": os.environ.get("PIPE")})
     yield

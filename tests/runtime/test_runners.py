@@ -17,7 +17,7 @@ from headrace import App, ConfigurationError, Depends, Message
 from headrace.runtime.errands import Place, ProcessFailed
 from headrace.runtime.processes import Worker
 from tests.runtime import errands
-from tests.runtime.running import dead_letters, eventually, numbered, parked, running, work_off
+from tests.runtime.running import Seen, consumer, dead_letters, eventually, numbered, parked, running, work_off
 
 
 @pytest.fixture
@@ -215,10 +215,52 @@ async def test_a_process_that_died_while_it_was_idle_is_replaced_and_costs_no_at
     assert len(told(notes)) == 2
 
 
-def test_a_killed_worker_takes_its_busy_processes_with_it(dsn: str, notes: Path) -> None:
-    """`headrace run`, under uvloop, with a handler that spins: after kill -9 nothing is left that would work on."""
+def headrace_run(dsn: str, **environment: Any) -> subprocess.Popen[bytes]:
+    """`headrace run`, which is under uvloop, in a process group of its own, as in a terminal."""
     command = [Path(sys.executable).with_name("headrace"), "run", "tests.runtime.spinning:app", "--database", dsn]
-    worker = subprocess.Popen(command, env={**os.environ, "NOTES": str(notes)}, start_new_session=True)
+    return subprocess.Popen(
+        command, env={**os.environ, **{name: str(value) for name, value in environment.items()}}, start_new_session=True
+    )
+
+
+def test_ctrl_c_in_a_terminal_lets_the_handler_in_a_process_finish(dsn: str, notes: Path) -> None:
+    pipe = notes.with_name("pipe")
+    os.mkfifo(pipe)
+    worker = headrace_run(dsn, KEY="wait", NOTES=notes, PIPE=pipe)
+    try:
+        anyio.run(lines, notes, 1)
+        os.killpg(worker.pid, signal.SIGINT)
+        pipe.write_text("go on")
+        assert worker.wait(60) == 0
+    finally:
+        worker.kill()
+        worker.wait()
+    assert told(notes)[1] == "done"
+    anyio.run(nothing_is_left, App(dsn))
+
+
+async def nothing_is_left(app: App) -> None:
+    async with app:
+        info = await consumer(app, "wait")
+    assert (info.lag, info.in_flight, info.parked) == (0, 0, 0)
+
+
+@pytest.mark.asyncio
+async def test_what_a_handler_in_a_process_returns_is_published(app: App) -> None:
+    app.consumer("orders", filter="a", runner="process", concurrency=1, publishes="orders")(errands.forward)
+    seen = Seen()
+
+    @app.consumer("orders", filter="b")
+    async def ship(number: int) -> None:
+        seen.note(number)
+
+    await work_off(app, ("a", 21))
+    assert seen.notes == [42]
+
+
+def test_a_killed_worker_takes_its_busy_processes_with_it(dsn: str, notes: Path) -> None:
+    """After kill -9 nothing is left that would work on, not even a handler that spins."""
+    worker = headrace_run(dsn, KEY="spin", NOTES=notes)
     try:
         (pid,) = anyio.run(lines, notes, 1)
     finally:
