@@ -31,6 +31,7 @@ from headrace.model.errors import (
     UnknownConsumer,
     UnknownStream,
 )
+from headrace.model.handling import Breaker
 from headrace.model.outcomes import Reject, Retry
 from headrace.model.specs import Backoff
 
@@ -47,6 +48,7 @@ __all__ = [
     "App",
     "Backoff",
     "Batch",
+    "Breaker",
     "Condition",
     "ConfigurationError",
     "Depends",
