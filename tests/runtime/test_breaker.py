@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from headrace import App, Message, Reject
-from headrace.model.handling import Breaker
+from headrace import App, Breaker, Message, Reject
 from tests.runtime.running import Gate, Seen, consumer, dead_letters, eventually, numbered, parked, running
 
 HOUR = 3600.0
