@@ -10,6 +10,7 @@ from benchmarks.suite.compaction import compaction
 from benchmarks.suite.drain import drain
 from benchmarks.suite.fanout import fanout
 from benchmarks.suite.filter import filter  # noqa: A004 - the word of the field
+from benchmarks.suite.governor import governor
 from benchmarks.suite.hotkeys import hotkeys
 from benchmarks.suite.latency import latency
 from benchmarks.suite.lease import lease
@@ -18,6 +19,7 @@ from benchmarks.suite.pinned import pinned
 from benchmarks.suite.publish import publish
 from benchmarks.suite.retention import retention
 from benchmarks.suite.steady import steady
+from benchmarks.suite.transactional import transactional
 from benchmarks.suite.work import work
 
 SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
@@ -27,6 +29,7 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
         lease,
         drain,
         work,
+        transactional,
         hotkeys,
         latency,
         steady,
@@ -36,5 +39,6 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
         compaction,
         pinned,
         memory,
+        governor,
     )
 }

@@ -75,6 +75,7 @@ def test_list_names_every_benchmark() -> None:
         "retention",
         "compaction",
         "filter",
+        "governor",
     } <= {line.split()[0] for line in listed.stdout.splitlines()}
 
 
@@ -100,3 +101,15 @@ def test_filter_says_how_long_a_lease_call_took_and_what_others_noticed(url: str
     assert 0 < result["p50_ms"] <= result["p99_ms"]
     assert result["variants"].keys() == {"another_consumer_alone", "another_consumer_beside"}
     assert result["positions_that_consumer_info_showed"]
+
+
+def test_governor_says_what_the_best_fixed_setting_did_and_what_it_asked_of_the_downstream(
+    url: str, tmp_path: Path
+) -> None:
+    result = measure(url, tmp_path / "result.json", "governor", "--messages", "3000", "--repeats", "1")
+    assert result["limit"] > 0
+    assert result["variants"].keys() == {"computes", "downstream_of_20", "load_doubles_and_halves"}
+    downstream = result["variants"]["downstream_of_20"]
+    assert str(downstream["best_fixed"]) in downstream["fixed"]
+    assert 0 <= downstream["share_of_time_above_20"] <= 1
+    assert 0 < downstream["most_in_flight"] <= 128
