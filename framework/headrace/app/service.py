@@ -32,7 +32,7 @@ class Service:
         self._consumers = consumers
         self._shared = shared
         self.pipelines: list[Pipeline] = []
-        self._janitor = Janitor(database, self.published, shared.time.swept)
+        self._janitor = Janitor(database, self.published)
         self._stopping = anyio.Event()
         self._at_work = False
         self._by_stream: dict[int, list[Pipeline]] = {}
@@ -57,7 +57,8 @@ class Service:
         """Run until `stop` and the end of the drain."""
         async with anyio.create_task_group() as others:
             others.start_soon(keep_going, "listening", self._listen)
-            others.start_soon(self._janitor.run)
+            if self._shared.witness is None:
+                others.start_soon(self._janitor.run)
             instruments = self._shared.instruments
             if instruments is not None and instruments.survey_every is not None:
                 names = [(consumer.spec.stream, consumer.spec.name) for consumer in self._consumers]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 
 import anyio
 
@@ -37,18 +36,11 @@ class Janitor:
     Args:
         database: an open database.
         published: called with a stream's name when scheduled messages were published to it.
-        now: the time of day, or None for that of the database server.
     """
 
-    def __init__(
-        self,
-        database: store.Database,
-        published: Callable[[str], None],
-        now: Callable[[], datetime | None] = lambda: None,
-    ) -> None:
+    def __init__(self, database: store.Database, published: Callable[[str], None]) -> None:
         self._sweeper = store.Sweeper(database)
         self._published = published
-        self._now = now
         self._schedule = anyio.Event()
 
     def hurry(self) -> None:
@@ -66,7 +58,7 @@ class Janitor:
         rest = USUAL / 2
         while True:
             try:
-                swept = await self._sweeper.sweep(self._now())
+                swept = await self._sweeper.sweep()
             except StoreUnavailable:
                 raise
             except Exception as failure:  # of one stream; the others have had their turn
@@ -80,7 +72,7 @@ class Janitor:
         """Publish what is due until cancelled. Raises `StoreUnavailable`."""
         while True:
             self._schedule = anyio.Event()
-            _, due_in = await self._sweeper.deliver(self._now(), self._published)
+            _, due_in = await self._sweeper.deliver(published=self._published)
             weather.cleared()
             with anyio.move_on_after(SCHEDULE if due_in is None else min(max(due_in, SOON), SCHEDULE)):
                 await self._schedule.wait()

@@ -24,13 +24,11 @@ class Time(msgspec.Struct, frozen=True):
         now: the time of day for leases and settles, or None for that of the database server.
         date: the time of day that the server stamps messages with, as far as it is known here: what is published for later
             counts from it.
-        swept: `date` for retention and the schedule, or None for that of the database server.
     """
 
     clock: Clock = time.monotonic
     now: Callable[[], datetime | None] = lambda: None
     date: Callable[[], datetime] = lambda: datetime.now(UTC)
-    swept: Callable[[], datetime | None] = lambda: None
 
 
 SYSTEM_TIME = Time()
@@ -40,7 +38,7 @@ Call = Callable[[Any, Any], Awaitable[Any]]
 
 
 class Witness(Protocol):
-    """Who watches every delivery from close by: the test kit."""
+    """Who watches every delivery from close by, and does the janitor's work when it wants it done: the test kit."""
 
     def custody(self, spec: ConsumerSpec) -> Custody[Any]:
         """Where the outcomes of a consumer are recorded."""
