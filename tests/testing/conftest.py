@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace import App
 from headrace.testing import Harness, Server
+from tests.testing import projects
 
 
 @pytest.fixture
@@ -30,3 +32,14 @@ def server(server_dsn: str) -> Server:
 def app() -> App:
     """An app that would connect to nothing, were it not for the harness."""
     return App("postgresql://nobody@nowhere.invalid/nothing", streams=["orders", "parcels"])
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with an app and no tests yet, in an environment that says nothing to pytest or to Headrace."""
+    for name in ("HEADRACE_TEST_DATABASE", "HEADRACE_DATABASE", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
+        monkeypatch.delenv(name, raising=False)
+    project = tmp_path / "project"
+    project.mkdir()
+    projects.make(project)
+    return project

@@ -203,3 +203,38 @@ async def test_what_an_app_has_set_up_is_torn_down_and_set_up_again(app: App, ha
         await h.drain()
         assert lives == ["up", "down", "up"]
     assert lives == ["up", "down", "up", "down"]
+
+
+async def test_a_message_whose_worker_dies_again_and_again_is_a_dead_letter(app: App, harness: Start) -> None:
+    @app.consumer("orders", max_deliver=3)
+    async def ship() -> None: ...
+
+    async with harness(app) as h:
+        h.crash_before_ack(ship, times=3)
+        await h.publish_many("orders", [("a", 1)])
+        for _ in range(4):
+            await h.drain()
+            await h.advance("30s")
+        h.assert_outcomes(ship, "crashed", "crashed", "crashed")
+        (dead,) = await h.dead_letters(ship)
+        assert dead.attempts == 3
+
+
+async def test_a_transaction_that_has_lost_its_lease_is_not_committed(app: App, harness: Start) -> None:
+    gate = Gate()
+
+    @app.consumer("orders", transactional=True, ack_wait="30s")
+    async def ship(order: int, message: Message, tx: Transaction) -> None:
+        await tx.execute("insert into effects values ($1)", message.attempt)
+        if message.attempt == 1:
+            await gate.wait()
+
+    async with harness(app) as h:
+        await app.database.fetch("create table effects (number int)")
+        await h.publish("orders", "a", 1)
+        await gate.until(1)
+        await h.advance("30s", frozen=True)
+        gate.open()
+        await h.drain()
+        assert await effects_of(h) == [2]
+        assert h.kinds(ship)[-1] == "acked"

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-APP = """
-from headrace import App, Message
-
-app = App(streams=["orders"])
-
-@app.consumer("orders", backoff="1m")
-async def ship(order: int, message: Message) -> None:
-    if message.attempt < order:
-        raise ValueError("not yet")
-"""
-
-CONFTEST = """
-pytest_plugins = ["headrace.testing.plugin"]
-"""
+from tests.testing.projects import WITH_ASYNCIO, run
 
 ASYNCIO = """
 import pytest, pytest_asyncio
@@ -98,30 +83,6 @@ def test_nothing_is_loaded_or_started(tmp_path_factory):
     assert "headrace" not in sys.modules
     assert not list(tmp_path_factory.getbasetemp().parent.glob("**/headrace-postgres"))
 """
-
-
-WITH_ASYNCIO = ("-o", "asyncio_default_fixture_loop_scope=function")
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with an app, and pytest's ini file."""
-    for name in ("HEADRACE_TEST_DATABASE", "HEADRACE_DATABASE", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
-        monkeypatch.delenv(name, raising=False)
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "service.py").write_text(APP)
-    (project / "conftest.py").write_text(CONFTEST)
-    (project / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\npythonpath = .\n")
-    return project
-
-
-def run(project: Path, *options: str) -> str:
-    """Run its tests, which must pass; their temporary files are below `temporary`. Returns what was printed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={project / 'temporary'}"]
-    done = subprocess.run([*command, *options], cwd=project, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_under_pytest_asyncio(project: Path) -> None:

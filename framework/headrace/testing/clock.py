@@ -41,4 +41,4 @@ class Clock:
 
     def time(self) -> Time:
         """As a service takes them."""
-        return Time(self.monotonic, self.now, self.date, self.date)
+        return Time(self.monotonic, self.now, self.date)

@@ -1,7 +1,7 @@
 """A Postgres server for a run of tests, and a database of its own for each test.
 
 A database and not a schema, since Headrace's schema has a fixed name, which is how anything that speaks SQL finds it. It is cloned from a
-template that has the schema in it already, which takes some tens of milliseconds.
+template that has the schema in it already, which is quicker than making that anew.
 
 The server is an embedded one, or, if `HEADRACE_TEST_DATABASE` names a database, the one that this is on. There the role needs the right
 to create databases. The template stays there for the next run; its name tells the version of the schema.

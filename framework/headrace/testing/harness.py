@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import anyio
 import anyio.to_thread
@@ -30,6 +30,9 @@ MOST_STEPS = 10_000
 
 END = 10.0
 """Seconds, of real time, that the worker has to end in."""
+
+State = Literal["between", "up", "ended"]
+"""Of the worker: one is about to start, it lives, or it was stopped and there will be no other."""
 
 ConsumerName = str | Callable[..., Any]
 """A consumer: its handler, its name, or stream:name when two streams have one of that name."""
@@ -64,8 +67,9 @@ class Harness:
         self._record = Record()
         self._crashes: dict[str, int] = {}
         self._worker: Worker | None = None
-        self._up = anyio.Event()
-        self._ending = False
+        self._state: State = "between"
+        self._news = anyio.Event()  # the state has changed
+        self._over = anyio.Event()
         self._undo = ExitStack()
         self._sweeper: store.Sweeper
         self._task: asyncio.Task[None] | None = None
@@ -83,6 +87,7 @@ class Harness:
         )
         # A task and not a task group, so that fixtures may enter in one task and leave in another, as those of pytest-asyncio do.
         self._task = asyncio.create_task(self._live())
+        self._task.add_done_callback(self._ended)
         try:
             await self._alive()
         except BaseException:
@@ -104,39 +109,44 @@ class Harness:
             setattr(self.app, name, value)
 
     async def _live(self) -> None:
-        """One worker after another, for as long as they crash."""
-
-        def up() -> None:
-            self._up.set()
-
-        def down() -> None:
-            self._up = anyio.Event()
-
+        """One worker after another, for as long as they crash; and connected until the end of the block."""
         async with self.app:
-            while not self._ending:
-                worker = Worker(self.app, self.clock, self._record, self._crashes, up, down)
+            while not (self._state == "ended" or self._over.is_set()):
+                worker = Worker(
+                    self.app, self.clock, self._record, self._crashes,
+                    lambda: self._become("up"), lambda: self._become("between"),
+                )  # fmt: skip
                 self._worker = self.app._witness = worker
                 await worker.run()
                 if not worker.crashed:
-                    return
+                    self._become("ended")
+            await self._over.wait()
+
+    def _ended(self, _: object) -> None:
+        """As it should, or by a failure, and then nobody may wait for what the worker would have done."""
+        self._become("ended")
+        if self._worker is not None:
+            self._worker.forsake()
+
+    def _become(self, state: State) -> None:
+        self._state = state
+        self._news.set()
+        self._news = anyio.Event()
 
     async def _alive(self) -> Worker:
         """The worker that lives, or will in a moment. Raises what it ended of."""
         if self._task is None:
             raise ConfigurationError("The harness is not in use: say `async with Harness(app) as harness`.")
-        up = asyncio.create_task(self._up.wait())
-        try:
-            await asyncio.wait((up, self._task), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            up.cancel()
+        while self._state == "between":
+            await self._news.wait()
         if self._task.done():
             self._task.result()
+        if self._state == "ended" or self._worker is None:
             raise ConfigurationError("The app was stopped: nothing works in this harness any more.")
-        assert self._worker is not None
         return self._worker
 
     async def _end(self) -> None:
-        self._ending = True
+        self._over.set()
         if self._worker is not None:
             self._worker.stop()
         with anyio.CancelScope(shield=True):

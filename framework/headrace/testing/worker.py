@@ -22,8 +22,8 @@ from headrace.runtime.wiring import Call
 from headrace.testing.clock import Clock
 from headrace.testing.outcomes import Record, WatchedCustody
 
-NOW = 0.05
-"""Seconds within which something scheduled counts as due: another process is about to publish it, or has just done it."""
+NOW = 0.01
+"""Seconds within which something scheduled counts as due."""
 
 
 class Worker:
@@ -55,6 +55,7 @@ class Worker:
         self._up = up
         self._down = down
         self._life = anyio.CancelScope()
+        self._stopping = False
         self._watchers: set[anyio.CancelScope] = set()
         self._service: Service | None = None
         self.at_work: dict[int, Any] = {}
@@ -65,10 +66,13 @@ class Worker:
         async with self._app._serving() as self._service:
             with self._life:
                 self._up()
+                if self._stopping:
+                    self.stop()
                 await self._service.run()
 
     def stop(self) -> None:
         """End at once: what handlers are doing is given back."""
+        self._stopping = True
         if self._service is not None:
             self._service.stop()
             if self.at_work:
@@ -82,6 +86,10 @@ class Worker:
             for message in delivery.messages:
                 self._record.note(message, "crashed")
         self._life.cancel()
+        self.forsake()
+
+    def forsake(self) -> None:
+        """Let nobody wait any longer for what it would have done."""
         for watcher in self._watchers:
             watcher.cancel()
 

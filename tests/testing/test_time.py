@@ -1,0 +1,108 @@
+"""The harness's clock stands still until the test moves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from headrace import App, Message
+from headrace.testing import Harness, NotDrained
+
+pytestmark = pytest.mark.asyncio
+
+Start = Callable[..., Harness]
+
+
+async def test_a_handler_that_is_past_its_timeout_is_stopped(app: App, harness: Start) -> None:
+    started = anyio.Event()
+
+    @app.consumer("orders", timeout="10m", backoff="1h")
+    async def ship() -> None:
+        started.set()
+        await anyio.sleep_forever()
+
+    async with harness(app) as h:
+        await h.publish("orders", "a", 1)
+        await started.wait()
+        await h.advance("10m")
+        await h.drain()
+        h.assert_outcomes(ship, "retried")
+        assert "longer than its timeout of 600 s" in (h.outcomes(ship)[0].error or "")
+
+
+async def test_a_handler_keeps_its_lease_while_the_clock_is_advanced(app: App, harness: Start) -> None:
+    started, go = anyio.Event(), anyio.Event()
+
+    @app.consumer("orders", ack_wait="30s")
+    async def ship() -> None:
+        started.set()
+        await go.wait()
+
+    async with harness(app) as h:
+        await h.publish("orders", "a", 1)
+        await started.wait()
+        await h.advance("1h")
+        go.set()
+        await h.drain()
+        h.assert_outcomes(ship, "acked")
+
+
+async def test_a_process_that_was_frozen_loses_its_lease(app: App, harness: Start) -> None:
+    started, go = anyio.Event(), anyio.Event()
+
+    @app.consumer("orders", ack_wait="30s")
+    async def ship(message: Message) -> None:
+        started.set()
+        if message.attempt == 1:
+            await go.wait()
+
+    async with harness(app) as h:
+        await h.publish("orders", "a", 1)
+        await started.wait()
+        await h.advance("30s", frozen=True)
+        go.set()
+        await h.drain()
+        h.assert_outcomes(ship, "lost", "acked")
+        assert [o.attempt for o in h.outcomes(ship)] == [1, 2]
+
+
+async def test_retention_goes_by_the_clock(app: App, harness: Start) -> None:
+    app.stream("events", retain_up_to="1d")
+    async with harness(app) as h:
+        await h.publish("events", "a", 1)
+        await h.advance("23h")
+        assert len(await h.published("events")) == 1
+        await h.advance("1h")
+        assert await h.published("events") == []
+
+
+async def test_a_drain_that_does_not_end_says_what_is_left(app: App, harness: Start) -> None:
+    @app.consumer("orders")
+    async def ship() -> None:
+        await anyio.sleep_forever()
+
+    async with harness(app, within=0.3) as h:
+        await h.publish("orders", "orders.us.7", 1)
+        with pytest.raises(NotDrained, match=r"ship: 1 leased so far, 1 of them unsettled") as caught:
+            await h.drain()
+        assert "ship is at orders.us.7 (seq 1, attempt 1)" in str(caught.value)
+
+
+async def test_a_message_that_is_settled_early_is_waited_for(app: App, harness: Start) -> None:
+    ended = False
+
+    @app.consumer("orders")
+    async def ship(message: Message) -> None:
+        nonlocal ended
+        await message.ack()
+        for _ in range(100):
+            await anyio.lowlevel.checkpoint()
+        await message.publish("parcels", "a", 1)
+        ended = True
+
+    async with harness(app) as h:
+        await h.publish("orders", "a", 1)
+        await h.drain()
+        assert ended
