@@ -48,7 +48,7 @@ class Place(msgspec.Struct, frozen=True):
         return reduce(getattr, self.name.split("."), importlib.import_module(self.module))
 
 
-class Parcel(msgspec.Struct, array_like=True):
+class Sent(msgspec.Struct, array_like=True):
     """A message, as far as it can be sent."""
 
     key: str
@@ -65,7 +65,7 @@ class Errand(msgspec.Struct, array_like=True):
 
     stream: str
     consumer: str
-    parcels: list[Parcel]
+    messages: list[Sent]
 
 
 class Answer(msgspec.Struct, array_like=True):
@@ -75,9 +75,6 @@ class Answer(msgspec.Struct, array_like=True):
     failures: dict[int, Retry | Reject] = {}
     error: Exception | None = None
     trace: str | None = None
-
-
-_NO_DESK: Any = None
 
 
 class DetachedMessage(Message):
@@ -109,7 +106,7 @@ def errand(delivery: Message | Batch) -> bytes:
         Errand(
             delivery.stream,
             delivery.consumer,
-            [Parcel(m.key, m.seq, m.attempt, m.created_at, m.raw, m.raw_headers, m.lane) for m in delivery.messages],
+            [Sent(m.key, m.seq, m.attempt, m.created_at, m.raw, m.raw_headers, m.lane) for m in delivery.messages],
         ),
         pickle.HIGHEST_PROTOCOL,
     )
@@ -173,13 +170,14 @@ def _answer(handler: Handler, errand: Errand) -> bytes:
 
 
 def _run(handler: Handler, errand: Errand) -> Answer:
-    held = Lease(0, len(errand.parcels), float("inf"))
+    held = Lease(0, len(errand.messages), float("inf"))
+    desk: Any = None
     messages = [
         DetachedMessage(
-            errand.stream, errand.consumer, p.key, p.seq, p.attempt, p.created_at, p.raw, p.raw_headers, held, p.lane,
-            _NO_DESK, handler.decode(p.raw),
+            errand.stream, errand.consumer, sent.key, sent.seq, sent.attempt, sent.created_at, sent.raw, sent.raw_headers,
+            held, sent.lane, desk, handler.decode(sent.raw),
         )
-        for p in errand.parcels
+        for sent in errand.messages
     ]  # fmt: skip
     if not handler.batch:
         return Answer(handler.apply(messages[0].data, messages[0]))

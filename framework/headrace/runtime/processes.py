@@ -62,12 +62,11 @@ class Worker:
     def ready(self) -> None:
         """Wait until it has found the handler. Raises `ProcessFailed`."""
         with self._in_use:
-            if not self._connection.poll(STARTING):
-                self.kill()
-            problem = self._receive().decode()
+            late = not self._connection.poll(STARTING)
+            problem = f"it was not ready after {STARTING:g} s" if late else self._receive().decode()
         if problem:
             self.end()
-            raise ProcessFailed(f"The handler can't be imported in its process: {problem}")
+            raise ProcessFailed(f"The handler's process can't be used: {problem}")
 
     def ask(self, request: bytes) -> bytes:
         """Have an errand done. Raises `ProcessFailed` when the process dies of it."""
@@ -87,7 +86,7 @@ class Worker:
     def _obituary(self) -> ProcessFailed:
         code = self._process.exitcode or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return ProcessFailed(f"The handler's process {how} while it worked on this.")
+        return ProcessFailed(f"The handler's process {how}.")
 
     @property
     def pid(self) -> int:
@@ -150,7 +149,7 @@ class Processes:
             worker = self._idle.pop()
             if worker.alive:
                 return worker
-            worker.end()
+            worker.end()  # at once, for it is dead
         worker = Worker(self._place, batch=self._batch)
         bench = at_work.get()
         if bench is not None:
