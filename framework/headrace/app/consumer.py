@@ -113,6 +113,11 @@ def check_together(consumer: Consumer) -> None:
         raise ConfigurationError(
             f"Consumer {spec.name!r}: batch={handling.batch} never fills with max_ack_pending={spec.max_ack_pending}: raise that."
         )
+    if handling.transactional and not consumer.handler.is_async:
+        raise ConfigurationError(
+            f"Consumer {spec.name!r}: transactional=True needs an `async def`: its transaction belongs to the event loop. A plain function"
+            " may ack in a transaction of its own, with headrace.drivers.sync."
+        )
     if handling.key_concurrency is not None and spec.ordered:
         raise ConfigurationError(
             f"Consumer {spec.name!r}: key_concurrency={handling.key_concurrency} needs ordered=False: the messages of a key are handled"

@@ -43,6 +43,8 @@ class Service:
         for consumer in self._consumers:
             spec = consumer.spec
             stream_id = await store.create_stream(self._database, spec.stream)
+            if consumer.handling.publishes is not None:
+                await store.create_stream(self._database, consumer.handling.publishes)
             declared = await store.declare_consumer(self._database, spec)
             for setting, (before, now) in declared.changed.items():
                 logger.info("consumer %s of %s: %s changed from %r to %r", spec.name, spec.stream, setting, before, now)

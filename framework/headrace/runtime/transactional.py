@@ -68,7 +68,7 @@ class Transactional:
 
         async def publishing(payload: Any, delivery: Delivery) -> Any:
             result = await call(payload, delivery)
-            if result is None or isinstance(result, (Retry, Reject)):
+            if result is None or _refused(delivery, result):
                 return result
             _outgoing(result, self._publishes)  # before a connection is asked for
             transaction = await self._begin(delivery)
@@ -97,13 +97,11 @@ class Transactional:
 
     async def _finish(self, transaction: Transaction, delivery: Delivery, result: Any) -> Any:
         """Publish, ack and commit, unless there is nothing that may be acked. Returns what is said of the rest."""
-        if isinstance(result, (Retry, Reject)):
+        if _refused(delivery, result):
             return result
         outgoing: Sequence[tuple[Any, ...]] = ()
         if self._publishes is not None:
             outgoing, result = _outgoing(result, self._publishes), None
-        if isinstance(delivery, Batch) and isinstance(result, list):
-            delivery.say(result)
         done = delivery.done if isinstance(delivery, Batch) else [] if delivery.settled else [delivery]
         if done:
             if len(outgoing) == 1:
@@ -138,6 +136,15 @@ class Transactional:
         for message in done:
             message.settled = True
             self._desk.ack(message)
+
+
+def _refused(delivery: Delivery, result: Any) -> bool:
+    """Whether the handler returned that it won't have the delivery, which of a batch counts for each message."""
+    if not isinstance(result, (Retry, Reject)):
+        return False
+    if isinstance(delivery, Batch):
+        delivery.say([result] * len(delivery))
+    return True
 
 
 def _outgoing(result: Any, stream: str | None) -> Sequence[tuple[Any, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -96,7 +97,8 @@ class Hold:
     def break_off(self) -> None:
         """Close the connection at once; the server takes back what is open on it."""
         self._open = None
-        self.connection.terminate()
+        with suppress(asyncpg.InterfaceError):  # it is closed already, and has left its pool
+            self.connection.terminate()
 
     async def end(self) -> None:
         """Take back what is not committed, and give the connection back to its pool."""
@@ -106,6 +108,6 @@ class Hold:
                 with anyio.fail_after(ENDING, shield=True):
                     await transaction.rollback()
         except Exception:  # the connection is of no use any more, and what was open on it ends with it
-            self.connection.terminate()
+            self.break_off()
         finally:
             await self._pool.release(self.connection)

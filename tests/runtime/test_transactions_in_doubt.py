@@ -1,0 +1,256 @@
+"""A COMMIT whose answer is lost: nothing is done again before it is known what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import anyio
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from headrace import App, Message, StoreUnavailable, Transaction, store
+from headrace.store.connection import Hold
+from tests.runtime.running import Seen, consumer, running
+
+
+@pytest_asyncio.fixture
+async def app(dsn: str) -> AsyncIterator[App]:
+    app = App(dsn, streams=["orders"])
+    async with app:
+        await app.database.fetch("create table effects (id bigint)")
+        yield app
+
+
+@pytest.fixture
+def breaks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Lets the next COMMIT break off, before the server has it, or before its answer is here. Returns what was done, in order."""
+
+    def breaks(when: str) -> list[str]:
+        commit, status, done = Hold.commit, store.transaction_status, []
+
+        async def broken(hold: Hold) -> None:
+            if "break" in done:
+                await commit(hold)
+                return
+            done.append("break")
+            if when == "after":
+                await commit(hold)
+            else:
+                hold.break_off()
+            raise ConnectionResetError("the connection broke at COMMIT")
+
+        async def noted(executor: Any, xid: int) -> Any:
+            found = await status(executor, xid)
+            done.append(found)
+            return found
+
+        monkeypatch.setattr(Hold, "commit", broken)
+        monkeypatch.setattr(store, "transaction_status", noted)
+        return done
+
+    return breaks
+
+
+async def effects(app: App) -> list[int]:
+    return [row[0] for row in await app.database.fetch("select id from effects order by id")]
+
+
+async def nothing_is_left(app: App) -> None:
+    info = await consumer(app, "ship")
+    assert (info.lag, info.in_flight, info.parked, info.dead_letters) == (0, 0, 0, 0)
+    assert await app.database.fetchval("select count(*) from headrace.acks") == 0
+
+
+@pytest.mark.asyncio
+async def test_a_commit_that_happened_is_not_done_again(app: App, breaks: Callable[..., list[str]]) -> None:
+    attempts = Seen()
+
+    @app.consumer("orders", transactional=True, backoff=0)
+    async def ship(number: int, message: Message, tx: Transaction) -> None:
+        attempts.note(message.attempt)
+        await tx.execute("insert into effects values ($1)", number)
+
+    async with running(app):
+        done = breaks("after")
+        await app.publish("orders", "k", 7)
+        await app.idle()
+    assert attempts.notes == [1]
+    assert done == ["break", "committed"]
+    assert await effects(app) == [7]
+    await nothing_is_left(app)
+
+
+@pytest.mark.asyncio
+async def test_a_commit_that_did_not_happen_is_a_failed_attempt(app: App, breaks: Callable[..., list[str]]) -> None:
+    attempts = Seen()
+
+    @app.consumer("orders", transactional=True, backoff=0)
+    async def ship(number: int, message: Message, tx: Transaction) -> None:
+        attempts.note(message.attempt)
+        await tx.execute("insert into effects values ($1)", number)
+
+    async with running(app):
+        done = breaks("before")
+        await app.publish("orders", "k", 7)
+        await app.idle()
+    assert attempts.notes == [1, 2]
+    assert done[0] == "break"
+    assert done[-1] == "aborted"
+    assert await effects(app) == [7]
+    await nothing_is_left(app)
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_retried_while_the_answer_is_not_known(
+    app: App, breaks: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is away, then it does not know yet, then it does."""
+    attempts, answers = Seen(), [StoreUnavailable("gone"), "in progress", "in progress"]
+
+    @app.consumer("orders", transactional=True, backoff=0)
+    async def ship(number: int, message: Message, tx: Transaction) -> None:
+        attempts.note(message.attempt)
+        await tx.execute("insert into effects values ($1)", number)
+
+    async with running(app):
+        breaks("after")
+        status = store.transaction_status
+
+        async def slow(executor: Any, xid: int) -> Any:
+            if answers:
+                answer = answers.pop(0)
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+            return await status(executor, xid)
+
+        monkeypatch.setattr(store, "transaction_status", slow)
+        await app.publish_many("orders", [("k", 7), ("k", 8)])
+        await app.idle()
+    assert answers == []
+    assert attempts.notes == [1, 1]
+    assert await effects(app) == [7, 8]
+    await nothing_is_left(app)
+
+
+@pytest.mark.asyncio
+async def test_a_timeout_that_comes_during_the_commit_comes_too_late(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts, commit = Seen(), Hold.commit
+
+    @app.consumer("orders", transactional=True, timeout=0.2, backoff=0)
+    async def ship(number: int, message: Message, tx: Transaction) -> None:
+        attempts.note(message.attempt)
+        await tx.execute("insert into effects values ($1)", number)
+
+    async def slow(hold: Hold) -> None:
+        if attempts.notes == [1]:
+            await hold.connection.execute("select pg_sleep(1)")
+        await commit(hold)
+
+    monkeypatch.setattr(Hold, "commit", slow)
+    async with running(app):
+        await app.publish_many("orders", [("k", 7), ("k", 8)])
+        await app.idle()
+    assert attempts.notes == [1, 1]
+    assert await effects(app) == [7, 8]
+    await nothing_is_left(app)
+
+
+# --- app.transaction()
+
+
+@pytest.mark.asyncio
+async def test_a_service_writes_and_publishes_in_one_transaction(app: App) -> None:
+    async with app.transaction() as tx:
+        await tx.execute("insert into effects values (7)")
+        assert await app.publish("orders", "k", 7, tx=tx) == 1
+        assert await app.publish_many("orders", [("k", 8)], tx=tx) == 1
+        assert await tx.publish("orders", "k", 9) == 3
+        assert await app.database.fetchval("select count(*) from headrace_streams.orders") == 0
+    assert await effects(app) == [7]
+    assert await app.database.fetchval("select count(*) from headrace_streams.orders") == 3
+
+
+@pytest.mark.asyncio
+async def test_an_exception_takes_back_what_a_service_did(app: App) -> None:
+    async def fail() -> None:
+        async with app.transaction() as tx:
+            await tx.execute("insert into effects values (7)")
+            await tx.publish("orders", "k", 7)
+            raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        await fail()
+    assert await effects(app) == []
+    assert await app.database.fetchval("select count(*) from headrace_streams.orders") == 0
+
+
+@pytest.mark.asyncio
+async def test_a_service_is_told_when_its_swallowed_error_kept_everything_from_being_committed(app: App) -> None:
+    async def swallow() -> None:
+        async with app.transaction() as tx:
+            with pytest.raises(asyncpg.UndefinedTableError):
+                await tx.execute("insert into nowhere values (7)")
+
+    with pytest.raises(asyncpg.InFailedSQLTransactionError):
+        await swallow()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("when", "there"), [("after", [7]), ("before", [])])
+async def test_a_service_knows_whether_it_was_committed(
+    app: App, breaks: Callable[..., list[str]], when: str, there: list[int]
+) -> None:
+    async def write() -> None:
+        async with app.transaction() as tx:
+            await tx.execute("insert into effects values (7)")
+            await tx.publish("orders", "k", 7)
+
+    done = breaks(when)
+    if there:
+        await write()
+    else:
+        with pytest.raises(StoreUnavailable, match="The transaction was not committed"):
+            await write()
+    assert done[0] == "break"
+    assert done[-1] == ("committed" if there else "aborted")
+    assert await effects(app) == there
+
+
+@pytest.mark.asyncio
+async def test_consumers_of_this_process_are_woken_after_the_commit_also_for_later_ones(app: App) -> None:
+    seen = Seen()
+
+    @app.consumer("orders")
+    async def ship(number: int) -> None:
+        seen.note(number)
+
+    async with running(app):
+        async with app.transaction() as tx:
+            await tx.publish("orders", "k", 1)
+            await tx.publish("orders", "k", 2, delay=0.01)
+        assert await seen.until(2) == [1, 2]
+
+
+@pytest.mark.asyncio
+async def test_who_waits_for_his_turn_in_vain_is_told_why(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.store.database.CONNECT_TIMEOUT", 0.05)
+    async with anyio.create_task_group() as group:
+        inside, over = [0], anyio.Event()
+
+        async def hold() -> None:
+            async with app.transaction():
+                inside[0] += 1
+                await over.wait()
+
+        for _ in range(app.database.holds):
+            group.start_soon(hold)
+        while inside[0] < app.database.holds:
+            await anyio.lowlevel.checkpoint()
+        with pytest.raises(
+            StoreUnavailable, match="All 7 transactions that this process may hold open have been in use"
+        ):
+            await app.transaction().__aenter__()
+        over.set()
