@@ -724,10 +724,31 @@ async def test_what_is_there_anyway_can_not_be_provided(app: App) -> None:
     async def ship(pool: Depends[Pool]) -> None: ...
 
     assert await refused(app) == (
-        "Pool is provided by 'Pool', and is there without that, from @app.lifespan or as the app: leave the provider out."
+        "Pool is provided by 'Pool', and is there without that, from @app.lifespan or as the app: leave the provider out, or say override=True."
     )
     with pytest.raises(ConfigurationError, match="Message is provided by Headrace itself already"):
         app.provide(lambda: None, provides=Message)
+
+
+@pytest.mark.asyncio
+async def test_but_it_may_be_replaced_on_purpose(app: App) -> None:
+    replacement = Pool()
+    seen: list[Pool] = []
+
+    @app.lifespan
+    async def pool(app: App) -> AsyncIterator[Pool]:
+        yield Pool()
+
+    @app.consumer("orders")
+    async def ship(pool: Depends[Pool]) -> None:
+        seen.append(pool)
+
+    @app.provide(scope="app", override=True)
+    def fake() -> Pool:
+        return replacement
+
+    await work_off(app, ("a", 1))
+    assert seen == [replacement]
 
 
 # --- dishka

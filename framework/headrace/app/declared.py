@@ -238,7 +238,7 @@ class Declared:
             scope: "message", made for each message or batch and torn down when its handler has ended; or "app", made before the consumers
                 start and torn down when they have drained.
             provides: the type that is provided, if not what is annotated: a protocol, say.
-            override: take the place of what provides the same already.
+            override: take the place of what provides the same already, or of what a lifespan yields; in a test, say.
 
         Returns:
             What it was given. Raises `ConfigurationError`.

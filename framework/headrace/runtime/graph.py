@@ -58,7 +58,7 @@ class Graph:
 
     def _missing(self, need: Need, way: list[DependencyKey]) -> ConfigurationError:
         name = name_of_type(way[-1].type_hint)
-        if self._factory(way[-1], Scope.STEP) is None:
+        if self._factory(way[-1], SCOPES["message"]) is None:
             return _refusal(
                 need, way, f"and nothing provides {name}: write a function that returns it, with @app.provide."
             )

@@ -17,8 +17,8 @@ from dishka.provider.exceptions import MissingHintsError, MissingReturnHintError
 
 from headrace.model.errors import ConfigurationError
 from headrace.runtime.batch import Batch
-from headrace.runtime.dependencies import Dependencies, Need, close, tell
-from headrace.runtime.graph import SCOPES, Graph, key_of, name_of_type
+from headrace.runtime.dependencies import Dependencies, Need, asked, close, tell
+from headrace.runtime.graph import SCOPES, Graph, name_of_type
 from headrace.runtime.message import Message
 from headrace.runtime.signature import name_of
 from headrace.runtime.transaction import Transaction
@@ -33,6 +33,7 @@ class Providers:
     def __init__(self) -> None:
         self._providers: list[BaseProvider] = []
         self._types: dict[Any, str] = dict.fromkeys(OF_A_DELIVERY, "Headrace itself")
+        self._overrides: set[Any] = set()
 
     def add(self, source: Any, scope: str, provides: Any, *, override: bool) -> None:
         """See `App.provide`."""
@@ -68,6 +69,8 @@ class Providers:
                 " out, or say override=True to the one that counts."
             )
         self._types[kind] = repr(name)
+        if override:
+            self._overrides.add(kind)
 
     @asynccontextmanager
     async def open(self, known: Mapping[Any, Any], needs: Sequence[Need]) -> AsyncIterator[Dependencies]:
@@ -80,9 +83,7 @@ class Providers:
         Raises:
             ConfigurationError: a dependency is missing, needs itself, or needs what does not live as long. And what a provider raises.
         """
-        for kind in known:
-            self._claim_known(kind)
-        container = self._container(known)
+        container = self._container({kind: value for kind, value in known.items() if not self._overridden(kind)})
         try:
             kept = await _keep(container, needs)
             yield Dependencies(container, kept)
@@ -91,12 +92,14 @@ class Providers:
             raise
         tell(await close(container))
 
-    def _claim_known(self, kind: Any) -> None:
-        if kind in self._types:
+    def _overridden(self, kind: Any) -> bool:
+        """Whether what is there anyway is provided on purpose. Raises `ConfigurationError` when it is provided by accident."""
+        if kind in self._types and kind not in self._overrides:
             raise ConfigurationError(
                 f"{name_of_type(kind)} is provided by {self._types[kind]}, and is there without that, from @app.lifespan or as the"
-                " app: leave the provider out."
+                " app: leave the provider out, or say override=True."
             )
+        return kind in self._overrides
 
     def _container(self, known: Mapping[Any, Any]) -> AsyncContainer:
         given = Provider()
@@ -112,21 +115,18 @@ class Providers:
 async def _keep(container: AsyncContainer, needs: Sequence[Need]) -> dict[Any, Any]:
     """Look through all that is needed, and make what lives as long as the app, here and in this task. Returns it by what takes it."""
     graph = Graph(container)
-    found = [list(graph.leads_to(need)) for need in needs]
-    for factory in (factory for way in found for factory in way):
-        if factory.scope is not None and factory.scope <= container.scope and factory.provides.depth == 0:
-            await container.get(factory.provides.type_hint, factory.provides.component)
-    kept = {}
-    for need, way in zip(needs, found, strict=True):
-        last = way[-1]
-        if (
-            last.scope is not None
-            and last.scope <= container.scope
-            and (last.cache or last.type is FactoryType.CONTEXT)
-        ):
-            key = key_of(need.hint)
-            kept[need.hint] = await container.get(key.type_hint, key.component)
-    return kept
+    found = [(need.hint, list(graph.leads_to(need))) for need in needs]
+    for _, way in found:
+        for factory in way:
+            if _lasts(factory, container):
+                await container.get(factory.provides.type_hint, factory.provides.component)
+    return {hint: await container.get(*asked(hint)) for hint, way in found if _lasts(way[-1], container)}
+
+
+def _lasts(factory: Factory, container: AsyncContainer) -> bool:
+    """Whether what it makes is kept for as long as the app lives, and can be asked for: inner parts of decorated ones can't."""
+    lives = factory.scope is not None and factory.scope <= container.scope
+    return lives and (factory.cache or factory.type is FactoryType.CONTEXT) and factory.provides.depth == 0
 
 
 def _steps(source: Any) -> Any:
