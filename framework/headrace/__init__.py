@@ -37,6 +37,7 @@ from headrace.model.specs import Backoff
 
 if TYPE_CHECKING:
     from headrace.app.app import App
+    from headrace.app.readiness import Readiness
     from headrace.runtime.batch import Batch
     from headrace.runtime.dependencies import Depends
     from headrace.runtime.message import Message
@@ -64,6 +65,7 @@ __all__ = [
     "Message",
     "Middleware",
     "Next",
+    "Readiness",
     "Reject",
     "Retry",
     "SchemaError",
@@ -85,6 +87,7 @@ _LAZY = {
     "Message": "headrace.runtime.message",
     "Middleware": "headrace.runtime.middleware",
     "Next": "headrace.runtime.middleware",
+    "Readiness": "headrace.app.readiness",
     "Telemetry": "headrace.telemetry",
     "Transaction": "headrace.runtime.transaction",
 }

@@ -1,7 +1,9 @@
 """The command line. One file per command; each is imported only when its command is called, so that the start is quick.
 
 main       the tree of commands, and the boundary where errors become sentences and exit codes
-run        `run`: load an application (target), set up logging (logs), and run it here or in several processes (processes)
+run        `run`: load an application (target), set up logging (logs), tell when it is ready (ready_file), and run it here, in
+           several processes (processes), or anew whenever its code changes (reload); children and member are both ends of
+           what a parent and its processes know of each other
 publish    `publish`: lines of a file (lines), checked and numbered (records), go to a stream
 streams    `stream ls|info`
 consumers  `consumer ls|info`
