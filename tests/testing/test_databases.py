@@ -61,6 +61,11 @@ async def test_a_server_that_cannot_be_named_so_is_told() -> None:
         Server("host=localhost dbname=postgres")
 
 
+async def test_a_database_is_not_made_inside_a_running_loop(server: Server) -> None:
+    with pytest.raises(ConfigurationError, match="in a thread"):
+        server.database().__enter__()
+
+
 async def test_a_server_that_is_not_there_is_told() -> None:
     def make() -> None:
         with Server("postgresql://nobody@127.0.0.1:1/nothing").database():

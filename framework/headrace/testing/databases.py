@@ -148,8 +148,21 @@ def _at(url: str, database: str) -> str:
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
     """Run `work` on a loop of its own. Unlike `asyncio.run` it leaves the thread's current loop alone."""
+    if _is_async():
+        work.close()
+        raise ConfigurationError(
+            "A database for tests is made by blocking calls: enter it in a sync fixture, or in a thread (asyncio.to_thread)."
+        )
     loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(work)
     finally:
         loop.close()
+
+
+def _is_async() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
