@@ -53,12 +53,13 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 class Report(msgspec.Struct, frozen=True, tag="report"):
     """All is settled and proven. `first`: when the first handler started; `settled`: when the database said that all was.
 
-    `busy`: the share of a core that the process used in between.
+    `busy`: the share of a core that the process used in between. `cpu`: seconds of processor time that it used since it was ready.
     """
 
     first: int
     settled: int
     busy: float
+    cpu: float
     checks: list[str]
     phases: dict[str, dict[str, PhaseSummary]]
     """By consumer and phase."""

@@ -161,6 +161,7 @@ class Worker:
             group.start_soon(self._app.run)
             while not self._app.statistics():  # noqa: ASYNC110 - the app has no event for it
                 await anyio.sleep(0.001)
+            self._cpu = time.process_time()
             say(Ready())
             async with anyio.create_task_group() as telling:
                 telling.start_soon(self._tell)
@@ -204,13 +205,14 @@ class Worker:
     def _report(self, finish: Finish, settled: int) -> Report:
         first = min(record.first for record in self._records)
         # Before the checks below, which are work, too.
-        busy = time.process_time() / ((settled - _STARTED) / 1e9)
+        cpu = time.process_time()
+        busy = cpu / ((settled - _STARTED) / 1e9)
         phases: dict[str, dict[str, PhaseSummary]] = {
             record.job.name: {phase.name: summarise(phase, record.times, record.latencies) for phase in finish.phases}
             for record in self._records
         }
         proven = [text for record in self._records for text in record.check(finish.expected)]
-        return Report(first, settled, busy, proven, phases)
+        return Report(first, settled, busy, cpu - self._cpu, proven, phases)
 
 
 def _telemetry(telling: Telling) -> Telemetry | bool:

@@ -8,8 +8,7 @@ from typing import Any
 from benchmarks.harness import Options
 from benchmarks.payloads import Keys
 from benchmarks.report import Result
-from benchmarks.suite.draining import LIMIT_IS, told
-from benchmarks.timing import Measured
+from benchmarks.suite.draining import LIMIT_IS, Told, told
 from benchmarks.wire import Telling
 
 
@@ -31,11 +30,18 @@ async def drain(options: Options) -> Result:
             "telemetry: every trace": _beside(off, measured["traces"]),
             "telemetry: 1 trace in 100": _beside(off, measured["sampled"]),
         },
+        details={"cpu_us": median(off.cpu)},
         checks=proven,
     )
 
 
-def _beside(off: Measured, on: Measured) -> dict[str, Any]:
+def _beside(off: Told, on: Told) -> dict[str, Any]:
     """`of_off`: the median of what each repeat reached of the rate that the same repeat reached with telemetry off."""
     ratios = [with_it / without for with_it, without in zip(on.samples, off.samples, strict=True)]
-    return {"rate": on.rate, "samples": on.samples, "of_off": median(ratios), "ratios": ratios}
+    return {
+        "rate": on.rate,
+        "samples": on.samples,
+        "of_off": median(ratios),
+        "ratios": ratios,
+        "cpu_us": median(on.cpu),
+    }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from benchmarks.crew import crew
 from benchmarks.harness import STREAM, Bench, Options, bench
 from benchmarks.payloads import SMALL_NOTE, Keys, bytes_of
@@ -14,6 +16,12 @@ from benchmarks.wire import ConsumerJob, Finish, HandlerName, Job, Report, Telli
 
 READ_SIZE = 1000
 LIMIT_IS = f"a bare cursor read of {READ_SIZE} rows at a time, decoded into the same type"
+
+
+class Told(Measured):
+    """Rates, and `cpu`: microseconds of the worker's processor time for a message, which a busy machine disturbs less."""
+
+    cpu: list[float] = msgspec.field(default_factory=list)
 
 
 async def drained(
@@ -35,11 +43,11 @@ async def told(
     handler: HandlerName,
     consumer: dict[str, Any],
     tellings: Sequence[Telling],
-) -> tuple[dict[Telling, Measured], dict[str, Any], list[str]]:
+) -> tuple[dict[Telling, Told], dict[str, Any], list[str]]:
     """As `drained`, in each repeat once for each kind of telemetry: by consumers of the same stream, one after the other, each time
     beginning with another, so that the machine's moods fall on all of them.
     """
-    measured = {telling: Measured(samples=[], limit_samples=[]) for telling in tellings}
+    measured = {telling: Told() for telling in tellings}
     repeats = options.times(3, 2)
     for repeat in range(repeats):
         async with bench(options) as place:
@@ -48,6 +56,7 @@ async def told(
             for telling in [*tellings[first:], *tellings[:first]]:
                 report = await _drain(place, keys, count, handler, consumer, telling)
                 measured[telling].samples.append(count / report.seconds)
+                measured[telling].cpu.append(report.cpu / count * 1e6)
             limit = await place.plain.read_rate(READ_SIZE, decode=True)
             for one in measured.values():
                 one.limit_samples.append(limit)

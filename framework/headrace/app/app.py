@@ -71,7 +71,7 @@ class App(Declared, Publishing):
         settings.check(self._given)
         self._settings = settings.DEFAULTS  # until it connects
         Telemetry.of(telemetry)  # which says at once what can't be
-        self._telemetry = telemetry
+        self.telemetry = telemetry
         self._instruments: Instrumentation | None = None
         self._database: store.Database | None = None
         self._tenancy: Tenancy | None = None
@@ -117,7 +117,7 @@ class App(Declared, Publishing):
         self._settings = found = settings.read({"database": self.dsn or None, **self._given})
         for warning in settings.unknown_variables():
             logger.warning(warning)
-        telemetry = Telemetry.of(found.telemetry if self._telemetry is None else self._telemetry)
+        telemetry = Telemetry.of(found.telemetry if self.telemetry is None else self.telemetry)
         if telemetry is not None:
             self._instruments = self._publisher.instruments = telemetry.start(self.statistics)
         dsn = found.database

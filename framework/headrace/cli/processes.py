@@ -31,6 +31,7 @@ HOPELESS = frozenset({64, 65, 66, 70, 73, 78})
 
 async def run_processes(app: App, target: str, found: Settings) -> int:
     """Run several processes until they are stopped or have ended by themselves. Returns the exit code."""
+    app.telemetry = False  # the parent has nothing to tell, and would take the first process's port to be scraped at
     async with app:
         with lifeline() as fd:
             return await Crew(target, found, app.dsn, fd).run()

@@ -16,7 +16,7 @@ Attributes = Mapping[str, Any]
 
 MOST_SAMPLES = 100.0
 """Handlers measured a second, of one consumer, above which not every one is."""
-RAREST = 64
+RAREST = 256
 """At least one in so many is measured, however many there are; so that a slow time after a quick one shows soon."""
 
 

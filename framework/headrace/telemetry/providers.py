@@ -56,8 +56,17 @@ class Providers:
         self._flush: list[Callable[[], Any]] = []
         self._shutdown: list[Callable[[], Any]] = []
         self.port: int | None = None
-        self.tracer = None
-        self.meter = None
+        self.tracer: trace.Tracer | None = None
+        self.meter: metrics.Meter | None = None
+        self.meters: metrics.MeterProvider
+        try:
+            self._set_up(telemetry)
+        except BaseException:
+            for end in self._shutdown:
+                _attempt(end)
+            raise
+
+    def _set_up(self, telemetry: Telemetry) -> None:
         if telemetry.traces is not None:
             self.tracer = self._tracers(telemetry.traces).get_tracer("headrace", _version(), names.SCHEMA)
         if telemetry.metrics is not None:
