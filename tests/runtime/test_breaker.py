@@ -209,6 +209,18 @@ async def _parked_after_one_attempt(app: App, count: int) -> bool:
 
 
 @pytest.mark.asyncio
+async def test_a_consumer_is_quiet_while_its_breaker_is_open(app: App) -> None:
+    @app.consumer("orders", concurrency=1, breaker=Breaker(failures=1, pause=HOUR, longest=HOUR))
+    async def ship() -> None:
+        raise ValueError("away")
+
+    async with opened(app, "ab"):
+        assert app._service is not None
+        await app._service.pipelines[0].fetcher.quiet()
+        assert breaker(app)["state"] == "open"
+
+
+@pytest.mark.asyncio
 async def test_an_app_drains_at_once_with_an_open_breaker(app: App) -> None:
     @app.consumer("orders", concurrency=1, breaker=Breaker(failures=1, pause=HOUR, longest=HOUR))
     async def ship() -> None:

@@ -77,8 +77,9 @@ class Desk:
 
     def release_waiting(self) -> None:
         """The breaker is open: all that waits goes back untouched."""
+        over = self._lanes.over
         self.release(self._lanes.clear())
-        self._lanes.over = False  # there will be more
+        self._lanes.over = over  # there will be more, unless it drains
         self.on_cleared()
 
     def _back(self, message: Message, failure: Failure) -> None:
