@@ -258,6 +258,25 @@ async def test_what_became_of_a_transaction_can_be_asked(
     assert await store.transaction_status(database, xid + 10**6) == "aborted"
 
 
+async def test_a_transaction_that_another_one_has_the_id_of_is_not_taken_for_committed(
+    database: store.Database, declare: Declare
+) -> None:
+    """A server that crashed gives ids again that it had never written down."""
+    reader = await declare()
+    await publish(database, *"ab")
+    batch = await reader.lease()
+    async with database.transaction() as connection:
+        xid = await reader.ack_within(connection, batch, 1)
+    lease = batch.lease_id
+    assert lease is not None
+
+    async def status(seq: int) -> store.Status:
+        return await store.ack_status(database, reader.id, [lease], [seq], xid)
+
+    assert [await status(1), await status(2)] == ["committed", "aborted"]
+    assert await store.transaction_status(database, xid) == "committed"
+
+
 async def test_an_ack_can_be_written_by_hand(database: store.Database, declare: Declare, connect: Connect) -> None:
     """As the comment of the function says; psql has no other types than these."""
     reader = await declare(ack_wait=30)

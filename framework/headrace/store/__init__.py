@@ -26,7 +26,7 @@ from headrace.store.replay import Selection, replay, republish
 from headrace.store.retention import Sweeper, Swept, sweep
 from headrace.store.seek import seek, seek_to
 from headrace.store.settle import settle
-from headrace.store.transactions import Status, ack, transaction_status
+from headrace.store.transactions import Status, ack, ack_status, transaction_status
 
 __all__ = [
     "Database",
@@ -37,6 +37,7 @@ __all__ = [
     "Sweeper",
     "Swept",
     "ack",
+    "ack_status",
     "blocked_keys",
     "consumer",
     "consumer_id",

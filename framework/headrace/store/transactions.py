@@ -53,3 +53,11 @@ async def transaction_status(executor: Executor, xid: int) -> Status:
     """
     status: Status | None = await executor.fetchval("select headrace.transaction_status($1::bigint)", xid)
     return status or "in progress"
+
+
+async def ack_status(executor: Executor, consumer: int, leases: list[int], seqs: list[int], xid: int) -> Status:
+    """What became of a transaction that acked these messages, as `transaction_status` says; but after a crash of the server, too."""
+    status: Status | None = await executor.fetchval(
+        "select headrace.ack_status($1::int, $2::bigint[], $3::bigint[], $4::bigint)", consumer, leases, seqs, xid
+    )
+    return status or "in progress"

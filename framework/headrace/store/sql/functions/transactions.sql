@@ -102,3 +102,20 @@ begin
 exception when invalid_parameter_value then
     return 'aborted';
 end $$;
+
+-- The same of a transaction that acked these messages. Its ack is asked for, too, while their lease is there to tell: a server that
+-- crashed may have given the id of a transaction which had written nothing to disk to another one.
+create function headrace.ack_status(p_consumer int, p_leases bigint[], p_seqs bigint[], p_xid bigint) returns text
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_status  text := headrace.transaction_status(p_xid);
+begin
+    if v_status = 'committed' and exists (
+        select from unnest(p_leases, p_seqs) as asked(lease_id, seq)
+        join headrace.leases as l on l.consumer_id = p_consumer and l.lease_id = asked.lease_id
+        where (asked.lease_id, asked.seq) not in (select * from headrace.acked(p_consumer, p_leases)))
+    then
+        return 'aborted';
+    end if;
+    return v_status;
+end $$;
