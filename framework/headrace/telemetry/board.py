@@ -56,7 +56,7 @@ STORED = (
     Metric(
         "headrace.consumer.parked", "parked", "{message}", "Messages that wait for a retry, or behind one of their key."
     ),
-    Metric("headrace.consumer.blocked", "blocked", "{message}", "Messages whose key waits for a person."),
+    Metric("headrace.consumer.blocked", "blocked", "{message}", "Dead letters whose key waits for a person."),
     Metric("headrace.consumer.dead_letters", "dead_letters", "{message}", "Dead letters that there are."),
 )
 REASON = Metric(
