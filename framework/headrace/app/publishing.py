@@ -50,7 +50,8 @@ class Publishing:
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Open a transaction of the app's database: `async with app.transaction() as tx: await app.publish(…, tx=tx)`.
 
-        It is committed at the end of the block, and rolled back when an exception passes. No more than `max_connections` less a
+        It is committed at the end of the block, and rolled back when an exception passes. The server ends it when nothing is asked of it
+        for 30 seconds. No more than `max_connections` less a
         reserve are open at a time, those of transactional handlers included; who comes then waits for his turn, 10 seconds at most.
 
         Raises:

@@ -13,12 +13,10 @@ import anyio
 from headrace import drivers, store
 from headrace.model.errors import ConfigurationError, HeadraceError, LeaseLost, StoreUnavailable
 from headrace.runtime.message import Message
+from headrace.runtime.transaction import LOOK_AGAIN
 from headrace.runtime.weather import Weather
 from headrace.runtime.wiring import Time
 from headrace.store.translate import translated
-
-LOOK_AGAIN = 0.02
-"""Seconds until a transaction that is still in progress is looked up again."""
 
 
 class RolledBack(HeadraceError):

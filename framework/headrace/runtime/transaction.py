@@ -17,19 +17,18 @@ import anyio
 from headrace import store
 from headrace.model.errors import ConfigurationError, StoreUnavailable
 from headrace.runtime.weather import Weather
+from headrace.store.connection import ENDING
 from headrace.store.translate import translated
 
 if TYPE_CHECKING:
     from headrace.runtime.publisher import Publisher
     from headrace.store.connection import Hold
 
-ENDING = 10.0
-"""Seconds that the last statement and COMMIT may take; then it is looked up what became of them."""
-
 LOOK_AGAIN = 0.02
 """Seconds until a transaction that is still in progress is looked up again."""
 
-_IDLE_SECONDS = 30.0
+IDLE = 30.0
+"""Seconds after which the server ends a transaction of a service in which nothing happens."""
 
 Last = Callable[[Any], Awaitable[int | None]]
 """The last statement before COMMIT, on a connection. Returns the transaction's id, or None if it wrote nothing."""
@@ -160,7 +159,7 @@ class Transaction:
 @asynccontextmanager
 async def transaction(database: store.Database, publisher: Publisher) -> AsyncIterator[Transaction]:
     """See `App.transaction`."""
-    transaction = await Transaction.begin(database, publisher, _IDLE_SECONDS)
+    transaction = await Transaction.begin(database, publisher, IDLE)
     try:
         yield transaction
         await transaction.commit(_its_id, "a commit")
