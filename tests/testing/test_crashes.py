@@ -117,6 +117,30 @@ async def test_what_a_transactional_handler_published_is_gone_with_a_crash(app: 
         assert [m.data for m in await h.published("parcels")] == [1]
 
 
+async def test_each_crash_takes_one_worker_though_many_handlers_return_at_once(app: App, harness: Start) -> None:
+    gate = Gate()
+
+    @app.consumer("orders", concurrency=4, transactional=True)
+    async def ship(order: int, message: Message, tx: Transaction) -> None:
+        await tx.execute("insert into effects values ($1)", order)
+        if message.attempt == 1:
+            await gate.wait()
+
+    async with harness(app) as h:
+        await app.database.fetch("create table effects (number int)")
+        h.crash_before_ack(ship, times=2)
+        await h.publish_many("orders", [(f"k{n}", n) for n in range(4)])
+        await gate.until(4)
+        gate.open()
+        await h.drain()
+        assert h.kinds(ship) == ["crashed"] * 4
+        for _ in range(2):
+            await h.advance("30s")
+            await h.drain()
+        assert await effects_of(h) == [0, 1, 2, 3]
+        h.assert_all_acked(ship)
+
+
 async def test_all_consumers_die_with_the_worker_and_nothing_is_settled(app: App, harness: Start) -> None:
     gate = Gate()
     calls: list[str] = []

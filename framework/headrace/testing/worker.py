@@ -30,6 +30,9 @@ class Worker:
     """One life of a service, and its witness.
 
     Args:
+        app: the app, which is connected.
+        clock: the time.
+        record: where outcomes are noted.
         crashes: how often it is to die, by the consumer's full name; counted down.
         up: called when the consumers start ...
         down: ... and when they crash.
@@ -84,7 +87,8 @@ class Worker:
         self._down()
         for delivery in self.at_work.values():
             for message in delivery.messages:
-                self._record.note(message, "crashed")
+                if not message.settled:
+                    self._record.note(message, "crashed")
         self._life.cancel()
         self.forsake()
 
@@ -110,9 +114,10 @@ class Worker:
 
         async def inside(payload: Any, delivery: Any, **dependencies: Any) -> Any:
             result = await call(payload, delivery, **dependencies)
-            if self._crashes.get(name, 0):
+            if self._crashes.get(name, 0) and not self.crashed:
                 self._crashes[name] -= 1
                 self.die()
+            if self.crashed:  # perhaps of another handler, just now: nothing of this one may be committed any more
                 await anyio.sleep_forever()
             return result
 
