@@ -203,7 +203,7 @@ async def test_a_batch_is_one_span_that_links_to_where_its_messages_come_from(ap
         await batch.messages[0].publish("invoices", "a", sum(numbers))
 
     async with app:
-        await app.publish_many("orders", [(str(number), number) for number in range(7)])
+        await app.publish_many("orders", [(str(number), number, {"number": number}) for number in range(7)])
         for number in range(7, 10):
             await app.publish("orders", str(number), number)
     async with running(app):

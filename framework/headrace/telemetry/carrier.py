@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 from opentelemetry import propagate, trace
@@ -14,8 +15,12 @@ from headrace.telemetry.names import MESSAGE_ID, message_id
 MOST_LINKS = 128
 """Links of one span; OpenTelemetry keeps no more unless it is told to."""
 
+MOST_LOOKS = 1024
+"""Messages of a lease or a batch whose headers are looked at for where they come from: to read thousands would hold up the event loop."""
+
 NOWHERE = Context()
 """No trace. What a consumer does belongs to that of the message, not to what was current when the app was started."""
+
 _decode = msgspec.json.Decoder(dict[str, object]).decode  # the store takes objects only
 
 
@@ -53,15 +58,15 @@ def links_of(stream: str, messages: Iterable[tuple[int, str | None]], *, named: 
         messages: (seq, headers).
         named: whether a link names the first message from there.
     """
-    links: dict[str, Link] = {}
-    for seq, headers in messages:
-        if headers is None or headers in links:
+    links: dict[int, Link] = {}
+    last: str | None = None
+    for seq, headers in islice(messages, MOST_LOOKS):
+        if headers is None or headers == last:  # as it is of those that were published together
             continue
+        last = headers
         link = link_in(extract(headers), {MESSAGE_ID: message_id(stream, seq)} if named else None)
-        if link is not None:
-            links[headers] = link
-            if len(links) == MOST_LINKS:
-                break
+        if link is not None and links.setdefault(link.context.span_id, link) is link and len(links) == MOST_LINKS:
+            break
     return list(links.values())
 
 
