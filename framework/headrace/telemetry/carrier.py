@@ -58,15 +58,17 @@ def links_of(stream: str, messages: Iterable[tuple[int, str | None]], *, named: 
         messages: (seq, headers).
         named: whether a link names the first message from there.
     """
-    links: dict[int, Link] = {}
+    links: dict[tuple[int, int], Link] = {}
     last: str | None = None
     for seq, headers in islice(messages, MOST_LOOKS):
         if headers is None or headers == last:  # as it is of those that were published together
             continue
         last = headers
         link = link_in(extract(headers), {MESSAGE_ID: message_id(stream, seq)} if named else None)
-        if link is not None and links.setdefault(link.context.span_id, link) is link and len(links) == MOST_LINKS:
-            break
+        if link is not None:
+            links.setdefault((link.context.trace_id, link.context.span_id), link)
+            if len(links) == MOST_LINKS:
+                break
     return list(links.values())
 
 
