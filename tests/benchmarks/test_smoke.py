@@ -76,6 +76,7 @@ def test_list_names_every_benchmark() -> None:
         "compaction",
         "filter",
         "governor",
+        "transactional",
     } <= {line.split()[0] for line in listed.stdout.splitlines()}
 
 
@@ -89,6 +90,12 @@ def test_retention_says_how_large_the_stream_was(url: str, tmp_path: Path) -> No
     result = measure(url, tmp_path / "result.json", "retention", "--seconds", "1", "--repeats", "1")
     assert 0 < result["size_min_mb"] <= result["size_max_mb"]
     assert min(result["removed"]) > 0
+
+
+def test_transactional_proves_that_each_message_was_written_once(url: str, tmp_path: Path) -> None:
+    result = measure(url, tmp_path / "result.json", "transactional", "--messages", "1000", "--repeats", "1")
+    for checks in (result["checks"], result["variants"]["one_by_one"]["checks"]):
+        assert "1,000 rows written, one for each message" in checks
 
 
 def test_compaction_says_how_large_the_table_was(url: str, tmp_path: Path) -> None:
