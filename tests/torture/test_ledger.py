@@ -77,8 +77,10 @@ async def run(
         ) as fleet:  # fmt: skip
             await fleet.ready()
             tormenting = asyncio.create_task(chaos.torment(fleet))
-            await publish(database, transfers, seconds)
-            tormenting.cancel()
+            try:
+                await publish(database.dsn, transfers, seconds)
+            finally:
+                tormenting.cancel()
             await fleet.finish()
         journal = Counter(
             {row[0]: row[1] for row in await connection.fetch("select seq, count(*) from journal group by 1")}
@@ -116,7 +118,9 @@ def applied(transfers: list[dict[str, int]], times: Counter[int]) -> dict[int, i
     return balances
 
 
-async def publish(database: store.Database, transfers: list[dict[str, Any]], seconds: float) -> None:
+async def publish(dsn: str, transfers: list[dict[str, Any]], seconds: float) -> None:
+    database = store.Database(dsn, application_name="publisher")  # which is left alone
+    await database.open()
     size = max(1, len(transfers) // int(seconds * 20))
     for start in range(0, len(transfers), size):
         some = transfers[start : start + size]
@@ -124,6 +128,7 @@ async def publish(database: store.Database, transfers: list[dict[str, Any]], sec
             database, "transfers", [f"account.{t['sender']}" for t in some], [json_of(t) for t in some]
         )
         await asyncio.sleep(0.05)
+    await database.close()
 
 
 def json_of(transfer: dict[str, int]) -> str:

@@ -21,7 +21,7 @@ from headrace import App, Message, Transaction
 from headrace.runtime.batch import Batch
 from tests.torture.worker import standard_input_closed, tell
 
-ACCOUNTS = 50
+ACCOUNTS = 1000
 OPENING = 1_000_000
 
 TABLES = f"""
