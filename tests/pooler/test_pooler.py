@@ -19,6 +19,7 @@ from headrace.app.app import App
 from headrace.model.errors import StoreUnavailable
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.message import Message
+from headrace.store.connection import Connection
 from tests.pooler.conftest import renew_connections
 from tests.support.readers import Clock, Reader, publish
 from tests.torture.fleet import Fleet
@@ -119,26 +120,32 @@ async def test_workers_and_publishers_go_on_while_connections_are_renewed(
 
 
 @pytest.mark.asyncio
-async def test_a_worker_that_freezes_in_a_transaction_does_not_stop_the_others(pooled: store.Database) -> None:
+async def test_a_worker_that_freezes_in_a_transaction_does_not_stop_the_others(
+    pooled: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Behind a pooler a call has to be a transaction, and its client may freeze before it commits, holding the lock."""
     await store.create_stream(pooled, "orders")
     spec = ConsumerSpec(stream="orders", name="ship")
     reader = Reader(pooled, spec, (await store.declare_consumer(pooled, spec)).id, Clock())
     await publish(pooled, "a", "b")
-    holding, thawed = anyio.Event(), anyio.Event()
+    holding, thawed, fetchval = anyio.Event(), anyio.Event(), Connection.fetchval
+    lock = "select pg_advisory_xact_lock(1212498508, $1)"
 
-    async def freeze(connection: Any, query: str, *args: Any) -> None:
-        await connection.fetchval(query, *args)
-        holding.set()
-        await thawed.wait()
+    async def freezing(connection: Connection, query: str, *args: Any, **options: Any) -> Any:
+        found = await fetchval(connection, query, *args, **options)
+        if query == lock:
+            holding.set()
+            await thawed.wait()
+        return found
 
     async def frozen() -> None:
         with pytest.raises(StoreUnavailable):
-            await pooled._run(freeze, "select pg_advisory_xact_lock(1212498508, $1)", (reader.id,))
+            await pooled.fetchval(lock, reader.id)
 
-    zombie = asyncio.create_task(frozen())
-    await holding.wait()
+    monkeypatch.setattr(Connection, "fetchval", freezing)
     async with asyncio.timeout(30):
+        zombie = asyncio.create_task(frozen())
+        await holding.wait()
         assert await reader.drain() == [1, 2]
-    thawed.set()
-    await zombie
+        thawed.set()
+        await zombie

@@ -41,8 +41,8 @@ def breaks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
                 hold.break_off()
             raise ConnectionResetError("the connection broke at COMMIT")
 
-        async def noted(executor: Any, xid: int) -> Any:
-            found = await status(executor, xid)
+        async def noted(executor: Any, xid: int, **more: Any) -> Any:
+            found = await status(executor, xid, **more)
             done.append(found)
             return found
 
@@ -118,13 +118,13 @@ async def test_nothing_is_retried_while_the_answer_is_not_known(
         breaks("after")
         status = store.transaction_status
 
-        async def slow(executor: Any, xid: int) -> Any:
+        async def slow(executor: Any, xid: int, **more: Any) -> Any:
             if answers:
                 answer = answers.pop(0)
                 if isinstance(answer, Exception):
                     raise answer
                 return answer
-            return await status(executor, xid)
+            return await status(executor, xid, **more)
 
         monkeypatch.setattr(store, "transaction_status", slow)
         await app.publish_many("orders", [("k", 7), ("k", 8)])

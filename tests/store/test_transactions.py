@@ -271,7 +271,7 @@ async def test_a_transaction_that_another_one_has_the_id_of_is_not_taken_for_com
     assert lease is not None
 
     async def status(seq: int) -> store.Status:
-        return await store.ack_status(database, reader.id, [lease], [seq], xid)
+        return await store.transaction_status(database, xid, acks=store.Acks(reader.id, [lease], [seq]))
 
     assert [await status(1), await status(2)] == ["committed", "aborted"]
     assert await store.transaction_status(database, xid) == "committed"

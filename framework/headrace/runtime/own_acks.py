@@ -81,9 +81,10 @@ class OwnAcks:
         assert message.xid is not None
         weather = Weather(f"{self._name}: looking up a commit")
         xid, message.xid = message.xid, None
+        acks = store.Acks(self._consumer, [message.lease.id], [message.seq])
         while message.lease.deadline > self._clock():
             try:
-                status = await store.transaction_status(self._database, xid)
+                status = await store.transaction_status(self._database, xid, acks=acks)
             except StoreUnavailable as error:
                 await weather.wait_out(error)
                 continue

@@ -107,11 +107,12 @@ class Transaction:
         """Open one; whoever does must `end` it. Raises `StoreUnavailable`. `idle`: see `Database.begin`."""
         return cls(database, publisher, await database.begin(idle))
 
-    async def commit(self, last: Last, what: str) -> None:
+    async def commit(self, last: Last, what: str, *, acks: store.Acks | None = None) -> None:
         """Run the last statement, commit, and know that it is committed. Can't be cancelled but while that is looked up.
 
         Args:
             what: whose commit it is, for the log.
+            acks: what `last` acks, if it does.
 
         Raises:
             StoreUnavailable: it is not committed, nor will it be.
@@ -129,16 +130,16 @@ class Transaction:
             if not asked:
                 raise
             if xid is not None:
-                await self._look_up(xid, error, what)
+                await self._look_up(xid, acks, error, what)
         for stream, due in self.published:
             self._publisher.committed(stream, due)
 
-    async def _look_up(self, xid: int, error: StoreUnavailable, what: str) -> None:
+    async def _look_up(self, xid: int, acks: store.Acks | None, error: StoreUnavailable, what: str) -> None:
         """Wait until it is known what became of a COMMIT. Raises `StoreUnavailable` when nothing was committed."""
         weather = Weather(what)
         while True:
             try:
-                status = await store.transaction_status(self._database, xid)
+                status = await store.transaction_status(self._database, xid, acks=acks)
             except StoreUnavailable as failure:
                 await weather.wait_out(failure)
                 continue

@@ -115,11 +115,12 @@ class Transactional:
         return result
 
     async def _commit(self, transaction: Transaction, done: list[Message]) -> None:
-        leases, seqs, now = [m.lease.id for m in done], [m.seq for m in done], self._now()
+        acks = store.Acks(self._consumer, [m.lease.id for m in done], [m.seq for m in done])
+        now = self._now()
 
         async def ack(connection: Any) -> int:
             try:
-                return await store.ack(connection, self._consumer, leases, seqs, now=now)
+                return await store.ack(connection, *acks, now=now)
             except asyncpg.InFailedSQLTransactionError as error:
                 raise ConfigurationError(
                     "A statement of the handler's transaction failed, and the handler went on, so nothing can be committed: let the"
@@ -132,7 +133,7 @@ class Transactional:
                     "The handler returned while something that it started still works with its transaction: wait for that."
                 ) from error
 
-        await transaction.commit(ack, self._commits)
+        await transaction.commit(ack, self._commits, acks=acks)
         for message in done:
             message.settled = True
             self._desk.ack(message)

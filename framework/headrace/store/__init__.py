@@ -26,9 +26,10 @@ from headrace.store.replay import Selection, replay, republish
 from headrace.store.retention import Sweeper, Swept, sweep
 from headrace.store.seek import seek, seek_to
 from headrace.store.settle import settle
-from headrace.store.transactions import Status, ack, ack_status, transaction_status
+from headrace.store.transactions import Acks, Status, ack, transaction_status
 
 __all__ = [
+    "Acks",
     "Database",
     "Declared",
     "Executor",
@@ -37,7 +38,6 @@ __all__ = [
     "Sweeper",
     "Swept",
     "ack",
-    "ack_status",
     "blocked_keys",
     "consumer",
     "consumer_id",

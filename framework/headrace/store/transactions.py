@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from headrace.model.errors import LeaseLost
 from headrace.store.database import Executor
@@ -41,23 +41,31 @@ async def ack(
     return xid
 
 
-async def transaction_status(executor: Executor, xid: int) -> Status:
+class Acks(NamedTuple):
+    """Messages that a transaction acked; the lists run in parallel."""
+
+    consumer: int
+    leases: list[int]
+    seqs: list[int]
+
+
+async def transaction_status(executor: Executor, xid: int, *, acks: Acks | None = None) -> Status:
     """What became of a transaction whose COMMIT was not answered; ask on another connection.
 
     "aborted" is said only of one that can't commit any more, and "in progress" while that is open: ask again then. It is said, too,
     of a transaction so old that the server has forgotten it, which takes days; then its lease has the last word.
 
-    A server that crashed may give the id of a transaction that had written nothing to disk to another one.
+    Args:
+        acks: what it acked, if anything. A server that crashed may give the id of a transaction that had written nothing to disk to
+            another one; while the leases are there, their acks tell the two apart.
 
     Raises `StoreUnavailable`.
     """
-    status: Status | None = await executor.fetchval("select headrace.transaction_status($1::bigint)", xid)
-    return status or "in progress"
-
-
-async def ack_status(executor: Executor, consumer: int, leases: list[int], seqs: list[int], xid: int) -> Status:
-    """What became of a transaction that acked these messages, as `transaction_status` says; but after a crash of the server, too."""
-    status: Status | None = await executor.fetchval(
-        "select headrace.ack_status($1::int, $2::bigint[], $3::bigint[], $4::bigint)", consumer, leases, seqs, xid
-    )
+    status: Status | None
+    if acks is None:
+        status = await executor.fetchval("select headrace.transaction_status($1::bigint)", xid)
+    else:
+        status = await executor.fetchval(
+            "select headrace.ack_status($1::int, $2::bigint[], $3::bigint[], $4::bigint)", *acks, xid
+        )
     return status or "in progress"
