@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from headrace.app.app import App
     from headrace.app.readiness import Readiness
     from headrace.runtime.batch import Batch
-    from headrace.runtime.dependencies import Depends
+    from headrace.runtime.handlers.dependencies import Depends
+    from headrace.runtime.handlers.middleware import Middleware, Next
     from headrace.runtime.message import Message
-    from headrace.runtime.middleware import Middleware, Next
     from headrace.runtime.transaction import Transaction
     from headrace.telemetry import Telemetry
 
@@ -83,10 +83,10 @@ __all__ = [
 _LAZY = {
     "App": "headrace.app.app",
     "Batch": "headrace.runtime.batch",
-    "Depends": "headrace.runtime.dependencies",
+    "Depends": "headrace.runtime.handlers.dependencies",
     "Message": "headrace.runtime.message",
-    "Middleware": "headrace.runtime.middleware",
-    "Next": "headrace.runtime.middleware",
+    "Middleware": "headrace.runtime.handlers.middleware",
+    "Next": "headrace.runtime.handlers.middleware",
     "Readiness": "headrace.app.readiness",
     "Telemetry": "headrace.telemetry",
     "Transaction": "headrace.runtime.transaction",

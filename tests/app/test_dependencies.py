@@ -18,7 +18,7 @@ import pytest
 from dishka import FromComponent, FromDishka, Provider, Scope, provide
 
 from headrace import App, Batch, ConfigurationError, Depends, Message, Reject, Retry
-from headrace.runtime import dependencies
+from headrace.runtime.handlers import dependencies
 from headrace.runtime.transaction import Transaction
 from tests.runtime.running import Seen, consumer, dead_letters, running, work_off
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from headrace import App, Batch, ConfigurationError, Depends, Message
-from headrace.runtime.handler import Handler
+from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.transaction import Transaction
 
 if TYPE_CHECKING:

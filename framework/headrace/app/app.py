@@ -25,7 +25,7 @@ from headrace.app.service import Service
 from headrace.embedded import EmbeddedPostgres, Tenancy
 from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError
-from headrace.runtime.dependencies import Dependencies
+from headrace.runtime.handlers.dependencies import Dependencies
 from headrace.runtime.publisher import Publisher
 from headrace.runtime.shared import Shared
 from headrace.runtime.wiring import SYSTEM_TIME, Witness

@@ -20,9 +20,9 @@ import anyio.to_thread
 import msgspec
 
 from headrace.model.errors import ConfigurationError
-from headrace.runtime.dependencies import Dependencies, Need, dependency_of
 from headrace.runtime.failures import describe
-from headrace.runtime.signature import annotated, is_async, name_of
+from headrace.runtime.handlers.dependencies import Dependencies, Need, dependency_of
+from headrace.runtime.handlers.signature import annotated, is_async, name_of
 
 logger = logging.getLogger("headrace")
 

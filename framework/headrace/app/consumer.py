@@ -14,8 +14,8 @@ from headrace.model.errors import ConfigurationError
 from headrace.model.handling import Breaker, Handling, Runner, bounds
 from headrace.model.keys import check_filters
 from headrace.model.specs import Backoff, ConsumerSpec
-from headrace.runtime.handler import Handler
-from headrace.runtime.runners import check_process
+from headrace.runtime.handlers.handler import Handler
+from headrace.runtime.handlers.runners import check_process
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 

@@ -15,8 +15,8 @@ from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError
 from headrace.model.handling import Breaker, OnBatchError, Runner
 from headrace.model.specs import Backoff, DeliverPolicy, OnExhausted, Retention, StreamSpec
-from headrace.runtime.dependencies import Scope
-from headrace.runtime.middleware import Middleware, check_middleware
+from headrace.runtime.handlers.dependencies import Scope
+from headrace.runtime.handlers.middleware import Middleware, check_middleware
 
 if TYPE_CHECKING:
     from dishka import Provider
@@ -193,7 +193,7 @@ class Declared:
     def middleware(self, function: Middleware) -> Middleware:
         """Make an async function run around every handler: `async def timed(delivery, call_next): … await call_next()`.
 
-        The first that is added is the outermost. See `headrace.runtime.middleware`. Raises `ConfigurationError`.
+        The first that is added is the outermost. See `headrace.runtime.handlers.middleware`. Raises `ConfigurationError`.
         """
         self._middleware.extend(check_middleware([function]))
         return function

@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.errors import ConfigurationError
-from headrace.runtime.signature import is_async, name_of
+from headrace.runtime.handlers.signature import is_async, name_of
 
 if TYPE_CHECKING:
     from headrace.app.app import App

@@ -10,13 +10,13 @@ from headrace.app.checks import Check, run_checks
 from headrace.app.consumer import Consumer
 from headrace.app.lifespan import Lifespans
 from headrace.runtime.batch import Batch
-from headrace.runtime.dependencies import Dependencies, Need
+from headrace.runtime.handlers.dependencies import Dependencies, Need
 from headrace.runtime.message import Message
 from headrace.runtime.transaction import Transaction
 
 if TYPE_CHECKING:
     from headrace.app.app import App
-    from headrace.runtime.providers import Providers
+    from headrace.runtime.handlers.providers import Providers
 
 
 class Surroundings:
@@ -35,7 +35,7 @@ class Surroundings:
     def providers(self) -> Providers:
         """What provides dependencies. Made when it is first asked for, since that takes time which not every app needs to spend."""
         if self._providers is None:
-            from headrace.runtime.providers import Providers
+            from headrace.runtime.handlers.providers import Providers
 
             self._providers = Providers()
         return self._providers

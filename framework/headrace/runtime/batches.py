@@ -24,7 +24,7 @@ from headrace.model.specs import Backoff
 from headrace.runtime.batch import Batch
 from headrace.runtime.bench import NEVER, Bench
 from headrace.runtime.desk import Desk
-from headrace.runtime.handler import Decode
+from headrace.runtime.handlers.handler import Decode
 from headrace.runtime.message import Message
 from headrace.runtime.own_acks import OwnAcks
 from headrace.runtime.publisher import Publisher

@@ -18,16 +18,16 @@ from headrace.model.handling import Handling
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.actors import Actors, Work
 from headrace.runtime.batches import Batches
-from headrace.runtime.chain import chain
 from headrace.runtime.desk import Desk
 from headrace.runtime.drain import Drain
 from headrace.runtime.fetcher import Fetcher
 from headrace.runtime.guard import Guard
-from headrace.runtime.handler import Handler
+from headrace.runtime.handlers.chain import chain
+from headrace.runtime.handlers.handler import Handler
+from headrace.runtime.handlers.runners import Runner
 from headrace.runtime.keeper import Keeper
 from headrace.runtime.message import Message
 from headrace.runtime.own_acks import OwnAcks
-from headrace.runtime.runners import Runner
 from headrace.runtime.scaler import Scaler
 from headrace.runtime.settings import Settings
 from headrace.runtime.settler import Settler

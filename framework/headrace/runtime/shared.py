@@ -8,9 +8,9 @@ import msgspec
 
 from headrace import store
 from headrace.flow.priority import Priorities
-from headrace.runtime.dependencies import Dependencies
+from headrace.runtime.handlers.dependencies import Dependencies
+from headrace.runtime.handlers.middleware import Middleware
 from headrace.runtime.instruments import Instruments
-from headrace.runtime.middleware import Middleware
 from headrace.runtime.publisher import Publisher
 from headrace.runtime.wiring import SYSTEM_TIME, Time, Witness
 

@@ -10,7 +10,7 @@ from headrace.flow.lanes import Lane, Lanes
 from headrace.model.outcomes import Reject, Retry
 from headrace.runtime.bench import NEVER, Bench
 from headrace.runtime.desk import Desk
-from headrace.runtime.handler import Decode
+from headrace.runtime.handlers.handler import Decode
 from headrace.runtime.message import Message
 from headrace.runtime.suspects import Suspects
 from headrace.runtime.verdicts import Verdicts, from_within

@@ -17,10 +17,10 @@ from dishka.provider.exceptions import MissingHintsError, MissingReturnHintError
 
 from headrace.model.errors import ConfigurationError
 from headrace.runtime.batch import Batch
-from headrace.runtime.dependencies import Dependencies, Need, asked, close, tell
-from headrace.runtime.graph import SCOPES, Graph, name_of_type
+from headrace.runtime.handlers.dependencies import Dependencies, Need, asked, close, tell
+from headrace.runtime.handlers.graph import SCOPES, Graph, name_of_type
+from headrace.runtime.handlers.signature import name_of
 from headrace.runtime.message import Message
-from headrace.runtime.signature import name_of
 from headrace.runtime.transaction import Transaction
 
 OF_A_DELIVERY = (Message, Batch, Transaction)

@@ -26,7 +26,7 @@ from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.model.outcomes import Reject, Retry
 from headrace.runtime.batch import Batch
-from headrace.runtime.handler import Handler
+from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.message import Message
 
 LEFT_ALONE = (signal.SIGINT, signal.SIGTERM)

@@ -5,7 +5,7 @@
 Those of scope "app" are made once, before the consumers start, and torn down when they have drained. Those of scope "message" are made
 for each delivery, a message or a batch, and torn down when its handler has ended; a handler that takes none of these pays nothing for it.
 
-What provides them, and how one needs another, is found with dishka (https://dishka.readthedocs.io); see `headrace.runtime.providers`,
+What provides them, and how one needs another, is found with dishka (https://dishka.readthedocs.io); see `headrace.runtime.handlers.providers`,
 which is imported only where something is provided or taken.
 """
 

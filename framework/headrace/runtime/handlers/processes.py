@@ -26,7 +26,7 @@ import anyio.to_thread
 from headrace.model.handling import Handling
 from headrace.runtime.batch import Batch
 from headrace.runtime.bench import NEVER, at_work
-from headrace.runtime.errands import LEFT_ALONE, Place, ProcessFailed, errand, opened, serve
+from headrace.runtime.handlers.errands import LEFT_ALONE, Place, ProcessFailed, errand, opened, serve
 from headrace.runtime.message import Message
 from headrace.runtime.wiring import Clock
 

@@ -21,9 +21,9 @@ from headrace.model.errors import ConfigurationError
 from headrace.model.handling import Handling
 from headrace.model.outcomes import Reject, Retry
 from headrace.runtime.batch import Batch
-from headrace.runtime.errands import Place
-from headrace.runtime.handler import Handler
-from headrace.runtime.processes import Processes
+from headrace.runtime.handlers.errands import Place
+from headrace.runtime.handlers.handler import Handler
+from headrace.runtime.handlers.processes import Processes
 from headrace.runtime.wiring import Call, Clock
 
 

@@ -17,7 +17,7 @@ from dishka.entities.scope import BaseScope
 from dishka.registry import Registry
 
 from headrace.model.errors import ConfigurationError
-from headrace.runtime.dependencies import Need, asked
+from headrace.runtime.handlers.dependencies import Need, asked
 
 SCOPES: Mapping[str, Scope] = {"app": Scope.APP, "message": Scope.REQUEST}
 

@@ -19,9 +19,9 @@ import msgspec
 
 from headrace.model.errors import ConfigurationError
 from headrace.runtime.batch import Batch
-from headrace.runtime.dependencies import dependency_of
+from headrace.runtime.handlers.dependencies import dependency_of
+from headrace.runtime.handlers.signature import annotated, is_async, name_of
 from headrace.runtime.message import Message
-from headrace.runtime.signature import annotated, is_async, name_of
 from headrace.runtime.transaction import Transaction
 
 Decode = Callable[[str], Any]

@@ -10,11 +10,11 @@ from __future__ import annotations
 from headrace.model.handling import Handling
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.desk import Desk
-from headrace.runtime.handler import Handler
-from headrace.runtime.middleware import around
-from headrace.runtime.runners import Runner
+from headrace.runtime.handlers.handler import Handler
+from headrace.runtime.handlers.middleware import around
+from headrace.runtime.handlers.runners import Runner
+from headrace.runtime.handlers.transactional import Transactional
 from headrace.runtime.shared import Shared
-from headrace.runtime.transactional import Transactional
 from headrace.runtime.wiring import Call
 
 

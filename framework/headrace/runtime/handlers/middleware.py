@@ -24,7 +24,7 @@ from typing import Any
 from headrace.model.errors import ConfigurationError
 from headrace.model.outcomes import Reject, Retry
 from headrace.runtime.batch import Batch
-from headrace.runtime.signature import is_async, name_of
+from headrace.runtime.handlers.signature import is_async, name_of
 from headrace.runtime.wiring import Call
 
 Next = Callable[[], Awaitable[Any]]
