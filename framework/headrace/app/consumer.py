@@ -58,7 +58,7 @@ def define(
         settings: ... and of `ConsumerSpec`.
     """
     if group_by_key and batch is None:
-        batch = DEFAULT_RUN
+        batch = min(DEFAULT_RUN, settings["max_ack_pending"])
     handler = Handler(function, batch=batch is not None, transactional=bool(handling.get("transactional")))
     name = name or handler.name
     if not _NAME.fullmatch(name):
@@ -72,7 +72,8 @@ def define(
         where=None if where is None else parse(where),
         ack_wait=seconds(ack_wait, "ack_wait"),
         backoff=Backoff.of(backoff),
-        **{**settings, **({} if rate_limit is None else {"rate_limit": rate(rate_limit)})},
+        rate_limit=rate(rate_limit),
+        **settings,
     )
     try:
         return Consumer(

@@ -169,7 +169,7 @@ class Declared:
                 settings={
                     "deliver_policy": deliver_policy, "start_seq": start_seq, "start_time": start_time,
                     "max_deliver": max_deliver, "max_ack_pending": max_ack_pending, "on_exhausted": on_exhausted,
-                    "ordered": ordered, **({} if rate_burst is None else {"rate_burst": rate_burst}),
+                    "ordered": ordered, "rate_burst": rate_burst,
                 },
             )  # fmt: skip
             check_together(consumer)

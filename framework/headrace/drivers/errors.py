@@ -31,7 +31,7 @@ def translated() -> Iterator[None]:
 def _as_asyncpg(error: Exception) -> Exception:
     """The server's error inside, in the form in which the store knows them."""
     for inner in _layers(error):
-        if isinstance(inner, asyncpg.PostgresError):
+        if isinstance(inner, (asyncpg.PostgresError, asyncpg.InternalClientError)):
             return inner
         state = getattr(inner, "sqlstate", None)
         said: Any = getattr(inner, "diag", None)

@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import anyio
-
 from headrace import drivers, store
-from headrace.model.errors import ConfigurationError, HeadraceError, LeaseLost, StoreUnavailable
+from headrace.model.errors import ConfigurationError, HeadraceError, LeaseLost
 from headrace.runtime.message import Message
-from headrace.runtime.transaction import LOOK_AGAIN
-from headrace.runtime.weather import Weather
+from headrace.runtime.transaction import was_committed
 from headrace.runtime.wiring import Time
 from headrace.store.translate import translated
 
@@ -79,21 +76,15 @@ class OwnAcks:
 
     async def _look_up(self, message: Message) -> HeadraceError | None:
         assert message.xid is not None
-        weather = Weather(f"{self._name}: looking up a commit")
         xid, message.xid = message.xid, None
         acks = store.Acks(self._consumer, [message.lease.id], [message.seq])
-        while message.lease.deadline > self._clock():
-            try:
-                status = await store.transaction_status(self._database, xid, acks=acks)
-            except StoreUnavailable as error:
-                await weather.wait_out(error)
-                continue
-            weather.cleared()
-            if status == "committed":
-                return None
-            if status == "aborted":
-                return RolledBack("The transaction in which the handler acked the message was rolled back.")
-            await anyio.sleep(LOOK_AGAIN)
-        return LeaseLost(
-            f"The transaction in which message {message.seq} was acked is still open, and its lease is lost."
+        committed = await was_committed(
+            self._database, xid, acks, f"{self._name}: a commit", until=lambda: message.lease.deadline <= self._clock()
         )
+        if committed:
+            return None
+        if committed is None:
+            return LeaseLost(
+                f"The transaction in which message {message.seq} was acked is still open, and its lease is lost."
+            )
+        return RolledBack("The transaction in which the handler acked the message was rolled back.")

@@ -129,32 +129,44 @@ class Transaction:
             hold.break_off()
             if not asked:
                 raise
-            if xid is not None:
-                await self._look_up(xid, acks, error, what)
+            if xid is not None and not await was_committed(self._database, xid, acks, what):
+                raise StoreUnavailable(f"The transaction was not committed. {error}") from error
         for stream, due in self.published:
             self._publisher.committed(stream, due)
-
-    async def _look_up(self, xid: int, acks: store.Acks | None, error: StoreUnavailable, what: str) -> None:
-        """Wait until it is known what became of a COMMIT. Raises `StoreUnavailable` when nothing was committed."""
-        weather = Weather(what)
-        while True:
-            try:
-                status = await store.transaction_status(self._database, xid, acks=acks)
-            except StoreUnavailable as failure:
-                await weather.wait_out(failure)
-                continue
-            weather.cleared()
-            if status == "committed":
-                return
-            if status == "aborted":
-                raise StoreUnavailable(f"The transaction was not committed. {error}") from error
-            await anyio.sleep(LOOK_AGAIN)
 
     async def end(self) -> None:
         """Give the connection back. What is not committed is rolled back."""
         hold, self._hold = self._hold, None
         if hold is not None:
             await self._database.end(hold)
+
+
+async def was_committed(
+    database: store.Database, xid: int, acks: store.Acks | None, what: str,
+    until: Callable[[], bool] = lambda: False,
+) -> bool | None:  # fmt: skip
+    """Look up what became of a transaction, however long that takes.
+
+    Args:
+        acks: what it acked, if it did.
+        what: whose commit it is, for the log.
+        until: when to give up.
+
+    Returns:
+        Whether it was committed; None when given up.
+    """
+    weather = Weather(what)
+    while not until():
+        try:
+            status = await store.transaction_status(database, xid, acks=acks)
+        except StoreUnavailable as failure:
+            await weather.wait_out(failure)
+            continue
+        weather.cleared()
+        if status != "in progress":
+            return status == "committed"
+        await anyio.sleep(LOOK_AGAIN)
+    return None
 
 
 @asynccontextmanager
