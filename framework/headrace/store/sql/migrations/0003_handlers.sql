@@ -8,8 +8,7 @@ create table headrace.acks (
     lease_id     bigint not null,
     seqs         bigint[] not null
 );
-create index acks_by_lease on headrace.acks (consumer_id, lease_id, (seqs[1]));
-create index acks_of_batches on headrace.acks (consumer_id, lease_id) where cardinality(seqs) > 1;
+create unique index acks_by_lease on headrace.acks (consumer_id, lease_id, (seqs[1]));    -- nothing is acked twice
 alter table headrace.acks set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 -- How often in a row a message was in the hands of a worker when that died; see parking.sql.
