@@ -18,7 +18,7 @@ test: $(READY)  ## Run the tests, on an embedded Postgres
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 torture: $(READY)  ## Run the long tests that kill, freeze and restart things
-	$(BIN)/python -m pytest -m torture $(ARGS)
+	$(BIN)/python -m pytest -m torture -o faulthandler_timeout=0 $(ARGS)
 
 bench: $(READY)  ## Run every benchmark, beside the raw limits of Postgres; best with nothing else running
 	$(BIN)/python -m benchmarks all $(ARGS)
