@@ -299,8 +299,6 @@ class Consumer(RuleBasedStateMachine):
             self.ledger.settled(lease_id, seq, failure, now)
             for lease_id, seq, failure in zip(settlement.leases, settlement.seqs, settlement.failures, strict=True)
         ]
-        for lease_id in settlement.leases:
-            self.ledger.folded(lease_id)
         assert {(one.lease_id, one.seq) for one in lost} == {(one.lease_id, one.seq) for one in expected if one}
         assert len(lost) == len([one for one in expected if one])
 

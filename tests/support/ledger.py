@@ -180,10 +180,11 @@ class Ledger:
         lease = self.leases.get(lease_id)
         if lease is None or (seq is not None and seq not in lease.attempts):
             return Lost(lease_id, seq)
-        if seq in lease.acked and failure is not None:
-            return Lost(lease_id, seq)
+        too_late = seq in lease.acked and failure is not None
         for done in [seq] if seq is not None else list(lease.attempts):
             attempt = lease.attempts.pop(done)
+            if too_late:
+                continue
             if failure is not None:
                 crashes = lease.crashes.get(done, 0) if failure.kind == "release" else 0
                 self._fail(done, attempt, failure, now, crashes)
@@ -191,15 +192,14 @@ class Ledger:
                 self.messages[done].state = "done"
         if not lease.attempts:
             del self.leases[lease_id]
-        return None
+        return Lost(lease_id, seq) if too_late else None
 
     def folded(self, lease_id: int) -> None:
-        """What had been acked has left the lease with the outcomes that were settled."""
-        lease = self.leases.get(lease_id)
-        if lease is not None:
-            lease.attempts = {seq: attempt for seq, attempt in lease.attempts.items() if seq not in lease.acked}
-            if not lease.attempts:
-                del self.leases[lease_id]
+        """What had been acked leaves a lease that is about to end."""
+        lease = self.leases[lease_id]
+        lease.attempts = {seq: attempt for seq, attempt in lease.attempts.items() if seq not in lease.acked}
+        if not lease.attempts:
+            del self.leases[lease_id]
 
     def _fail(self, seq: int, attempt: int, failure: Failure, now: datetime, crashes: int) -> None:
         message = self.messages[seq]
