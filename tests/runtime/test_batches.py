@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import asyncpg
-import msgspec
 import pytest
 
 from headrace import App, Batch, Reject, Retry
+from tests.runtime.batching import Order, orders
 from tests.runtime.running import (
     Gate,
     Seen,
@@ -20,14 +20,6 @@ from tests.runtime.running import (
     parked,
     running,
 )
-
-
-class Order(msgspec.Struct):
-    number: int
-
-
-def orders(keys: str) -> list[tuple[str, Any]]:
-    return [(key, {"number": number}) for key, number in numbered(keys)]
 
 
 @pytest.fixture

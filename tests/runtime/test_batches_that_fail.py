@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import anyio
-import msgspec
 import pytest
 
 from headrace import App, Batch, ConfigurationError, LeaseLost, Message, Reject, Retry
@@ -25,14 +24,6 @@ from tests.runtime.running import (
     running,
     seek,
 )
-
-
-class Order(msgspec.Struct):
-    number: int
-
-
-def orders(keys: str) -> list[tuple[str, Any]]:
-    return [(key, {"number": number}) for key, number in numbered(keys)]
 
 
 @pytest.fixture

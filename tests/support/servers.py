@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import secrets
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
-from headrace import store
 from headrace.embedded import EmbeddedPostgres
-from headrace.store.migrate import functions, migrations
+from headrace.testing.databases import make_template, on_server
+
+__all__ = ["QUICK", "clone", "destroy", "ensure_template", "on_server", "run", "server"]
 
 T = TypeVar("T")
 
@@ -44,30 +43,8 @@ def destroy(directory: Path) -> None:
 
 
 def ensure_template(server_dsn: str) -> str:
-    """The name of a database with the schema in it, to be cloned. It is made once for each text of the schema."""
-    text = functions() + "".join(migration.sql for migration in migrations())
-    name = f"headrace_template_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    run(_ensure_template(server_dsn, name))
-    return name
-
-
-async def _ensure_template(server_dsn: str, name: str) -> None:
-    admin = await asyncpg.connect(server_dsn)
-    try:
-        # One worker makes it, the others wait. The lock ends with the connection.
-        await admin.execute("select pg_advisory_lock(7419)")
-        if await admin.fetchval("select true from pg_database where datname = $1", name):
-            return
-        draft = f"{name}_draft"
-        await admin.execute(f"drop database if exists {draft} with (force)")
-        await admin.execute(f"create database {draft}")
-        database = store.Database(on_server(server_dsn, draft))
-        await database.open()
-        await store.migrate(database)
-        await database.drain()
-        await admin.execute(f"alter database {draft} rename to {name}")
-    finally:
-        await admin.close()
+    """The name of a database with the schema in it, to be cloned."""
+    return run(make_template(server_dsn))
 
 
 @contextmanager
@@ -87,11 +64,6 @@ async def _execute(dsn: str, sql: str) -> None:
         await connection.execute(sql)
     finally:
         await connection.close()
-
-
-def on_server(server_dsn: str, database: str) -> str:
-    """The URL of another database on the same server."""
-    return urlunsplit(urlsplit(server_dsn)._replace(path=f"/{database}"))
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -61,11 +61,11 @@ class Server:
         Blocks; from async code it is entered in a thread. Raises `StoreUnavailable`, or `ConfigurationError` when the role may not do it.
         """
         if self._template is None:
-            self._template = _run(_make_template(self.url))
+            self._template = _run(make_template(self.url))
         name = f"headrace_test_{secrets.token_hex(6)}"
         _run(_execute(self.url, f"create database {name} template {self._template}"))
         try:
-            yield _at(self.url, name)
+            yield on_server(self.url, name)
         finally:
             _run(_execute(self.url, f"drop database if exists {name} with (force)"))
 
@@ -107,7 +107,7 @@ def own_server() -> Server:
     return Server(tenancy.url)
 
 
-async def _make_template(url: str) -> str:
+async def make_template(url: str) -> str:
     """The name of a database with the schema in it. It is made once for each text of the schema."""
     text = functions() + "".join(migration.sql for migration in migrations())
     name = f"headrace_template_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -122,7 +122,7 @@ async def _make_template(url: str) -> str:
             draft = f"{name}_draft"
             await admin.execute(f"drop database if exists {draft} with (force)")
             await admin.execute(f"create database {draft}")
-            database = store.Database(_at(url, draft))
+            database = store.Database(on_server(url, draft))
             await database.open()
             await store.migrate(database)
             await database.drain()
@@ -141,7 +141,7 @@ async def _execute(url: str, sql: str) -> None:
             await connection.close()
 
 
-def _at(url: str, database: str) -> str:
+def on_server(url: str, database: str) -> str:
     """The URL of another database on the same server."""
     return urlunsplit(urlsplit(url)._replace(path=f"/{database}"))
 
