@@ -82,8 +82,6 @@ class App(Declared, Publishing):
         self._witness: Witness | None = None
         self._publisher = Publisher(lambda: self.database, self._published, lambda: self._time.date())
 
-    # --- running
-
     @property
     def admin(self) -> Admin:
         """See and mend streams and consumers, while connected. Raises `ConfigurationError` otherwise."""
