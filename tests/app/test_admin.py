@@ -435,7 +435,6 @@ async def test_a_received_message_has_all_that_it_takes_to_work_on_it(ship: Admi
     await store.publish(database, "orders", "a", '{"x": 1}', '{"h": 2}')
     (first,) = await ship.receive(*SHIP)
     assert (first.seq, first.key, first.data, first.headers, first.attempt) == (1, "a", {"x": 1}, {"h": 2}, 1)
-    assert first.ack_id.endswith("-1")
     assert await ship.nack(*SHIP, [first.ack_id]) == []
     (second,) = await ship.receive(*SHIP)
     assert (second.attempt, second.ack_id != first.ack_id) == (2, True)
@@ -514,9 +513,7 @@ async def test_a_nack_may_put_a_message_off(ship: Admin, database: store.Databas
     assert parked.until - datetime.now(UTC) > timedelta(minutes=59)
 
 
-@pytest.mark.parametrize(
-    "ack_id", ["", "1", "1-", "-1", "1-2-3", "a-b", f"{2**63}-1", "1-9999999999999999999", None, 5]
-)
+@pytest.mark.parametrize("ack_id", ["", "1", "A" * 48, "\x00" * 48, "é" * 48, None, 5])
 async def test_what_is_no_ack_id_is_refused(ship: Admin, ack_id: Any) -> None:
     for settle in (ship.ack, ship.nack):
         with pytest.raises(InvalidInput, match="is no ack id"):

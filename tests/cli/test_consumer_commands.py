@@ -19,7 +19,7 @@ REFUSED = [
     (66, "consumer add nope ship", "'nope'"),
     (66, "consumer peek nope", "'nope'"),
     (66, "consumer receive nope", "'nope'"),
-    (66, "consumer ack nope 1-1", "'nope'"),
+    (66, "consumer ack nope AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "'nope'"),
     (66, "consumer nack orders nope 1-1", "'nope'"),
     (66, "consumer seek nope end", "'nope'"),
     (66, "consumer replay nope", "'nope'"),

@@ -171,6 +171,7 @@ async def test_streams_of_the_first_version_go_on_where_they_are(empty: store.Da
     assert await store.migrate(empty) == [
         "applied migration 2 (policies)",
         "applied migration 3 (handlers)",
+        "applied migration 4 (server)",
         "installed the server functions",
     ]
     assert await store.publish(empty, "orders", "k1", "11") == 11
@@ -208,7 +209,11 @@ async def test_leases_of_the_second_version_are_settled_acked_and_expired(empty:
         await connection.execute(
             "insert into headrace.migrations (version, name) values (1, 'tables'), (2, 'policies')"
         )
-    assert await store.migrate(empty) == ["applied migration 3 (handlers)", "installed the server functions"]
+    assert await store.migrate(empty) == [
+        "applied migration 3 (handlers)",
+        "applied migration 4 (server)",
+        "installed the server functions",
+    ]
     reader = Reader(empty, ConsumerSpec(stream="orders", name="ship"), 1, Clock())
     info = await reader.info()
     assert (info.num_ack_pending, info.parked, info.settings["rate_limit"]) == (3, 1, None)

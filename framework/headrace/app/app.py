@@ -17,6 +17,7 @@ import anyio.to_thread
 from headrace import store
 from headrace.app import settings
 from headrace.app.admin import Admin
+from headrace.app.attached import Attached
 from headrace.app.background import beside
 from headrace.app.declared import Declared
 from headrace.app.publishing import Publishing
@@ -77,6 +78,7 @@ class App(Declared, Publishing):
         self._tenancy: Tenancy | None = None
         self._users = 0
         self._entrance = anyio.Lock()
+        self._attached: list[Attached] = []
         self._service: Service | None = None
         self._time = SYSTEM_TIME
         self._witness: Witness | None = None
@@ -207,7 +209,7 @@ class App(Declared, Publishing):
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[Service]:
         async with self._surrounded() as dependencies:
-            self._service = service = Service(self.consumers, self._shared(dependencies))
+            self._service = service = Service(self.consumers, self._shared(dependencies), tuple(self._attached))
             try:
                 await service.prepare()
                 yield service
@@ -248,6 +250,10 @@ class App(Declared, Publishing):
         """Begin to drain; a second time, stop the handlers that still run. Their messages are given back."""
         if self._service is not None:
             self._service.stop()
+
+    def attach(self, attached: Attached) -> None:
+        """Have something run beside the consumers, from the next start on."""
+        self._attached.append(attached)
 
     async def idle(self) -> None:
         """Wait until no consumer of this process has anything left to lease, in work, to settle, or to retry."""

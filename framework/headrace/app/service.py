@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 
 from headrace import store
+from headrace.app.attached import Attached
 from headrace.app.consumer import Consumer
 from headrace.app.readiness import NOT_RUNNING, Readiness, Sight, judge
 from headrace.runtime.janitor import Janitor
@@ -27,10 +28,11 @@ class Service:
         pipelines: one for each consumer, once they are prepared.
     """
 
-    def __init__(self, consumers: Sequence[Consumer], shared: Shared) -> None:
+    def __init__(self, consumers: Sequence[Consumer], shared: Shared, attached: Sequence[Attached] = ()) -> None:
         self._database = database = shared.database
         self._consumers = consumers
         self._shared = shared
+        self._attached = attached
         self.pipelines: list[Pipeline] = []
         self._janitor = Janitor(database, self.published)
         self._stopping = anyio.Event()
@@ -71,6 +73,8 @@ class Service:
                     consumers.start_soon(self._stopping.wait)  # also an app that only publishes has a janitor
                     for pipeline in self.pipelines:
                         consumers.start_soon(self._run_one, pipeline)
+                    for one in self._attached:
+                        consumers.start_soon(one.run, self._shared)
             finally:
                 self._at_work = False
             others.cancel_scope.cancel()
@@ -99,15 +103,21 @@ class Service:
         for pipeline in self.pipelines:
             pipeline.fetcher.deaf = deaf
             pipeline.fetcher.wake()
+        for one in self._attached:
+            one.hear(deaf=deaf)
 
     def _notified(self, stream_id: int) -> None:
         for pipeline in self._by_stream.get(stream_id, ()):
             pipeline.fetcher.wake()
+        for one in self._attached:
+            one.notified(stream_id)
 
     def published(self, stream: str) -> None:
         """This process has published to a stream: its own consumers needn't wait for the notification."""
         for pipeline in self._by_name.get(stream, ()):
             pipeline.fetcher.wake()
+        for one in self._attached:
+            one.published(stream)
 
     def scheduled(self) -> None:
         """This process has published something for later."""
@@ -118,12 +128,16 @@ class Service:
         self._stopping.set()
         for pipeline in self.pipelines:
             pipeline.stop()
+        for one in self._attached:
+            one.drain()
 
     def stop(self) -> None:
         """Begin to drain; when that has begun, stop the handlers that still run."""
         if self._stopping.is_set():
             for pipeline in self.pipelines:
                 pipeline.hurry()
+            for one in self._attached:
+                one.hurry()
         self.drain()
 
     async def idle(self) -> None:

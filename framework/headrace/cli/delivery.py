@@ -20,7 +20,7 @@ from headrace.cli.times import duration, in_utc, told
 from headrace.cli.which import ConsumerWords, which
 from headrace.model.records import BlockedKey, PeekedMessage, Received
 
-_ACK_ID = re.compile(r"[0-9]+-[0-9]+")
+_ACK_ID = re.compile(r"[A-Za-z0-9_-]{48}")
 
 AckWords = Annotated[
     str,
@@ -166,7 +166,7 @@ def _names_and_ids(words: Sequence[str]) -> tuple[list[str], list[str]]:
     names, ids = list(words[:begin]), list(words[begin:])
     if not ids or len(names) > 2:
         raise UsageProblem(
-            "Write the consumer and then the ack ids that `headrace consumer receive` printed, such as `orders ship 17-42`."
+            "Write the consumer and then the ack ids that `headrace consumer receive` printed: `orders ship ID ID`."
         )
     return names, ids
 

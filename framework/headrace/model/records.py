@@ -29,6 +29,8 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     """Of the consumer's settings: it rises when they change."""
     crashes: list[int] | None = None
     """How often each was held by a worker that died, as `headrace.expire` counts it; None when none was."""
+    lease_ids: list[int] | None = None
+    """Of the shares in which it was dealt out, in their order; None when it is one lease."""
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False):
@@ -41,8 +43,11 @@ class Lost(msgspec.Struct, frozen=True, gc=False):
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How a stream is. Its settings are explained at `StreamSpec`."""
 
+    id: str
+    """A UUID, by which the HTTP API knows it as well as by its name."""
     name: str
     created_at: datetime
+    updated_at: datetime
     retention: str
     retain_up_to: float | None
     retain_at_least: float | None
@@ -69,10 +74,15 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
 class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How a consumer is. What has grown large is counted up to a million."""
 
+    id: str
+    """A UUID, by which the HTTP API knows it as well as by its name."""
     stream: str
+    stream_id: str
     name: str
+    created_at: datetime
+    updated_at: datetime
     settings: dict[str, Any]
-    """As at `ConsumerSpec`, `where` as text; and `version`, which rises whenever they change."""
+    """As at `ConsumerSpec`, `where` as text; and `version`, which rises whenever they change. A push consumer's secret is not told."""
     position: int
     """Every message up to here has been looked at, but for those that commit late."""
     last_seq: int
@@ -125,7 +135,11 @@ class PeekedMessage(StoredMessage, frozen=True, kw_only=True):
     attempts: int
     """Deliveries so far that counted, the one in flight included."""
     owner: str | None
-    """Who has it, if it is in flight: a UUID."""
+    """Who has it, if it is in flight: a UUID ..."""
+    lease_id: int | None
+    """... by which lease ..."""
+    held: int | None
+    """... of how many messages by now."""
     until: datetime | None
     """When the lease ends; or when a parked message is due, None for now."""
 

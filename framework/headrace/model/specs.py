@@ -13,6 +13,7 @@ from headrace.model.conditions import Condition
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError
 from headrace.model.keys import check_filters
+from headrace.model.push import Push
 
 OnExhausted = Literal["dead_letter", "block", "drop"]
 DeliverPolicy = Literal["all", "new", "by_start_seq", "by_start_time", "last_per_key"]
@@ -157,6 +158,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
             `start_time` (`by_start_time`); or with the last message of each key (`last_per_key`), and then what is new.
         rate_limit: messages a second, over all workers; None for no limit.
         rate_burst: how many may come at once after a pause; by default what the rate allows in one second, and at least 1.
+        push: where servers send its messages to; None for a consumer whose workers ask for them.
     """
 
     stream: str
@@ -175,6 +177,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     start_time: datetime | None = None
     rate_limit: float | None = None
     rate_burst: int | None = None
+    push: Push | None = None
 
     def __post_init__(self) -> None:
         check_filters(self.filters)

@@ -16,7 +16,7 @@ from headrace.store.catalog import (
 from headrace.store.database import Database, Executor
 from headrace.store.dead_letters import dead_letters, discard, redrive
 from headrace.store.info import consumer, consumers, stream, streams
-from headrace.store.lease import extend, lease, mark_started, reclaim, wait
+from headrace.store.lease import extend, extend_leases, lease, mark_started, reclaim, wait
 from headrace.store.listen import listen
 from headrace.store.migrate import migrate, schema_version
 from headrace.store.operate import blocked_keys, delete_consumer, delete_stream, pause, resume
@@ -24,6 +24,7 @@ from headrace.store.peek import latest, messages, peek
 from headrace.store.publish import publish, publish_all, publish_many
 from headrace.store.replay import Selection, replay, republish
 from headrace.store.retention import Sweeper, Swept, sweep
+from headrace.store.secrets import secret
 from headrace.store.seek import seek, seek_to
 from headrace.store.settle import settle
 from headrace.store.transactions import Acks, Status, ack, transaction_status
@@ -51,6 +52,7 @@ __all__ = [
     "discard",
     "edit_stream",
     "extend",
+    "extend_leases",
     "latest",
     "lease",
     "listen",
@@ -68,6 +70,7 @@ __all__ = [
     "republish",
     "resume",
     "schema_version",
+    "secret",
     "seek",
     "seek_to",
     "settle",

@@ -46,7 +46,7 @@ def _settings(spec: StreamSpec) -> str:
 async def declare_consumer(executor: Executor, spec: ConsumerSpec) -> Declared:
     """Create the consumer, or change its settings and keep its place. Raises `UnknownStream`."""
     row = await executor.fetchrow(
-        "select * from headrace.declare_consumer($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+        "select * from headrace.declare_consumer($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
         spec.stream,
         spec.name,
         spec.filters,
@@ -63,6 +63,7 @@ async def declare_consumer(executor: Executor, spec: ConsumerSpec) -> Declared:
         spec.start_time,
         spec.rate_limit,
         spec.rate_burst,
+        None if spec.push is None else msgspec.json.encode(spec.push).decode(),
     )
     before = msgspec.json.decode(row["before"] or "null")
     return Declared(row["consumer_id"], before is None, _changes(before or {}, spec))

@@ -15,6 +15,9 @@ from headrace.store.database import Executor
 # How many messages above a consumer's position are judged at most, to count those that it has still to be given.
 MAX_LOOK = 10_000
 
+HIDDEN = "…"
+"""What is told instead of a secret."""
+
 
 async def streams(executor: Executor) -> list[StreamInfo]:
     """All streams, by name."""
@@ -31,7 +34,7 @@ async def stream(executor: Executor, name: str) -> StreamInfo:
 
 def _stream(row: Any) -> StreamInfo:
     found = dict(row)
-    return StreamInfo(**msgspec.json.decode(found.pop("settings")), **found)
+    return StreamInfo(**{**msgspec.json.decode(found.pop("settings")), **found, "id": str(found["id"])})
 
 
 async def consumers(executor: Executor, stream: str | None = None, *, look: int = MAX_LOOK) -> list[ConsumerInfo]:
@@ -61,6 +64,9 @@ def _consumer(row: Any) -> ConsumerInfo:
     settings = {**msgspec.json.decode(found.pop("settings")), **msgspec.json.decode(found.pop("begins"))}
     if settings["where"] is not None:
         settings["where"] = conditions.describe(conditions.parse(settings["where"]))
+    if settings["push"] is not None and settings["push"].get("secret"):
+        settings["push"]["secret"] = HIDDEN
+    found["id"], found["stream_id"] = str(found["id"]), str(found["stream_id"])
     if found["paused_until"] is not None and found["paused_until"].tzinfo is None:  # the driver's infinity
         found["paused_until"] = found["paused_until"].replace(tzinfo=UTC)
     lower, upper, at = (found.pop(f"gap_{part}") for part in ("lower", "upper", "at"))

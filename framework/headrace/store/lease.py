@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -12,7 +13,9 @@ from headrace.store.database import Executor, within
 MAX_LOOK = 2_000
 MAX_BYTES = 16_000_000
 
-_LEASE = "select * from headrace.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()))"
+# By name, so that a column more in a newer schema does no harm.
+_LEASE = """select lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version, crashes, lease_ids
+            from headrace.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7)"""
 
 
 async def lease(
@@ -25,6 +28,7 @@ async def lease(
     max_bytes: int = MAX_BYTES,
     now: datetime | None = None,
     judging: float | None = None,
+    shares: Sequence[int] | None = None,
 ) -> Batch:
     """Lease up to `limit` messages to `owner` for the consumer's `ack_wait`.
 
@@ -35,28 +39,40 @@ async def lease(
         max_bytes: no more is added to a batch that has passed this size.
         now: the time, for tests; the server's clock otherwise.
         judging: seconds that the call may take, for consumers with a condition that may take forever.
+        shares: deal the messages out to so many others than `owner`, who have nothing else and take so many each: `limit` is the sum.
+            `Batch.lease_ids` has a lease for each, in their order, as far as the messages go. Of an ordered consumer nobody gets
+            a second message of a key, nor one of a key that another has.
 
     Raises:
         FilterTooSlow: it took longer than that. Nothing was leased.
         UnknownConsumer: it was deleted.
         StoreUnavailable: nothing is lost by it; what was leased, if anything, comes again.
     """
-    arguments = (consumer, owner, limit, look, max_bytes, now)
+    arguments = (consumer, owner, limit, look, max_bytes, now, shares)
     if judging is None:
         row = await executor.fetchrow(_LEASE, *arguments)
     else:
         async with within(executor, judging) as connection:
             row = await connection.fetchrow(_LEASE, *arguments)
-    lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version, crashes = row
-    if lease_id is None:
-        return Batch(None, [], None, [], [], [], [], looked_at, more, due_in, version)
-    return Batch(lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version, crashes)
+    if row[0] is not None:
+        return Batch(*row)
+    return Batch(None, [], None, [], [], [], [], row["looked_at"], row["more"], row["due_in"], row["version"])
 
 
 async def extend(executor: Executor, consumer: int, owner: UUID, *, now: datetime | None = None) -> list[int]:
     """Extend all of an owner's leases by `ack_wait` from now. Returns the ids of those that it still has."""
     alive: list[int] = await executor.fetchval(
         "select headrace.extend($1, $2, coalesce($3, clock_timestamp()))", consumer, owner, now
+    )
+    return alive
+
+
+async def extend_leases(
+    executor: Executor, consumer: int, leases: Sequence[int], *, now: datetime | None = None
+) -> list[int]:
+    """Extend these leases by `ack_wait` from now, whoever owns them. Returns those that there still are."""
+    alive: list[int] = await executor.fetchval(
+        "select headrace.extend_leases($1, $2, coalesce($3, clock_timestamp()))", consumer, leases, now
     )
     return alive
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from uuid import uuid4
 
 import anyio
 
 from headrace import store
 from headrace.app.admin.base import Base
-from headrace.app.admin.given import (
-    check_limit,
-    parsed_ack_id,
-)
+from headrace.app.admin.given import check_limit
+from headrace.model.ack_ids import AckIds
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import FilterTooSlow, InvalidInput
-from headrace.model.outcomes import RELEASE, Failure, Settlement
+from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import (
     Batch,
     Received,
@@ -53,25 +52,18 @@ class ByHand(Base):
             await anyio.sleep(min(left, _POLL))
 
     async def _receive(self, consumer: int, spec: ConsumerSpec, limit: int) -> list[Received]:
-        found: list[Received] = []
         patience = anyio.current_time() + _PATIENCE
-        while len(found) < limit:
-            batch = await self._lease(consumer, spec, limit - len(found))
-            heads, surplus = _heads(batch) if spec.ordered else (list(range(len(batch.seqs))), [])
-            if surplus and batch.lease_id is not None:
-                leases: list[int] = [batch.lease_id] * len(surplus)
-                settlement = Settlement(leases=leases, seqs=surplus, failures=[RELEASE] * len(surplus))
-                await store.settle(self._database, consumer, settlement)
-            found += [_received(batch, place) for place in heads]
-            if not (surplus or batch.more) or (not heads and (found or anyio.current_time() > patience)):
-                break
-        return found
+        while True:
+            batch = await self._lease(consumer, spec, limit)
+            if batch.lease_id is not None:
+                return await self._received(consumer, batch, batch.lease_id)
+            if not batch.more or anyio.current_time() > patience:
+                return []
 
     async def _lease(self, consumer: int, spec: ConsumerSpec, limit: int) -> Batch:
-        """To another owner each time, to whom the keys are busy that have been found before."""
         judging = None if spec.where is None else self._judging
         try:
-            return await store.lease(self._database, consumer, uuid4(), limit, judging=judging)
+            return await store.lease(self._database, consumer, uuid4(), limit, shares=[limit], judging=judging)
         except FilterTooSlow as error:
             raise self._too_slow(spec.where) from error.__cause__
 
@@ -91,35 +83,39 @@ class ByHand(Base):
         return await self._settle(stream, name, ack_ids, Failure("retry", pause, error))
 
     async def _settle(self, stream: str, name: str, ack_ids: Sequence[str], failure: Failure | None) -> list[str]:
-        given = {parsed_ack_id(ack_id): ack_id for ack_id in ack_ids}
         consumer = await self._consumer(stream, name)
+        ids = await self._ack_ids()
+        given = {ids.open(ack_id): ack_id for ack_id in ack_ids}
+        ours = {(one.lease, one.seq): ack_id for one, ack_id in given.items() if one.consumer == consumer}
+        stale = [ack_id for one, ack_id in given.items() if one.consumer != consumer]
         settlement = Settlement(
-            leases=[lease for lease, _ in given], seqs=[seq for _, seq in given], failures=[failure] * len(given)
+            leases=[lease for lease, _ in ours], seqs=[seq for _, seq in ours], failures=[failure] * len(ours)
         )
         lost = await store.settle(self._database, consumer, settlement)
-        return [given[one.lease_id, one.seq] for one in lost if one.seq is not None]
+        return stale + [ours[one.lease_id, one.seq] for one in lost if one.seq is not None]
 
+    async def _received(self, consumer: int, batch: Batch, lease: int) -> list[Received]:
+        ids, size = await self._ack_ids(), len(batch.seqs)
+        return [
+            Received(
+                ack_id=ids.seal(consumer, lease, seq, attempt, size),
+                seq=seq,
+                key=key,
+                data=decoded(data),
+                headers=decoded(headers or "null"),
+                created_at=created_at,
+                attempt=attempt,
+            )
+            for seq, key, data, headers, created_at, attempt in zip(
+                batch.seqs,
+                batch.keys,
+                batch.data,
+                batch.headers,
+                batch.created_at,
+                batch.attempts or repeat(1),
+                strict=False,
+            )
+        ]
 
-def _heads(batch: Batch) -> tuple[list[int], list[int]]:
-    """Of a batch the places of the first message of each key, and the seqs of the others."""
-    keys: set[str] = set()
-    heads, surplus = [], []
-    for place, key in enumerate(batch.keys):
-        if key in keys:
-            surplus.append(batch.seqs[place])
-        else:
-            keys.add(key)
-            heads.append(place)
-    return heads, surplus
-
-
-def _received(batch: Batch, place: int) -> Received:
-    return Received(
-        ack_id=f"{batch.lease_id}-{batch.seqs[place]}",
-        seq=batch.seqs[place],
-        key=batch.keys[place],
-        data=decoded(batch.data[place]),
-        headers=decoded(batch.headers[place] or "null"),
-        created_at=batch.created_at[place],
-        attempt=batch.attempts[place] if batch.attempts else 1,
-    )
+    async def _ack_ids(self) -> AckIds:
+        return AckIds(await store.secret(self._database, "ack_ids"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -22,7 +21,6 @@ Filter = str | Sequence[str] | None
 Spec = TypeVar("Spec", StreamSpec, ConsumerSpec)
 
 MOST = 10_000  # messages in one answer
-_ACK_ID = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
 _LARGEST = 2**63
 _DURATIONS = ("retain_up_to", "retain_at_least", "dedupe_window", "ack_wait")
 
@@ -107,11 +105,3 @@ def refuse(differing: Mapping[str, tuple[Any, Any]], what: str) -> None:
     if differing:
         told = ", ".join(f"{name} is {old!r} and not {new!r}" for name, (old, new) in differing.items())
         raise InvalidInput(f"{what} exists with other settings ({told}): edit it, or take another name.")
-
-
-def parsed_ack_id(ack_id: str) -> tuple[int, int]:
-    """The lease and the seq. Raises `InvalidInput`."""
-    found = _ACK_ID.fullmatch(ack_id) if isinstance(ack_id, str) else None
-    if found is None or int(found[1]) >= _LARGEST or int(found[2]) >= _LARGEST:
-        raise InvalidInput(f"{ack_id!r} is no ack id: they look like '7340033-42', and come with what was received.")
-    return int(found[1]), int(found[2])

@@ -58,6 +58,7 @@ create function headrace.declare_consumer(
     p_start_time       timestamptz default null,
     p_rate_limit       float8 default null,
     p_rate_burst       int default null,
+    p_push             json default null,
     out consumer_id    int,
     out before         json
 )
@@ -73,10 +74,10 @@ begin
     if not found then
         insert into headrace.consumers (stream_id, name, filters, filter_where, condition, ordered, ack_wait, max_ack_pending,
                                         max_deliver, backoff, on_exhausted, max_waiting, deliver_policy, start_seq, start_time,
-                                        rate_limit, rate_burst)
+                                        rate_limit, rate_burst, push)
             values (v_stream.id, p_name, p_filters, p_where, v_condition, p_ordered, p_ack_wait, p_max_ack_pending,
                     p_max_deliver, p_backoff, p_on_exhausted, p_max_waiting, p_deliver_policy, p_start_seq, p_start_time,
-                    p_rate_limit, p_rate_burst)
+                    p_rate_limit, p_rate_burst, p_push)
             returning id into consumer_id;
         insert into headrace.cursors (consumer_id, version, position) values (declare_consumer.consumer_id, 0, 0);
         if p_deliver_policy <> 'all' then
@@ -87,13 +88,14 @@ begin
             set filters = p_filters, filter_where = p_where, condition = v_condition, ordered = p_ordered, ack_wait = p_ack_wait,
                 max_ack_pending = p_max_ack_pending, max_deliver = p_max_deliver, backoff = p_backoff,
                 on_exhausted = p_on_exhausted, max_waiting = p_max_waiting, rate_limit = p_rate_limit, rate_burst = p_rate_burst,
+                push = p_push,
                 version = version + 1, updated_at = clock_timestamp()
             where c.id = declare_consumer.consumer_id
               and (filters, filter_where::text, condition, ordered, ack_wait, max_ack_pending, max_deliver, backoff::text, on_exhausted,
-                   max_waiting, rate_limit, rate_burst)
+                   max_waiting, rate_limit, rate_burst, push::text)
                   is distinct from
                   (p_filters, p_where::text, v_condition, p_ordered, p_ack_wait, p_max_ack_pending, p_max_deliver, p_backoff::text,
-                   p_on_exhausted, p_max_waiting, p_rate_limit, p_rate_burst);
+                   p_on_exhausted, p_max_waiting, p_rate_limit, p_rate_burst, p_push::text);
     end if;
 end $$;
 
@@ -137,5 +139,5 @@ language sql stable as $$
         'filters', c.filters, 'where', c.filter_where, 'ordered', c.ordered, 'ack_wait', extract(epoch from c.ack_wait)::float8,
         'max_ack_pending', c.max_ack_pending, 'max_deliver', c.max_deliver, 'backoff', c.backoff,
         'on_exhausted', c.on_exhausted, 'max_waiting', c.max_waiting,
-        'rate_limit', c.rate_limit, 'rate_burst', c.rate_burst)
+        'rate_limit', c.rate_limit, 'rate_burst', c.rate_burst, 'push', c.push)
 $$;

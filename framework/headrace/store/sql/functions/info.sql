@@ -2,15 +2,17 @@
 -- large beside it is counted up to a million.
 
 create function headrace.stream_info(p_stream text default null, p_now timestamptz default clock_timestamp())
-returns table (name text, created_at timestamptz, settings json, first_seq bigint, last_seq bigint, messages bigint, size bigint,
+returns table (id uuid, name text, created_at timestamptz, updated_at timestamptz, settings json, first_seq bigint, last_seq bigint, messages bigint, size bigint,
                segments bigint, consumers bigint, scheduled bigint, next_scheduled timestamptz, "full" boolean)
 language plpgsql stable as $$
 declare
     v_stream  headrace.streams;
 begin
     for v_stream in select * from headrace.streams as s where p_stream is null or s.name = p_stream order by s.name loop
+        id := v_stream.uid;
         name := v_stream.name;
         created_at := v_stream.created_at;
+        updated_at := v_stream.updated_at;
         settings := headrace.stream_settings(v_stream);
         last_seq := headrace.last_message(v_stream);
         execute format('select min(seq), (select count(*) from (select from %1$s limit 10000) as few) from %1$s', v_stream.relation)
@@ -69,7 +71,7 @@ end $$;
 create function headrace.consumer_info(
     p_stream text default null, p_name text default null, p_look int default 10000, p_now timestamptz default clock_timestamp()
 )
-returns table (stream text, name text, settings json, begins json, "position" bigint, last_seq bigint, lag bigint, num_pending bigint,
+returns table (id uuid, stream text, stream_id uuid, name text, created_at timestamptz, updated_at timestamptz, settings json, begins json, "position" bigint, last_seq bigint, lag bigint, num_pending bigint,
                num_pending_exact boolean, num_ack_pending bigint, owners bigint, parked bigint, blocked bigint, replaying bigint,
                dead_letters bigint, holes bigint, oldest_unacked_at timestamptz, paused_until timestamptz, missed bigint,
                gap_lower bigint, gap_upper bigint, gap_at timestamptz)
@@ -89,8 +91,12 @@ begin
             where c.stream_id = v_stream.id and (p_name is null or c.name = p_name) order by c.name
         loop
             select * into v_cursor from headrace.cursors where consumer_id = v_consumer.id order by version desc limit 1;
+            id := v_consumer.uid;
             stream := v_stream.name;
+            stream_id := v_stream.uid;
             name := v_consumer.name;
+            created_at := v_consumer.created_at;
+            updated_at := v_consumer.updated_at;
             settings := headrace.consumer_settings(v_consumer);
             begins := json_build_object('deliver_policy', v_consumer.deliver_policy, 'start_seq', v_consumer.start_seq,
                                         'start_time', v_consumer.start_time, 'version', v_consumer.version);

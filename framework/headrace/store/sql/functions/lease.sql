@@ -14,7 +14,8 @@ create type headrace.batch as (
     more        boolean,        -- whether another call right away may find more
     due_in      float8,         -- seconds until a parked message or somebody's lease falls due next, if any
     version     int,            -- of the consumer's settings
-    crashes     int[]           -- how often in a row each one's worker died; null when none did
+    crashes     int[],          -- how often in a row each one's worker died; null when none did
+    lease_ids   bigint[]        -- of the shares, where it was dealt out in shares; the first of them is lease_id
 );
 
 -- Lease ids rise, and none is ever given twice, not even after a crash: a lease commits without waiting for the disk, so a crash
@@ -24,13 +25,38 @@ language sql volatile as $$
     select (nextval('headrace.lease_ids') << 20) + floor(random() * 1048576)::bigint
 $$;
 
+-- Lease a batch out in shares of these sizes, as far as it goes, and return the ids of the leases. Who takes a share never says what
+-- of it he has started, so all of it counts as that: see headrace.expire.
+create function headrace.deal(
+    p_consumer int, p_batch headrace.batch, p_hashes bigint[], p_shares int[], p_until timestamptz
+) returns bigint[]
+language sql volatile as $$
+    with bounds as (
+        select place, (sum(size) over (order by place) - size + 1)::int as first, (sum(size) over (order by place))::int as last
+        from unnest(p_shares) with ordinality as s(size, place)
+    ), shares as materialized (
+        select place, headrace.new_lease_id() as lease_id, p_batch.seqs[first:last] as seqs, p_hashes[first:last] as hashes,
+               p_batch.attempts[first:last] as attempts, p_batch.crashes[first:last] as crashes
+        from bounds where first <= cardinality(p_batch.seqs)
+    ), leased as (
+        insert into headrace.leases (consumer_id, lease_id, owner, expires_at, held, lowest, seqs, hashes, attempts, crashes, started)
+            select p_consumer, lease_id, gen_random_uuid(), p_until, cardinality(seqs), (select min(s) from unnest(seqs) as s),
+                   seqs, hashes, attempts, crashes, case when crashes is not null then seqs end
+            from shares
+    )
+    select array_agg(lease_id order by place) from shares
+$$;
+
 -- Hot tables are only ever read by their indexes, from a floor up: with dead rows pinned by an old snapshot, a sequential or
 -- bitmap scan would walk them all. The settings hold for the functions called from here, too.
 --
 -- p_owner: an owner is whoever does a key's messages in turn: a worker process. Its own keys are not busy to itself.
 -- p_limit, p_look, p_bytes: see headrace.scan
+-- p_shares: deal the messages out, to so many owners who have nothing else and take so many each, in their order: a lease for each.
+-- None of them, nor all together, gets two messages of a key. p_limit is the sum.
 create function headrace.lease(
-    p_consumer int, p_owner uuid, p_limit int, p_look int, p_bytes bigint, p_now timestamptz default clock_timestamp()
+    p_consumer int, p_owner uuid, p_limit int, p_look int, p_bytes bigint, p_now timestamptz default clock_timestamp(),
+    p_shares int[] default null
 ) returns headrace.batch
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -55,6 +81,7 @@ declare
     v_bucket    headrace.bucket;
     v_look      int;
     v_expired   boolean := false;
+    v_singly    boolean;
 begin
     if current_setting('transaction_isolation') <> 'read committed' or pg_current_xact_id_if_assigned() is not null then
         raise exception using errcode = 'HR003', message =
@@ -77,6 +104,7 @@ begin
     v_stream := v_state.stream;
     v_before := v_state.cursor;
     v_cursor := v_before;
+    v_singly := p_shares is not null and v_consumer.ordered;
     v_batch.version := v_consumer.version;
     v_batch.looked_at := 0;
     v_batch.more := false;
@@ -143,13 +171,14 @@ begin
     if v_parked.waiting > 0 then
         v_batch.due_in := least(v_batch.due_in, extract(epoch from v_parked.due_at - p_now));
         v_picked := headrace.pick(v_consumer, v_stream, v_cursor.parked_floor, v_room, p_bytes, v_busy,
-                                  least(v_admitted.until, v_cursor.replay_floor - 1), p_now);
+                                  least(v_admitted.until, v_cursor.replay_floor - 1), v_singly, p_now);
         v_room := v_room - coalesce(cardinality(v_picked.seqs), 0);
         v_bytes := v_bytes - v_picked.bytes;
         v_parked.waiting := v_parked.waiting - v_picked.removed;
-        if v_stream.one_message_per_key then
+        if v_stream.one_message_per_key or v_singly then
             v_busy := v_busy || v_picked.hashes;
-        elsif v_picked.removed > coalesce(cardinality(v_picked.seqs), 0) then
+        end if;
+        if not v_stream.one_message_per_key and v_picked.removed > coalesce(cardinality(v_picked.seqs), 0) then
             perform headrace.miss(p_consumer, v_picked.removed - coalesce(cardinality(v_picked.seqs), 0),
                                   v_cursor.parked_floor, coalesce(v_picked.seqs[1], v_cursor.position + 1), p_now);
         end if;
@@ -163,10 +192,10 @@ begin
             v_xmin := pg_snapshot_xmin(pg_current_snapshot());
             v_next := headrace.suspect(v_cursor, v_stream.relation, v_xmin, p_now);
         end if;
-        v_look := case when v_consumer.condition = 'true' and v_busy is null and v_parked.waiting = 0 and not v_parked.blocked
+        v_look := case when v_consumer.condition = 'true' and v_busy is null and v_parked.waiting = 0 and not v_parked.blocked and not v_singly
                        then v_room else greatest(v_room, p_look) end;
         v_scanned := headrace.scan(v_consumer, v_stream, v_cursor, v_room, v_look, v_bytes, v_busy,
-                                   v_parked.waiting > 0 and not v_stream.one_message_per_key, v_parked.blocked);
+                                   v_parked.waiting > 0 and not v_stream.one_message_per_key, v_parked.blocked, v_singly);
         v_next := headrace.advance(v_next, v_scanned, v_drawn);
         if v_stream.one_message_per_key and v_parked.waiting > 0 and v_scanned.looked_at > 0 then
             perform headrace.forget_outdated(p_consumer, v_stream, v_scanned.hashes || v_scanned.waiting_hashes, v_cursor.parked_floor);
@@ -192,7 +221,6 @@ begin
     -- 4. The lease, and the cursor that goes with it.
     v_batch.seqs := v_picked.seqs || v_scanned.seqs;
     if v_batch.seqs is not null then
-        v_batch.lease_id := headrace.new_lease_id();
         v_batch.keys := v_picked.keys || v_scanned.keys;
         v_batch.data := v_picked.data || v_scanned.data;
         v_batch.created_at := v_picked.created_at || v_scanned.created_at;
@@ -203,10 +231,16 @@ begin
         if 0 < any (v_picked.crashes) then
             v_batch.crashes := v_picked.crashes || array_fill(0, array[coalesce(cardinality(v_scanned.seqs), 0)]);
         end if;
-        insert into headrace.leases (consumer_id, lease_id, owner, expires_at, held, lowest, seqs, hashes, attempts, crashes)
-            values (p_consumer, v_batch.lease_id, p_owner, p_now + v_consumer.ack_wait, cardinality(v_batch.seqs),
-                    least(v_picked.seqs[1], v_scanned.seqs[1]), v_batch.seqs, v_picked.hashes || v_scanned.hashes, v_batch.attempts,
-                    v_batch.crashes);
+        if p_shares is null then
+            v_batch.lease_id := headrace.new_lease_id();
+            insert into headrace.leases (consumer_id, lease_id, owner, expires_at, held, lowest, seqs, hashes, attempts, crashes)
+                values (p_consumer, v_batch.lease_id, p_owner, p_now + v_consumer.ack_wait, cardinality(v_batch.seqs),
+                        least(v_picked.seqs[1], v_scanned.seqs[1]), v_batch.seqs, v_picked.hashes || v_scanned.hashes, v_batch.attempts,
+                        v_batch.crashes);
+        else
+            v_batch.lease_ids := headrace.deal(p_consumer, v_batch, v_picked.hashes || v_scanned.hashes, p_shares, p_now + v_consumer.ack_wait);
+            v_batch.lease_id := v_batch.lease_ids[1];
+        end if;
     end if;
     if v_bucket.granted is not null and v_batch.seqs is not null then
         v_next.tokens := v_bucket.tokens - cardinality(v_batch.seqs);
@@ -216,7 +250,7 @@ begin
             v_batch.due_in := least(v_batch.due_in, headrace.refill(v_consumer, v_next.tokens));
         end if;
     end if;
-    v_next.lease_floor := coalesce(v_leases.floor, v_batch.lease_id, v_cursor.lease_floor);
+    v_next.lease_floor := coalesce(v_leases.floor, (select min(id) from unnest(v_batch.lease_ids) as id), v_batch.lease_id, v_cursor.lease_floor);
     v_next.parked_floor := coalesce(least(v_parked.lowest, v_leases.lowest, v_scanned.seqs[1], v_scanned.waiting_seqs[1]), v_cursor.parked_floor);
     perform headrace.move(v_before, v_next);
     return v_batch;

@@ -138,9 +138,10 @@ create type headrace.picked as (
 
 -- Take parked messages that are due. In an ordered consumer only with all of their key before them, so that what is taken
 -- of a key is always its beginning; and only up to p_until, if late arrivals or replayed messages have been parked only so far.
+-- p_singly: only the very first of each key.
 create function headrace.pick(
     p_consumer headrace.consumers, p_stream headrace.streams, p_floor bigint, p_limit int, p_bytes bigint, p_busy bigint[],
-    p_until bigint, p_now timestamptz
+    p_until bigint, p_singly boolean, p_now timestamptz
 ) returns headrace.picked
 language plpgsql as $$
 declare
@@ -149,8 +150,8 @@ declare
     v_result   headrace.picked;
 begin
     if p_consumer.ordered then
-        v_ordered := 'and not exists (select from headrace.parked as q where q.consumer_id = $1 and q.key_hash = p.key_hash
-                                      and q.seq < p.seq and q.seq >= $2 and q.due_at > $3)';
+        v_ordered := format('and not exists (select from headrace.parked as q where q.consumer_id = $1 and q.key_hash = p.key_hash
+                                             and q.seq < p.seq and q.seq >= $2 %s)', case when not p_singly then 'and q.due_at > $3' end);
         if p_busy is not null then
             v_ordered := v_ordered || ' and not p.key_hash = any ($4)';
         end if;

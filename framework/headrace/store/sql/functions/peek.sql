@@ -4,7 +4,9 @@ create type headrace.peeked as (
     state       text,           -- in_flight, parked, blocked, or next
     seq bigint, key text, data json, headers json, created_at timestamptz,
     attempts    int,            -- deliveries so far that counted, the one in flight included
-    owner       uuid,           -- who has it, if it is in flight
+    owner       uuid,           -- who has it, if it is in flight ...
+    lease_id    bigint,         -- ... by which lease ...
+    held        int,            -- ... of how many messages
     until       timestamptz     -- when his lease ends; or when a parked message is due, null for now
 );
 
@@ -15,7 +17,7 @@ declare
     v_consumer  headrace.consumers;
     v_stream    headrace.streams;
     v_cursor    headrace.cursors;
-    v_seqs bigint[]; v_attempts int[]; v_owners uuid[]; v_until timestamptz[];
+    v_seqs bigint[]; v_attempts int[]; v_owners uuid[]; v_leases bigint[]; v_held int[]; v_until timestamptz[];
 begin
     select * into v_consumer from headrace.consumers where id = p_consumer;
     if not found then
@@ -24,29 +26,29 @@ begin
     select * into v_stream from headrace.streams where id = v_consumer.stream_id;
     select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
 
-    select array_agg(l.seq), array_agg(l.attempt), array_agg(l.owner), array_agg(l.expires_at)
-        into v_seqs, v_attempts, v_owners, v_until from (
-            select m.seq, coalesce(m.attempt, 1) as attempt, held.owner, held.expires_at
+    select array_agg(l.seq), array_agg(l.attempt), array_agg(l.owner), array_agg(l.lease_id), array_agg(l.held), array_agg(l.expires_at)
+        into v_seqs, v_attempts, v_owners, v_leases, v_held, v_until from (
+            select m.seq, coalesce(m.attempt, 1) as attempt, held.owner, held.lease_id, held.held, held.expires_at
             from headrace.leases as held cross join unnest(held.seqs, held.attempts) as m(seq, attempt)
             where held.consumer_id = p_consumer and held.lease_id >= v_cursor.lease_floor order by m.seq limit p_limit) as l;
-    return query select * from headrace.show(v_stream, 'in_flight', v_seqs, v_attempts, v_owners, v_until);
+    return query select * from headrace.show(v_stream, 'in_flight', v_seqs, v_attempts, v_owners, v_leases, v_held, v_until);
 
     select array_agg(p.seq), array_agg(p.attempts), array_agg(nullif(p.due_at, '-infinity'))
         into v_seqs, v_attempts, v_until from (
             select seq, attempts, due_at from headrace.parked
             where consumer_id = p_consumer and seq >= v_cursor.parked_floor order by seq limit p_limit) as p;
-    return query select * from headrace.show(v_stream, 'parked', v_seqs, v_attempts, null, v_until);
+    return query select * from headrace.show(v_stream, 'parked', v_seqs, v_attempts, null, null, null, v_until);
 
     v_seqs := array(select seq from headrace.blocked where consumer_id = p_consumer order by seq limit p_limit);
-    return query select * from headrace.show(v_stream, 'blocked', v_seqs, null, null, null);
+    return query select * from headrace.show(v_stream, 'blocked', v_seqs, null, null, null, null, null);
 
     -- What is replayed comes before anything new.
     v_seqs := array(select seq from headrace.replays
                     where consumer_id = p_consumer and seq >= v_cursor.replay_floor order by seq limit p_limit);
-    return query select * from headrace.show(v_stream, 'next', v_seqs, null, null, null);
+    return query select * from headrace.show(v_stream, 'next', v_seqs, null, null, null, null, null);
     if p_limit > cardinality(v_seqs) then
         return query execute format($sql$
-            select 'next', m.seq, m.key, m.data, m.headers, m.created_at, 0, null::uuid, null::timestamptz
+            select 'next', m.seq, m.key, m.data, m.headers, m.created_at, 0, null::uuid, null::bigint, null::int, null::timestamptz
             from (select seq, key, data, headers, created_at, (%s) as wanted from %s where seq > $1 order by seq limit $2) as m
             where wanted and not ($3 and exists (
                 select from headrace.blocked as b where b.consumer_id = $4 and b.key_hash = hashtextextended(m.key, 0)))
@@ -58,18 +60,19 @@ end $$;
 
 -- The messages of these seqs, as far as they are still in the stream. The lists run in parallel.
 create function headrace.show(
-    p_stream headrace.streams, p_state text, p_seqs bigint[], p_attempts int[], p_owners uuid[], p_until timestamptz[]
+    p_stream headrace.streams, p_state text, p_seqs bigint[], p_attempts int[], p_owners uuid[], p_leases bigint[],
+    p_held int[], p_until timestamptz[]
 ) returns setof headrace.peeked
 language plpgsql stable as $$
 begin
     if cardinality(p_seqs) > 0 then
         return query execute format($sql$
-            select $1, m.seq, m.key, m.data, m.headers, m.created_at, coalesce(s.attempts, 0), s.owner, s.until
-            from unnest($2, $3, $4, $5) as s(seq, attempts, owner, until)
+            select $1, m.seq, m.key, m.data, m.headers, m.created_at, coalesce(s.attempts, 0), s.owner, s.lease_id, s.held, s.until
+            from unnest($2, $3, $4, $5, $6, $7) as s(seq, attempts, owner, lease_id, held, until)
             cross join lateral (select t.seq, t.key, t.data, t.headers, t.created_at from %s as t where t.seq = s.seq) as m
             order by m.seq
             $sql$, headrace.source(p_stream, p_seqs[1], p_seqs[cardinality(p_seqs)]))
-            using p_state, p_seqs, p_attempts, p_owners, p_until;
+            using p_state, p_seqs, p_attempts, p_owners, p_leases, p_held, p_until;
     end if;
 end $$;
 

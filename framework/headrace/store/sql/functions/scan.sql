@@ -24,9 +24,11 @@ create type headrace.scanned as (
 -- p_bytes:  handing out stops once it has passed so many bytes, as stored
 -- p_busy:   the hashes of keys that other owners hold, or null
 -- p_parked, p_blocked: whether anything is parked or blocked at all
+-- p_singly: of each key at most one message is handed out; the others wait
 create function headrace.scan(
     p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors,
-    p_limit int, p_look int, p_bytes bigint, p_busy bigint[], p_parked boolean, p_blocked boolean
+    p_limit int, p_look int, p_bytes bigint, p_busy bigint[], p_parked boolean, p_blocked boolean,
+    p_singly boolean default false
 ) returns headrace.scanned
 language plpgsql as $$
 declare
@@ -92,7 +94,8 @@ begin
                 %s
                 $sql$, v_bounded)
                 into v_result using p_cursor.position, p_limit, p_bytes;
-            v_done := v_result.looked_at = v_result.position - p_cursor.position;
+            v_done := v_result.looked_at = v_result.position - p_cursor.position
+                      and not (p_singly and cardinality(v_result.hashes) > (select count(distinct hash) from unnest(v_result.hashes) as hash));
         end if;
         if not v_done then
             -- What is not wanted is not carried along: with a selective condition that is nearly all. `seen` ends where handing out did.
@@ -137,7 +140,9 @@ begin
                            array_agg(seq) filter (where verdict = 'blocked'), array_agg(hash) filter (where verdict = 'blocked')
                     from taken) as t
                 $sql$,
-                case when v_verdict = '' then '''ready''' else format('case %s else ''ready'' end', v_verdict) end,
+                case when v_verdict = '' and not p_singly then '''ready'''
+                     else format('case %s %s else ''ready'' end', v_verdict,
+                                 case when p_singly then 'when row_number() over (partition by hash order by seq) > 1 then ''waiting''' end) end,
                 -- Nothing fresh is looked at before all that is late, or a message could overtake a late one of its key.
                 case when v_late is null then v_fresh else format('(%s) union all (%s) order by seq limit $2', v_late, v_fresh) end)
                 into v_result

@@ -103,6 +103,23 @@ begin
     return v_leases;
 end $$;
 
+-- Extend these leases by the consumer's ack_wait from now. Returns those that there still are.
+create function headrace.extend_leases(p_consumer int, p_leases bigint[], p_now timestamptz default clock_timestamp()) returns bigint[]
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_leases  bigint[];
+begin
+    perform set_config('synchronous_commit', 'off', true);
+    with kept as (
+        update headrace.leases as l set expires_at = p_now + c.ack_wait
+        from headrace.consumers as c
+        where c.id = p_consumer and l.consumer_id = p_consumer and l.lease_id = any (p_leases)
+        returning l.lease_id
+    )
+    select coalesce(array_agg(lease_id), '{}') into v_leases from kept;
+    return v_leases;
+end $$;
+
 -- Note which of their messages are being started: those that crashed before, see headrace.expire. Returns the leases that are lost.
 -- What a crash of the server could lose is only that somebody is to blame.
 create function headrace.mark_started(p_consumer int, p_leases bigint[], p_seqs bigint[]) returns bigint[]

@@ -1,0 +1,1 @@
+"""The same administration as `headrace.app.admin`, of a server over HTTP."""

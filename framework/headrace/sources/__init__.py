@@ -1,0 +1,1 @@
+"""Where messages come from that nobody publishes: webhooks."""
