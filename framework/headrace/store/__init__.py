@@ -7,11 +7,14 @@ the caller's inside a transaction.
 
 from headrace.store.catalog import (
     Declared,
+    Found,
     consumer_id,
     consumer_spec,
     create_stream,
     declare_consumer,
     edit_stream,
+    find_consumers,
+    find_stream,
 )
 from headrace.store.database import Database, Executor
 from headrace.store.dead_letters import dead_letters, discard, redrive
@@ -34,6 +37,7 @@ __all__ = [
     "Database",
     "Declared",
     "Executor",
+    "Found",
     "Selection",
     "Status",
     "Sweeper",
@@ -53,6 +57,8 @@ __all__ = [
     "edit_stream",
     "extend",
     "extend_leases",
+    "find_consumers",
+    "find_stream",
     "latest",
     "lease",
     "listen",

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.model import conditions
-from headrace.model.errors import UnknownConsumer
+from headrace.model.errors import UnknownConsumer, UnknownStream
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.store.database import Executor
 from headrace.store.peek import encoded
@@ -105,3 +105,40 @@ async def consumer_spec(executor: Executor, consumer: int) -> tuple[ConsumerSpec
     if row["condition"] is not None:  # as text, or long numbers would be rounded
         spec = msgspec.structs.replace(spec, where=conditions.parse(row["condition"]))
     return spec, row["version"]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A consumer that was looked for. Numbers are the database's, ids those of the HTTP API."""
+
+    number: int
+    id: str
+    name: str
+    stream_number: int
+    stream_id: str
+    stream: str
+
+
+async def find_stream(executor: Executor, ref: str) -> tuple[int, str, str]:
+    """Number, id and name of a stream, by its name or else its id. Raises `UnknownStream`."""
+    row = await executor.fetchrow(
+        "select id, uid::text, name from headrace.streams where name = $1 or uid::text = $1 order by name = $1 desc limit 1",
+        ref,
+    )
+    if row is None:
+        raise UnknownStream(f"There is no stream {ref!r}.")
+    return tuple(row)
+
+
+async def find_consumers(executor: Executor, ref: str, stream: str | None = None) -> list[Found]:
+    """Consumers of that name or else of that id, on the stream of that name or on any, by stream."""
+    rows = await executor.fetch(
+        """select c.id, c.uid::text, c.name, s.id, s.uid::text, s.name
+           from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id
+           where (c.name = $1 or c.uid::text = $1) and ($2::text is null or s.name = $2)
+           order by c.name = $1 desc, s.name""",
+        ref,
+        stream,
+    )
+    found = [Found(*row) for row in rows]
+    named = [one for one in found if one.name == ref]
+    return named or found

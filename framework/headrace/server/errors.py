@@ -1,0 +1,141 @@
+"""Errors as HTTP tells them: what is wrong and what would be right, a code for programs, and which fields it is about."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from headrace.model.errors import (
+    ConfigurationError,
+    FilterTooSlow,
+    HeadraceError,
+    InUse,
+    InvalidInput,
+    LeaseLost,
+    SchemaError,
+    StoreUnavailable,
+    UnknownConsumer,
+    UnknownStream,
+)
+from headrace.server.http import Reply
+
+logger = logging.getLogger("headrace")
+
+RETRY_AFTER = "1"
+"""Seconds after which a client that was refused may well come again."""
+
+
+class Problem(HeadraceError):
+    """An error of the HTTP API itself.
+
+    Args:
+        status: the HTTP status.
+        code: in snake case, for programs.
+        summary: what is wrong and what would be right.
+        validation_errors: what is wrong with which field.
+        headers: of the answer, besides.
+        more: further fields of the answer.
+    """
+
+    def __init__(
+        self, status: int, code: str, summary: str, *, validation_errors: Mapping[str, Sequence[str]] | None = None,
+        headers: Mapping[str, str] | None = None, more: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(summary)
+        self.status = status
+        self.code = code
+        self.validation_errors = validation_errors
+        self.headers = dict(headers or {})
+        self.more = dict(more or {})
+
+
+class TooManyWaiting(Problem):
+    """As many requests wait for messages of the consumer as its `max_waiting` allows."""
+
+    def __init__(self, consumer: str, most: int) -> None:
+        super().__init__(
+            429,
+            "max_waiting",
+            f"{most} requests wait for messages of the consumer {consumer!r} already, its max_waiting: ask again later, with fewer"
+            " receivers, or raise it.",
+            headers={"retry-after": RETRY_AFTER},
+        )
+
+
+class StaleAckIds(Problem):
+    """A strict settle named messages whose leases are lost. What was named beside them is settled."""
+
+    def __init__(self, stale: list[str]) -> None:
+        super().__init__(
+            409,
+            "lease_lost",
+            f"{len(stale)} of the ack ids are stale: their leases had ended, so the messages may be in work elsewhere, or done."
+            " The others were settled.",
+            more={"stale": stale},
+        )
+
+
+def reply_of(error: Exception) -> Reply:
+    """The answer that tells an error. One that nobody expected is logged, and told as no more than that."""
+    problem = problem_of(error)
+    body: dict[str, Any] = {"summary": str(problem), "code": problem.code}
+    if problem.validation_errors:
+        body["validation_errors"] = problem.validation_errors
+    headers = tuple((name.encode(), value.encode("latin-1")) for name, value in problem.headers.items())
+    return Reply(problem.status, msgspec.json.encode({**body, **problem.more}), headers)
+
+
+def problem_of(error: Exception) -> Problem:
+    """An error, as the API tells it."""
+    match error:
+        case Problem():
+            return error
+        case UnknownStream() | UnknownConsumer():
+            return Problem(404, _code(error), str(error))
+        case FilterTooSlow():
+            return Problem(422, _code(error), str(error))
+        case InvalidInput() | ConfigurationError():
+            return Problem(422, _code(error), str(error))
+        case InUse() | LeaseLost():
+            return Problem(409, _code(error), str(error))
+        case StoreUnavailable() | SchemaError():
+            return Problem(503, _code(error), str(error), headers={"retry-after": RETRY_AFTER})
+        case HeadraceError():
+            return Problem(400, _code(error), str(error))
+        case msgspec.ValidationError():
+            return invalid(error)
+        case msgspec.DecodeError() | UnicodeDecodeError():
+            return Problem(400, "malformed", f"The body is not JSON in UTF-8: {error}.")
+        case RecursionError():
+            return Problem(400, "malformed", "The body is nested too deeply.")
+    logger.error("a request failed of what nobody expected", exc_info=error)
+    return Problem(500, "internal", "Something went wrong in the server; its log tells what.")
+
+
+_PLACE = re.compile(r" - at `\$?\.?(.*)`$")
+_FIELD = re.compile(r"field `([^`]*)`")
+
+
+def invalid(error: msgspec.ValidationError) -> Problem:
+    """What msgspec finds wrong with a body that is JSON, as fields and sentences."""
+    text = str(error)
+    place = _PLACE.search(text)
+    field = place[1] if place else ""
+    sentence = text[: place.start()] if place else text
+    named = _FIELD.search(sentence)
+    if named:
+        field = f"{field}.{named[1]}" if field else named[1]
+    return Problem(
+        422,
+        "invalid",
+        f"The body can't be taken: {text.rstrip('.')}.",
+        validation_errors={field or "body": [f"{sentence.rstrip('.')}."]},
+    )
+
+
+def _code(error: Exception) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()

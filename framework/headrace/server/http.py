@@ -1,0 +1,80 @@
+"""The data plane's plain HTTP: a request with its body read, and an answer. No framework, since this is what happens thousands of
+times a second; everything else goes through Litestar."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_JSON = (b"content-type", b"application/json")
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """An answer: status, JSON body, and headers besides content-type and content-length."""
+
+    status: int
+    body: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    async def send(self, send: Send) -> None:
+        """Send it."""
+        length = (b"content-length", b"%d" % len(self.body))
+        await send({"type": "http.response.start", "status": self.status, "headers": [_JSON, length, *self.headers]})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+class Call:
+    """A request of the data plane.
+
+    Attributes:
+        names: what stood in the path's places: stream, consumer.
+        body: all of it.
+    """
+
+    __slots__ = ("_receive", "_scope", "body", "names")
+
+    def __init__(self, scope: Scope, receive: Receive, names: tuple[str, ...], body: bytes) -> None:
+        self._scope = scope
+        self._receive = receive
+        self.names = names
+        self.body = body
+
+    @property
+    def authorization(self) -> str | None:
+        """The header of that name."""
+        for name, value in self._scope["headers"]:
+            if name == b"authorization":
+                return str(value, "latin-1")
+        return None
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query's parameters; of one that comes twice the last counts."""
+        text = self._scope["query_string"]
+        return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True)) if text else {}
+
+    async def gone(self) -> None:
+        """Wait until the client has gone away."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def left(self) -> bool:
+        """Whether the client has gone away by now, without waiting."""
+        asking = self._receive()
+        try:
+            asking.send(None)  # type: ignore[attr-defined]  # one step: it ends if there is news, and else waits for some
+        except StopIteration as end:
+            return bool(end.value["type"] == "http.disconnect")
+        asking.close()  # type: ignore[attr-defined]
+        return False
+
+
+Endpoint = Callable[[Call], Awaitable[Reply | None]]
+"""Answers a call; None when nobody is there any more to be answered."""
