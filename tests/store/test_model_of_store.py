@@ -44,6 +44,7 @@ OUTCOMES = {
 }
 OUTCOME_LISTS = st.lists(st.sampled_from(["keep", *OUTCOMES]), min_size=1, max_size=6)
 WHICH = st.integers(0, 10**6)
+SHARES = st.lists(st.integers(1, 3), min_size=1, max_size=4)
 SPECS = st.builds(
     ConsumerSpec,
     stream=st.just("replaced"),
@@ -145,6 +146,32 @@ class Consumer(RuleBasedStateMachine):
     )
     def lease(self, owner: str, limit: int, look: int, max_bytes: int) -> None:
         self.lease_once(owner, limit, look, max_bytes)
+
+    def lease_in_shares(self, shares: list[int], look: int, max_bytes: int = 10**7) -> Batch:
+        batch = self.do(self.reader.lease("dealer", sum(shares), look=look, max_bytes=max_bytes, shares=shares))
+        self.known += self.ledger.leased(batch, "dealer", sum(shares), self.clock.now, shares)
+        return batch
+
+    @rule(shares=SHARES, look=st.sampled_from([1, 2, 5, 2_000]), max_bytes=st.sampled_from([1, 3, 10**7]))
+    def deal(self, shares: list[int], look: int, max_bytes: int) -> None:
+        self.lease_in_shares(shares, look, max_bytes)
+
+    @precondition(lambda self: self.reader.spec.max_ack_pending == 1_000)
+    @rule(shares=SHARES, look=st.sampled_from([1, 3, 2_000]))
+    def deal_all_there_is(self, shares: list[int], look: int) -> None:
+        empty = 0
+        while empty < 2:
+            batch = self.lease_in_shares(shares, look)
+            empty = 0 if batch.lease_id is not None or batch.more else empty + 1
+        if not self.ledger.paused(self.clock.now):
+            assert self.ledger.deliverable("dealer", self.clock.now) == [], "it was due, and did not come"
+
+    @precondition(lambda self: self.known)
+    @rule(which=st.lists(WHICH, min_size=1, max_size=3))
+    def extend_some_leases(self, which: list[int]) -> None:
+        leases = sorted({self.recent(one).lease_id or 0 for one in which})
+        alive = self.do(store.extend_leases(self.connection, self.reader.id, leases, now=self.clock.now))
+        assert sorted(alive) == self.ledger.extended_one_by_one(leases, self.clock.now)
 
     @rule(late=KEYS, early=KEYS, who=st.integers(0, 1), owner=OWNERS, limit=st.integers(1, 6))
     def overtake_a_publisher(self, late: list[str], early: list[str], who: int, owner: str, limit: int) -> None:

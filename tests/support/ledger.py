@@ -7,9 +7,12 @@ come once nothing bounds it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import accumulate
+
+import msgspec
 
 from headrace.model.keys import matches
 from headrace.model.outcomes import Failure
@@ -89,11 +92,13 @@ class Ledger:
     def room(self, limit: int) -> int:
         return min(limit, self.spec.max_ack_pending - sum(len(lease.attempts) for lease in self.leases.values()))
 
-    def leased(self, batch: Batch, owner: str, limit: int, now: datetime) -> None:
-        """Judge what a lease call brought, and take it down."""
+    def leased(
+        self, batch: Batch, owner: str, limit: int, now: datetime, shares: Sequence[int] | None = None
+    ) -> list[Batch]:
+        """Judge what a lease call brought, and take it down. Returns what each lease got of it: of shares, one for each."""
         if self.paused(now):
             assert (batch.seqs, batch.more) == ([], False), "it is paused"
-            return
+            return []
         self.expire(now)
         room = self.room(limit)
         if room > 0 and self.spec.ordered:
@@ -108,20 +113,39 @@ class Ledger:
         attempts = batch.attempts or [1] * len(batch.seqs)
         crashes = batch.crashes or [0] * len(batch.seqs)
         assert crashes == [self.messages[seq].crashes for seq in batch.seqs]
-        his = [lease for lease in self.leases.values() if lease.owner == owner]
-        before = [seq for lease in his for seq in lease.attempts if seq not in lease.acked]
+        own = [lease for lease in self.leases.values() if lease.owner == owner]
+        before = [seq for lease in own for seq in lease.attempts if seq not in lease.acked]
         for place, (seq, key, attempt) in enumerate(zip(batch.seqs, batch.keys, attempts, strict=True)):
-            self._judge(seq, key, attempt, owner, {*before, *batch.seqs[:place]}, now)
+            # Who takes a share has nothing else, and nobody sees to it that he does his before another does the next.
+            his = {*before, *batch.seqs[:place]} if shares is None else set()
+            self._judge(seq, key, attempt, owner, his, now)
         for seq in batch.seqs:
             self.messages[seq].state = "leased"
-        if batch.lease_id is not None:
-            expires = now + timedelta(seconds=self.spec.ack_wait)
-            self.leases[batch.lease_id] = Lease(
-                owner,
-                expires,
-                dict(zip(batch.seqs, attempts, strict=True)),
-                dict(zip(batch.seqs, crashes, strict=True)),
+        leases = [batch] if shares is None else self._dealt(batch, shares)
+        for lease in leases:
+            if lease.lease_id is not None:
+                assert lease.lease_id not in self.leases
+                self.leases[lease.lease_id] = Lease(
+                    owner if shares is None else f"share {lease.lease_id}",
+                    now + timedelta(seconds=self.spec.ack_wait),
+                    dict(zip(lease.seqs, lease.attempts or [1] * len(lease.seqs), strict=True)),
+                    dict(zip(lease.seqs, lease.crashes or [0] * len(lease.seqs), strict=True)),
+                    started=set() if shares is None else set(lease.seqs),
+                )
+        return leases
+
+    def _dealt(self, batch: Batch, shares: Sequence[int]) -> list[Batch]:
+        """The batch cut into shares, which are filled one after the other."""
+        cuts = [slice(end - size, end) for size, end in zip(shares, accumulate(shares), strict=True)]
+        cuts = [cut for cut in cuts if batch.seqs[cut]]
+        assert len(batch.lease_ids or []) == len(cuts), "a lease for each share that got something"
+        return [
+            msgspec.structs.replace(
+                batch, lease_id=lease_id, seqs=batch.seqs[cut], keys=batch.keys[cut],
+                attempts=batch.attempts and batch.attempts[cut], crashes=batch.crashes and batch.crashes[cut],
             )
+            for lease_id, cut in zip(batch.lease_ids or [], cuts, strict=True)
+        ]  # fmt: skip
 
     def _judge(self, seq: int, key: str, attempt: int, owner: str, his: set[int], now: datetime) -> None:
         message = self.messages[seq]
@@ -168,10 +192,16 @@ class Ledger:
         return sorted(found)
 
     def extended(self, owner: str, now: datetime) -> list[int]:
-        his = [lease_id for lease_id, lease in self.leases.items() if lease.owner == owner]
-        for lease_id in his:
+        return self.extended_one_by_one(
+            [lease_id for lease_id, lease in self.leases.items() if lease.owner == owner], now
+        )
+
+    def extended_one_by_one(self, leases: Iterable[int], now: datetime) -> list[int]:
+        """Those of them that there still are."""
+        alive = [lease_id for lease_id in leases if lease_id in self.leases]
+        for lease_id in alive:
             self.leases[lease_id].expires = now + timedelta(seconds=self.spec.ack_wait)
-        return his
+        return alive
 
     # Outcomes
 
