@@ -144,6 +144,22 @@ class PeekedMessage(StoredMessage, frozen=True, kw_only=True):
     """When the lease ends; or when a parked message is due, None for now."""
 
 
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a consumer stands with a message."""
+
+    consumer_id: str
+    consumer: str
+    """Its name."""
+    state: Literal["in_flight", "parked", "blocked", "replaying", "pending", "dead_letter", "filtered", "acked"]
+    """`pending`: not reached yet; `filtered`: it doesn't want it; `acked`: done, or dropped, or there before the consumer began."""
+    attempts: int | None
+    """Deliveries so far that counted, the one in flight included; None where nobody remembers."""
+    until: datetime | None
+    """When the lease ends; or when a parked message is due, None for now."""
+    owner: str | None
+    """Who has it, if it is in flight: a UUID."""
+
+
 class BlockedKey(msgspec.Struct, frozen=True, kw_only=True):
     """A key that waits for a person: redrive or purge its dead letter."""
 
@@ -182,3 +198,73 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     traceback: str | None
     blocks: bool
     died_at: datetime
+
+
+class ConsumerAtWork(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer in one process, as the process tells it."""
+
+    stream: str
+    name: str
+    actors: int = 0
+    busy: int = 0
+    reason: str = ""
+    """Why there are so many actors: the governor's last decision."""
+    rate: float | None = None
+    """Messages that were handled a second, well or not, since the process told before; None the first time."""
+    latency: float | None = None
+    """Seconds that a message takes, as the governor measured last; None while it has not."""
+    leased: int = 0
+    """Messages that the process has under a lease now ..."""
+    waiting: int = 0
+    """... and those of them that wait for an actor."""
+    acked: int = 0
+    failed: int = 0
+    breaker: str | None = None
+    """closed, open or half-open; None without a breaker."""
+
+
+class ServerAtWork(msgspec.Struct, frozen=True, kw_only=True):
+    """The HTTP side of one process."""
+
+    requests: float | None = None
+    """Requests answered a second since the process told before; None the first time."""
+    in_flight: int = 0
+    waiting: int = 0
+    """Calls of `receive` that wait for a message."""
+
+
+class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process tells of itself."""
+
+    host: str
+    pid: int
+    kind: str
+    """run, serve, or embedded in another program."""
+    version: str
+    started_at: datetime
+    connections: int = 0
+    """To the database, open now."""
+    consumers: list[ConsumerAtWork] = []
+    more_consumers: int = 0
+    """Those that it has besides, and does not tell of."""
+    server: ServerAtWork | None = None
+
+
+class WorkerInfo(WorkerFacts, frozen=True, kw_only=True):
+    """A process at work."""
+
+    id: str
+    seen_at: datetime
+    gone: bool
+    """It has not told of itself for 15 s, and did not say goodbye."""
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """All there is, at a glance."""
+
+    streams: list[StreamInfo]
+    consumers: list[ConsumerInfo]
+    """What is pending is not counted in them: `lag` says about how much that is."""
+    workers: list[WorkerInfo]
+    at: datetime
+    """When that was, by the database's clock."""

@@ -30,7 +30,10 @@ from headrace.store.retention import Sweeper, Swept, sweep
 from headrace.store.secrets import secret
 from headrace.store.seek import seek, seek_to
 from headrace.store.settle import settle
+from headrace.store.tokens import add_token, any_token, revoke_token, tokens, tokens_of
+from headrace.store.standing import standing
 from headrace.store.transactions import Acks, Status, ack, transaction_status
+from headrace.store.workers import forget_workers, tell_worker, worker_left, workers
 
 __all__ = [
     "Acks",
@@ -43,6 +46,8 @@ __all__ = [
     "Sweeper",
     "Swept",
     "ack",
+    "add_token",
+    "any_token",
     "blocked_keys",
     "consumer",
     "consumer_id",
@@ -57,6 +62,7 @@ __all__ = [
     "edit_stream",
     "extend",
     "extend_leases",
+    "forget_workers",
     "find_consumers",
     "find_stream",
     "latest",
@@ -75,14 +81,21 @@ __all__ = [
     "replay",
     "republish",
     "resume",
+    "revoke_token",
     "schema_version",
     "secret",
     "seek",
     "seek_to",
     "settle",
+    "standing",
     "stream",
     "streams",
     "sweep",
+    "tokens",
+    "tokens_of",
+    "tell_worker",
     "transaction_status",
     "wait",
+    "worker_left",
+    "workers",
 ]

@@ -22,8 +22,8 @@ _SQL = files(__package__) / "sql"
 
 # In the order of their dependence: types before the functions that use them.
 FUNCTIONS = ("_prologue", "segments", "streams", "wake", "publish", "conditions", "consumers", "parking", "scan", "holes",
-             "rate", "lease", "settle", "transactions", "seek", "replay", "operate", "dead_letters", "info", "peek", "retention",
-             "planning", "gaps", "removal", "schedule", "upkeep")  # fmt: skip
+             "rate", "lease", "settle", "transactions", "seek", "replay", "operate", "dead_letters", "info", "peek", "standing", "retention",
+             "planning", "gaps", "removal", "schedule", "upkeep", "workers")  # fmt: skip
 
 
 class Migration(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from headrace.app.admin.given import (
 )
 from headrace.model.keys import check_key
 from headrace.model.records import (
+    Standing,
     StoredMessage,
     StreamInfo,
 )
@@ -83,6 +84,12 @@ class Streams(Base):
         check_key(key)
         async with self._bounded(None) as executor:
             return await store.latest(executor, stream, key)
+
+    async def standing(self, stream: str, key: str) -> tuple[int, list[Standing]] | None:
+        """The seq of a key's latest message, and where each consumer stands with it; None if the key has no message."""
+        check_key(key)
+        async with self._bounded(None) as executor:
+            return await store.standing(executor, stream, key)
 
     async def republish(
         self, stream: str, target: str, *, filter: Filter = None, where: Where = None,  # noqa: A002

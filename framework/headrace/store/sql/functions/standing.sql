@@ -1,0 +1,56 @@
+-- Where the consumers of a stream stand with the latest message of a key. Null when the stream has none of that key.
+--
+-- What lies somewhere is told first, since settings may have changed after it got there. A message that is nowhere is done if the
+-- position has passed it and it is in no hole; that also holds for one that was dropped, or that was there before the consumer began.
+create function headrace.standing(p_stream text, p_key text)
+returns table (seq bigint, consumer_id uuid, consumer text, state text, attempts int, until timestamptz, owner uuid)
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_stream    headrace.streams;
+    v_consumer  headrace.consumers;
+    v_cursor    headrace.cursors;
+    v_wanted    boolean;
+begin
+    v_stream := headrace.stream_named(p_stream);
+    select l.seq into seq from headrace.latest(p_stream, p_key) as l;
+    if seq is null then
+        return;
+    end if;
+    for v_consumer in select * from headrace.consumers as c where c.stream_id = v_stream.id order by c.name loop
+        select * into v_cursor from headrace.cursors as c where c.consumer_id = v_consumer.id order by c.version desc limit 1;
+        consumer_id := v_consumer.uid;
+        consumer := v_consumer.name;
+        owner := null;
+        select 'in_flight', coalesce(m.attempt, 1), held.expires_at, held.owner into state, attempts, until, owner
+            from headrace.leases as held cross join unnest(held.seqs, held.attempts) as m(seq, attempt)
+            where held.consumer_id = v_consumer.id and held.lease_id >= v_cursor.lease_floor and m.seq = standing.seq;
+        if not found then
+            select 'parked', p.attempts, nullif(p.due_at, '-infinity') into state, attempts, until
+                from headrace.parked as p where p.consumer_id = v_consumer.id and p.seq = standing.seq;
+        end if;
+        if not found then
+            select 'blocked', 0, null into state, attempts, until from headrace.blocked as b
+                where b.consumer_id = v_consumer.id and b.key_hash = hashtextextended(p_key, 0) and b.seq = standing.seq;
+        end if;
+        if not found then
+            select 'replaying', 0, null into state, attempts, until
+                from headrace.replays as r where r.consumer_id = v_consumer.id and r.seq = standing.seq;
+        end if;
+        if not found then
+            execute format('select (%s) from %s where seq = $1', v_consumer.condition, v_stream.relation) into v_wanted using seq;
+            if v_wanted and (seq > v_cursor.position or seq <@ v_cursor.holes) then
+                state := 'pending'; attempts := 0; until := null;
+            else
+                select 'dead_letter', d.attempts, null into state, attempts, until
+                    from headrace.dead_letters as d where d.consumer_id = v_consumer.id and d.seq = standing.seq;
+                if not found then
+                    state := case when v_wanted then 'acked' else 'filtered' end; attempts := null; until := null;
+                end if;
+            end if;
+        end if;
+        return next;
+    end loop;
+    if consumer is null then    -- nobody reads it, but it is there
+        return next;
+    end if;
+end $$;
