@@ -12,6 +12,7 @@ from headrace import store
 from headrace.app.attached import Attached
 from headrace.app.consumer import Consumer
 from headrace.app.readiness import NOT_RUNNING, Readiness, Sight, judge
+from headrace.app.roster import Roster
 from headrace.runtime.janitor import Janitor
 from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.shared import Shared
@@ -63,6 +64,7 @@ class Service:
             others.start_soon(keep_going, "listening", self._listen)
             if self._shared.witness is None:
                 others.start_soon(self._janitor.run)
+                others.start_soon(Roster(self._database, self.statistics).run)
             instruments = self._shared.instruments
             if instruments is not None and instruments.survey_every is not None:
                 names = [(consumer.spec.stream, consumer.spec.name) for consumer in self._consumers]

@@ -1,7 +1,7 @@
 """The janitor: keeps the streams as their policies say, and publishes what was scheduled when it is due.
 
-Every process has one; they take turns, stream by stream. Three loops, since none may wait for another: sweeping, delivering, and
-vacuuming.
+Every process has one; they take turns, stream by stream. Four loops, since none may wait for another: sweeping, delivering, vacuuming, and
+forgetting the processes that are gone.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ AT_ONCE, SOONEST, BUSY, USUAL, IDLE = 0.02, 0.1, 0.25, 1.0, 4.0
 SCHEDULE = 1.0
 """Seconds after which the schedule is looked at again, for what other processes have put there."""
 
+ROLL_CALL = 15.0
+"""Seconds between looks for processes that are gone."""
+
 SOON = 0.001
 """The shortest wait for what is due, in seconds."""
 
@@ -39,6 +42,7 @@ class Janitor:
     """
 
     def __init__(self, database: store.Database, published: Callable[[str], None]) -> None:
+        self._database = database
         self._sweeper = store.Sweeper(database)
         self._published = published
         self._schedule = anyio.Event()
@@ -50,7 +54,12 @@ class Janitor:
     async def run(self) -> None:
         """Work until cancelled. The failure of a database is weather, and any other one is no reason to stop the app."""
         async with anyio.create_task_group() as group:
-            for what, chore in (("retention", self.sweep), ("schedule", self.deliver), ("vacuum", self.vacuum)):
+            for what, chore in (
+                ("retention", self.sweep),
+                ("schedule", self.deliver),
+                ("vacuum", self.vacuum),
+                ("the roster", self.forget),
+            ):
                 group.start_soon(keep_going, what, _again_and_again(what, chore))
 
     async def sweep(self, weather: Weather) -> None:
@@ -83,6 +92,13 @@ class Janitor:
             await self._sweeper.vacuum()
             weather.cleared()
             await anyio.sleep(USUAL)
+
+    async def forget(self, weather: Weather) -> None:
+        """Forget processes that are gone until cancelled. Raises `StoreUnavailable`."""
+        while True:
+            await anyio.sleep(ROLL_CALL)
+            await store.forget_workers(self._database)
+            weather.cleared()
 
 
 def _until(swept: store.Swept, rest: float) -> float:

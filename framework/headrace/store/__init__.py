@@ -30,8 +30,8 @@ from headrace.store.retention import Sweeper, Swept, sweep
 from headrace.store.secrets import secret
 from headrace.store.seek import seek, seek_to
 from headrace.store.settle import settle
-from headrace.store.tokens import add_token, any_token, revoke_token, tokens, tokens_of
 from headrace.store.standing import standing
+from headrace.store.tokens import add_token, any_token, revoke_token, tokens, tokens_of
 from headrace.store.transactions import Acks, Status, ack, transaction_status
 from headrace.store.workers import forget_workers, tell_worker, worker_left, workers
 
@@ -62,9 +62,9 @@ __all__ = [
     "edit_stream",
     "extend",
     "extend_leases",
-    "forget_workers",
     "find_consumers",
     "find_stream",
+    "forget_workers",
     "latest",
     "lease",
     "listen",
@@ -91,9 +91,9 @@ __all__ = [
     "stream",
     "streams",
     "sweep",
+    "tell_worker",
     "tokens",
     "tokens_of",
-    "tell_worker",
     "transaction_status",
     "wait",
     "worker_left",

@@ -3,12 +3,13 @@
 from headrace.app.admin.by_hand import ByHand
 from headrace.app.admin.consumers import Consumers
 from headrace.app.admin.given import MOST
+from headrace.app.admin.overview import AtAGlance
 from headrace.app.admin.streams import Streams
 
 __all__ = ["MOST", "Admin"]
 
 
-class Admin(Streams, Consumers, ByHand):
+class Admin(Streams, Consumers, ByHand, AtAGlance):
     """Streams, consumers and messages, to be seen and mended. Get it as `app.admin`.
 
     Args:

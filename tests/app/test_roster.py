@@ -1,0 +1,173 @@
+"""The roster: each process at work tells of itself, is seen by others, and is forgotten when it has gone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from headrace import App, store
+from headrace.app import roster
+from headrace.app.admin import Admin
+from headrace.app.roster import MOST_CONSUMERS, Pace, Roster
+from headrace.model import conditions
+from headrace.model.records import ConsumerAtWork, WorkerFacts, WorkerInfo
+from headrace.model.specs import ConsumerSpec
+from headrace.runtime.wiring import Time
+from tests.runtime.running import WITHIN, Gate, running
+
+pytestmark = pytest.mark.asyncio
+
+FACTS = WorkerFacts(host="here", pid=1, kind="run", version="1", started_at=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+async def _workers(database: store.Database, **settings: Any) -> list[WorkerInfo]:
+    return (await store.workers(database, **settings))[1]
+
+
+async def _until_told(database: store.Database, count: int = 1) -> list[WorkerInfo]:
+    """A process tells of itself at its start; each question takes its time."""
+    with anyio.fail_after(WITHIN):
+        while len(found := await _workers(database)) < count:
+            await anyio.lowlevel.checkpoint()
+    return found
+
+
+async def test_an_app_at_work_is_seen_with_its_consumers_and_is_not_when_it_has_ended(
+    dsn: str, database: store.Database
+) -> None:
+    app = App(dsn)
+
+    @app.consumer("orders", concurrency=3)
+    async def ship() -> None: ...
+
+    async with running(app):
+        (worker,) = await _until_told(database)
+        assert (worker.kind, worker.gone) == ("embedded", False)
+        assert worker.started_at <= worker.seen_at + timedelta(seconds=5)
+        (consumer,) = worker.consumers
+        assert (consumer.stream, consumer.name, consumer.reason) == ("orders", "ship", "fixed")
+        assert consumer.breaker is None
+    assert await _workers(database) == []
+
+
+async def test_what_a_process_tells_is_how_its_consumers_are_now(dsn: str, database: store.Database) -> None:
+    app, gate, clock = App(dsn), Gate(), [100.0]
+
+    @app.consumer("orders", concurrency=2, breaker=True)
+    async def ship() -> None:
+        await gate.wait()
+
+    async with running(app):
+        roster = Roster(database, app.statistics, Time(clock=lambda: clock[0]))
+        assert roster.facts().consumers[0].rate is None
+        await app.publish_many("orders", [("a", 1), ("b", 2), ("c", 3)])
+        await gate.until(2)
+        (consumer,) = roster.facts().consumers
+        assert (consumer.actors, consumer.busy, consumer.acked, consumer.breaker) == (2, 2, 0, "closed")
+        assert consumer.leased >= 2
+        gate.open()
+        await app.idle()
+        clock[0] += 2
+        (consumer,) = roster.facts().consumers
+        assert (consumer.busy, consumer.acked, consumer.rate) == (0, 3, 1.5)
+
+
+async def test_the_server_of_a_process_is_told_of_when_there_is_one(database: store.Database) -> None:
+    counts = {"requests": 10, "in_flight": 2, "waiting": 7}
+    clock = [0.0]
+    roster = Roster(database, lambda: {"server": counts}, Time(clock=lambda: clock[0]))
+    assert (found := roster.facts().server) is not None
+    assert (found.requests, found.in_flight, found.waiting) == (None, 2, 7)
+    counts["requests"], clock[0] = 40, 3.0
+    assert (found := roster.facts().server) is not None
+    assert found.requests == 10
+
+
+async def test_a_process_with_very_many_consumers_tells_of_some_and_how_many_more_there_are(
+    database: store.Database,
+) -> None:
+    consumers = {f"orders:c{number}": {"reason": "x" * 1000} for number in range(MOST_CONSUMERS + 5)}
+    facts = Roster(database, lambda: {"consumers": consumers}).facts()
+    assert (len(facts.consumers), facts.more_consumers) == (MOST_CONSUMERS, 5)
+    assert len(facts.consumers[0].reason) < 200
+
+
+async def test_a_count_that_began_anew_has_no_pace() -> None:
+    pace = Pace()
+    assert [pace.of("a", count, now) for now, count in enumerate((5, 8, 2, 4))] == [None, 3, None, 2]
+
+
+async def test_who_is_not_heard_of_is_gone_and_later_forgotten(database: store.Database) -> None:
+    then = datetime(2026, 1, 1, tzinfo=UTC)
+    worker = uuid4()
+    await store.tell_worker(database, worker, FACTS, now=then)
+    for seconds, gone in ((14, False), (16, True)):
+        (found,) = await _workers(database, now=then + timedelta(seconds=seconds))
+        assert (found.id, found.gone) == (str(worker), gone)
+    assert await store.forget_workers(database, now=then + timedelta(seconds=59)) == 0
+    assert await store.forget_workers(database, now=then + timedelta(seconds=61)) == 1
+    assert await _workers(database) == []
+
+
+async def test_a_process_has_one_row_however_often_it_tells(database: store.Database) -> None:
+    worker = uuid4()
+    for pid in (1, 2, 3):
+        await store.tell_worker(
+            database, worker, WorkerFacts(host="h", pid=pid, kind="run", version="1", started_at=FACTS.started_at)
+        )
+    (found,) = await _workers(database)
+    assert found.pid == 3
+
+
+async def test_a_process_that_tells_what_nobody_here_can_read_is_left_out(database: store.Database) -> None:
+    await store.tell_worker(database, uuid4(), FACTS)
+    await database.fetchval(
+        """insert into headrace.workers values ($1, clock_timestamp(), '{"host": 7}') returning 1""", uuid4()
+    )
+    (found,) = await _workers(database)
+    assert found.host == "here"
+
+
+async def test_nothing_is_told_while_the_database_is_away_and_nothing_fails(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = anyio.Event()
+
+    async def rest(_: float) -> None:
+        tried.set()
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(roster.anyio, "sleep", rest)
+    closed = store.Database(dsn)
+    with anyio.fail_after(WITHIN):
+        async with anyio.create_task_group() as group:
+            group.start_soon(Roster(closed, dict).run)
+            await tried.wait()
+            group.cancel_scope.cancel()
+
+
+async def test_the_overview_has_all_there_is_for_three_round_trips(database: store.Database) -> None:
+    for stream in ("orders", "events"):
+        await store.create_stream(database, stream)
+        for name in ("ship", "bill"):
+            await store.declare_consumer(
+                database, ConsumerSpec(stream=stream, name=name, where=conditions.parse("data.a > 1"))
+            )
+    await store.publish(database, "orders", "a", "1")
+    await store.tell_worker(database, uuid4(), WorkerFacts(
+        host="h", pid=1, kind="run", version="1", started_at=FACTS.started_at, consumers=[ConsumerAtWork(stream="orders", name="ship")],
+    ))  # fmt: skip
+    before = database.statistics()["round_trips"]
+    found = await Admin(database).overview()
+    assert database.statistics()["round_trips"] - before == 3
+    assert [stream.name for stream in found.streams] == ["events", "orders"]
+    assert [(one.stream, one.name, one.lag) for one in found.consumers] == [
+        ("events", "bill", 0), ("events", "ship", 0), ("orders", "bill", 1), ("orders", "ship", 1),
+    ]  # fmt: skip
+    assert [worker.host for worker in found.workers] == ["h"]
+    assert abs((found.at - datetime.now(UTC)).total_seconds()) < 60
