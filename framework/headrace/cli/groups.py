@@ -7,7 +7,7 @@ from typing import Any
 
 from cyclopts import App
 
-from headrace.cli import consumers, dead_letters, delivery, messages, moves, streams
+from headrace.cli import consumers, dead_letters, delivery, messages, moves, streams, tokens
 
 EXIT_CODES = """\
 Exit codes:
@@ -15,7 +15,7 @@ Exit codes:
    1  not done, or not all of it: nothing to receive, an ack too late, no yes
   64  the command was called wrongly
   65  something given can't be: a key, a condition, data, a place
-  66  there is no such stream or consumer
+  66  there is no such stream, consumer or token
   69  the database can't be reached, or can't do it now: try again
   74  there is no room: the disk is full, or the stream
   75  it is in use: --force, or later
@@ -78,4 +78,14 @@ consumer.command(
             "purge": (dead_letters.purge, "[STREAM] NAME"),
         },
     )
+)
+
+token = _group(
+    "token",
+    "Tokens that open the server.",
+    {
+        "add": (tokens.add, "NAME --scope SCOPE..."),
+        "ls": (tokens.ls, ""),
+        "revoke": (tokens.revoke, "TOKEN"),
+    },
 )

@@ -29,6 +29,7 @@ _COMMANDS = {
         "headrace.cli.groups:consumer",
         "Make, see, change and move consumers; receive by hand; dead letters.",
     ),
+    "token": ("headrace.cli.groups:token", "Make, list and revoke the tokens that open the server."),
     "migrate": ("headrace.cli.migrate:migrate", "Bring the database's schema up to this version of Headrace."),
     "pg": ("headrace.cli.pg:pg", "Start, stop and enter the embedded Postgres."),
     "new": ("headrace.cli.new:new", "Make a new service to start from."),

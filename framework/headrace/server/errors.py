@@ -21,6 +21,7 @@ from headrace.model.errors import (
     UnknownConsumer,
     UnknownStream,
 )
+from headrace.model.tokens import Forbidden, TokenExists, Unauthorized, UnknownToken
 from headrace.server.http import Reply
 
 logger = logging.getLogger("headrace")
@@ -94,14 +95,18 @@ def problem_of(error: Exception) -> Problem:
     match error:
         case Problem():
             return error
-        case UnknownStream() | UnknownConsumer():
+        case Unauthorized():
+            return Problem(401, _code(error), str(error), headers={"www-authenticate": "Bearer"})
+        case Forbidden():
+            return Problem(403, _code(error), str(error))
+        case UnknownStream() | UnknownConsumer() | UnknownToken():
             return Problem(404, _code(error), str(error))
         case FilterTooSlow():
             return Problem(422, _code(error), str(error))
+        case InUse() | LeaseLost() | TokenExists():
+            return Problem(409, _code(error), str(error))
         case InvalidInput() | ConfigurationError():
             return Problem(422, _code(error), str(error))
-        case InUse() | LeaseLost():
-            return Problem(409, _code(error), str(error))
         case StoreUnavailable() | SchemaError():
             return Problem(503, _code(error), str(error), headers={"retry-after": RETRY_AFTER})
         case HeadraceError():
