@@ -1,0 +1,188 @@
+"""The data plane of the API: publish, receive, ack, nack, extend. These are called for every batch, all else now and then.
+
+An endpoint takes a `Call` and answers it; routes are found by splitting the path, since there are few of them. The dialects differ in
+names alone, so each has its endpoints made here of the same parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from headrace.model.outcomes import Failure
+from headrace.model.specs import Backoff
+from headrace.server.access import Access, Need
+from headrace.server.bodies import Deliveries, Nack, Settle, delay_of, deliveries, named, read_messages, read_receive
+from headrace.server.directory import KnownConsumer
+from headrace.server.engine import Engine
+from headrace.server.errors import StaleAckIds
+from headrace.server.http import Call, Endpoint, Reply
+from headrace.server.limits import Limits
+from headrace.server.receiving import Share
+
+SUCCESS = Reply(200, b'{"success":true}')
+
+WATCH = 0.05
+"""Seconds that a request has waited when somebody begins to watch whether its client is still there."""
+
+_settle = msgspec.json.Decoder(Settle)
+_nack = msgspec.json.Decoder(Nack)
+_encode = msgspec.json.Encoder().encode
+
+
+class DataPlane:
+    """The endpoints that all dialects share.
+
+    Args:
+        engine: does the work.
+        access: who may.
+        limits: what requests that wait are counted apart by.
+    """
+
+    def __init__(self, engine: Engine, access: Access, limits: Limits) -> None:
+        self.engine = engine
+        self._limits = limits
+        self._access = access
+        self._verbs: dict[str, Endpoint] = {
+            "receive": self.receive,
+            "messages": self.receive,
+            "ack": self.ack,
+            "nack": self.nack,
+            "extend": self.extend,
+        }
+
+    def find(self, method: str, path: str) -> tuple[Endpoint, tuple[str, ...]] | None:
+        """The endpoint for a path, and the names in it; None when it is for somebody else."""
+        parts = path.split("/")
+        if len(parts) < 5 or parts[1] not in ("v1", "api") or parts[2] != "streams":
+            return None
+        if len(parts) == 5 and parts[4] == "messages" and method == "POST":
+            return self.publish, (parts[3],)
+        if (
+            len(parts) == 7
+            and parts[4] == "consumers"
+            and (method == "POST" or (method, parts[6]) == ("GET", "receive"))
+        ):
+            verb = self._verbs.get(parts[6])
+            return None if verb is None else (verb, (parts[3], parts[5]))
+        return None
+
+    async def allow(self, call: Call, need: Need, stream: str | None) -> None:
+        """Raise unless the caller may."""
+        if not self._access.open:
+            await self._access.check(call.authorization, need, stream)
+
+    # --- dialect A
+
+    async def publish(self, call: Call) -> Reply:
+        """`POST …/streams/{s}/messages`."""
+        stream = await self.engine.stream(call.names[0])
+        await self.allow(call, "publish", stream.name)
+        count = await self.engine.publish(stream, read_messages(call.body))
+        return Reply(200, b'{"data":{"published":%d}}' % count)
+
+    async def receive(self, call: Call) -> Reply | None:
+        """`GET` or `POST …/consumers/{c}/receive`, and `POST …/consumers/{c}/messages`."""
+        consumer = await self._consumer(call)
+        batch_size, wait_for = read_receive(call)
+        share = await self.received(call, consumer, batch_size, wait_for)
+        return None if share is None else Reply(200, _encode(Deliveries(deliveries(consumer, share))))
+
+    async def ack(self, call: Call) -> Reply:
+        """`POST …/consumers/{c}/ack`."""
+        return await self.acked(await self._consumer(call), _settle.decode(call.body))
+
+    async def nack(self, call: Call) -> Reply:
+        """`POST …/consumers/{c}/nack`."""
+        return await self.nacked(await self._consumer(call), _nack.decode(call.body))
+
+    async def extend(self, call: Call) -> Reply:
+        """`POST …/consumers/{c}/extend`."""
+        consumer, asked = await self._consumer(call), _settle.decode(call.body)
+        return _settled(asked, await self.engine.extend(consumer, named(asked)))
+
+    async def _consumer(self, call: Call) -> KnownConsumer:
+        consumer = await self.engine.consumer(*call.names)
+        await self.allow(call, "consume", consumer.stream.name)
+        return consumer
+
+    # --- what the dialects share
+
+    async def received(self, call: Call, consumer: KnownConsumer, batch_size: int, wait_for: float) -> Share | None:
+        """What the client receives; None if it goes away before it can be told, and then nothing is held for it."""
+        asking = asyncio.ensure_future(self.engine.receive(consumer, batch_size, wait_for))
+        watch = _Watch(call, asking) if wait_for > 0 else None
+        try:
+            with self._limits.wait():
+                share = await asking
+        except asyncio.CancelledError:
+            if watch is not None and watch.gone:
+                return None
+            asking.cancel()
+            raise
+        finally:
+            if watch is not None:
+                watch.end()
+        if share.lease is not None and call.left():
+            await self.engine.give_back(consumer, share)
+            return None
+        return share
+
+    async def acked(self, consumer: KnownConsumer, asked: Settle) -> Reply:
+        """Ack what is named."""
+        return _settled(asked, await self.engine.settle(consumer, named(asked), strict=asked.strict))
+
+    async def nacked(self, consumer: KnownConsumer, asked: Nack) -> Reply:
+        """Give back what is named as failed. Without a delay: at once, or after the consumer's backoff if it was given one."""
+        ack_ids = named(asked)
+        if asked.delay_ms is None and consumer.spec.backoff != Backoff():
+            return _settled(asked, await self._back_off(consumer, ack_ids, asked))
+        delay = None if asked.delay_ms is None else delay_of(asked.delay_ms)
+        failure = Failure("retry", delay, asked.error)
+        return _settled(asked, await self.engine.settle(consumer, ack_ids, failure, strict=asked.strict))
+
+    async def _back_off(self, consumer: KnownConsumer, ack_ids: Sequence[str], asked: Nack) -> list[str]:
+        sealing = await self.engine.sealing()
+        by_attempt: dict[int, list[str]] = {}
+        for ack_id in ack_ids:
+            by_attempt.setdefault(sealing.open(ack_id).attempt, []).append(ack_id)
+        stale: list[str] = []
+        for attempt, ids in by_attempt.items():
+            failure = Failure("retry", consumer.spec.backoff.delay(attempt, random.random()), asked.error)
+            stale += await self.engine.settle(consumer, ids, failure, strict=asked.strict)
+        return stale
+
+
+class _Watch:
+    """Watches whether a client that waits is still there, once it has waited a little; cancels what it waits for if it is not."""
+
+    def __init__(self, call: Call, asking: asyncio.Future[Any]) -> None:
+        self._call = call
+        self._asking = asking
+        self._watching: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(WATCH, self._begin)
+        self.gone = False
+
+    def _begin(self) -> None:
+        self._watching = asyncio.ensure_future(self._watch())
+
+    async def _watch(self) -> None:
+        await self._call.gone()
+        self.gone = True
+        self._asking.cancel()
+
+    def end(self) -> None:
+        """Watch no longer."""
+        self._timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+
+
+def _settled(asked: Settle, stale: list[str]) -> Reply:
+    if stale and asked.strict:
+        raise StaleAckIds(stale)
+    return SUCCESS

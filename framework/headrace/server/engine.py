@@ -1,0 +1,331 @@
+"""The engine: what the dialects of the API stand on, one for each server process.
+
+    publish ── Publishes (a stream) ── store.publish_many
+    receive ── Receivers (a consumer) ── store.lease, dealt in shares
+    settle ─── Settles (a consumer) ─── store.settle
+
+What arrives together goes to the database together. Nothing is kept here that another server would need.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.abc
+import msgspec
+
+from headrace import store
+from headrace.app.app import App
+from headrace.model.ack_ids import AckId, AckIds
+from headrace.model.errors import HeadraceError, InvalidInput, StoreUnavailable, UnknownConsumer, UnknownStream
+from headrace.model.outcomes import Failure
+from headrace.runtime.shared import Shared
+from headrace.server.directory import Directory, KnownConsumer, KnownStream
+from headrace.server.publishing import Incoming, Publishes
+from headrace.server.receiving import Receivers, Share
+from headrace.server.settling import Settles
+
+logger = logging.getLogger("headrace")
+
+MOST_RECEIVED = 1000
+"""Messages that one request may receive."""
+
+LONGEST_WAIT = 3600.0
+"""Seconds that one request may wait."""
+
+MOST_PUBLISHED = 10_000
+"""Messages that one request may publish."""
+
+IDLE = 60.0
+"""Seconds after which what is kept in memory of a consumer that nobody asks for is forgotten."""
+
+
+class Counts(msgspec.Struct):
+    """What was done since the start, in messages."""
+
+    published: int = 0
+    received: int = 0
+    acked: int = 0
+    nacked: int = 0
+    stale: int = 0
+    given_back: int = 0
+
+
+class Engine:
+    """Runs beside an app's consumers; see `headrace.app.attached`.
+
+    Args:
+        app: the app whose database it serves. It works while that runs.
+    """
+
+    def __init__(self, app: App, clock: Callable[[], float] = time.monotonic) -> None:
+        self.app = app
+        self.counts = Counts()
+        self._clock = clock
+        self._directory = Directory(lambda: app.database, clock)
+        self._ack_ids: AckIds | None = None
+        self._group: anyio.abc.TaskGroup | None = None
+        self._shared: Shared | None = None
+        self._draining = anyio.Event()
+        self._deaf = True
+        self._publishes: dict[str, Publishes] = {}
+        self._receivers: dict[int, Receivers] = {}
+        self._settles: dict[int, Settles] = {}
+        self._busy = 0
+        self._idle = anyio.Event()
+
+    # --- names
+
+    async def stream(self, ref: str) -> KnownStream:
+        """A stream by its id or name. Raises `UnknownStream`."""
+        return await self._directory.stream(ref)
+
+    async def consumer(self, stream: str, ref: str) -> KnownConsumer:
+        """A consumer by its id or name, of a stream by its. Raises `UnknownStream`, `UnknownConsumer`."""
+        return await self._directory.consumer(stream, ref)
+
+    async def consumer_anywhere(self, ref: str) -> KnownConsumer:
+        """A consumer by its id, by a name that only one stream has a consumer of, or as `stream:name`.
+
+        Raises `UnknownConsumer`, or a `Problem` when several streams have one.
+        """
+        return await self._directory.consumer_anywhere(ref)
+
+    def forget(self) -> None:
+        """Something was made, changed or deleted: look anew."""
+        self._directory.forget()
+
+    # --- messages
+
+    async def publish(self, stream: KnownStream, messages: Incoming) -> int:
+        """Publish messages, all or nothing; the answer comes after the commit.
+
+        Returns:
+            How many: without those whose id is known, and, for a request that came alone, those that `dedupe` found unchanged.
+
+        Raises:
+            UnknownStream, InvalidInput, StreamFull, StoreUnavailable.
+        """
+        if not 1 <= len(messages) <= MOST_PUBLISHED:
+            raise InvalidInput(f"{len(messages)} messages can't be published at once: send 1 to {MOST_PUBLISHED:,}.")
+        shared = self._up()
+        publishes = self._publishes.get(stream.name)
+        if publishes is None:
+            publishes = self._publishes[stream.name] = Publishes(shared.database, stream.name, self._start)
+        try:
+            count = await publishes.publish(messages)
+        except UnknownStream:
+            self._publishes.pop(stream.name, None)
+            self.forget()
+            raise
+        self.counts.published += count
+        shared.publisher.committed(stream.name, max(filter(None, messages.deliver_at), default=None))
+        return count
+
+    async def receive(self, consumer: KnownConsumer, batch_size: int = 1, wait_for: float = 0.0) -> Share:
+        """Lease messages to one client. Cancelled, it has changed nothing.
+
+        Args:
+            batch_size: at most so many.
+            wait_for: seconds to wait for the first one.
+
+        Raises:
+            TooManyWaiting: the consumer's max_waiting is reached.
+            UnknownConsumer, StoreUnavailable, InvalidInput.
+        """
+        if not 1 <= batch_size <= MOST_RECEIVED:
+            raise InvalidInput(f"batch_size={batch_size} must be from 1 to {MOST_RECEIVED:,}.")
+        if not 0 <= wait_for <= LONGEST_WAIT:
+            raise InvalidInput(f"wait_for must be from 0 to {LONGEST_WAIT:,.0f} seconds, and not {wait_for:g}.")
+        self._up()
+        receivers = await self._receivers_of(consumer)
+        try:
+            share = await receivers.receive(batch_size, wait_for)
+        except UnknownConsumer:
+            self._forget_consumer(consumer)
+            raise
+        self.counts.received += len(share.seqs)
+        return share
+
+    async def give_back(self, consumer: KnownConsumer, share: Share) -> None:
+        """The client went away before it could be told: the messages go back untouched."""
+        self.counts.received -= len(share.seqs)
+        await (await self._receivers_of(consumer)).give_back(share)
+
+    async def settle(
+        self, consumer: KnownConsumer, ack_ids: Sequence[str], failure: Failure | None = None, *, strict: bool = False
+    ) -> list[str]:
+        """Ack messages, or with a failure give them back as failed; the answer comes after the commit.
+
+        Args:
+            strict: whether to find out of every single one whether its lease was lost; see `Settles.settle`.
+
+        Returns:
+            The ids that changed nothing, since their leases were lost.
+
+        Raises:
+            InvalidAckId: one of them is none. Nothing is settled.
+            UnknownConsumer, StoreUnavailable.
+        """
+        ours, stale = await self._opened(consumer, ack_ids)
+        if ours:
+            settles = self._settles.get(consumer.number)
+            if settles is None:
+                settles = self._settles[consumer.number] = Settles(self._up().database, consumer.number, self._start)
+            lost = await settles.settle(list(ours), failure, strict=strict)
+            if lost:
+                stale += [
+                    text for one, text in ours.items() if (one.lease, one.seq) in lost or (one.lease, None) in lost
+                ]
+            receivers = self._receivers.get(consumer.number)
+            if receivers is not None:
+                receivers.wake()  # keys have come free, and there is room
+        done = len(set(ack_ids)) - len(stale)
+        if failure is None:
+            self.counts.acked += done
+        else:
+            self.counts.nacked += done
+        self.counts.stale += len(stale)
+        return stale
+
+    async def extend(self, consumer: KnownConsumer, ack_ids: Sequence[str]) -> list[str]:
+        """Hold messages for another `ack_wait` from now; with each, all that came with it in one answer.
+
+        Returns:
+            The ids whose leases were lost. Raises as `settle` does.
+        """
+        ours, stale = await self._opened(consumer, ack_ids)
+        if ours:
+            leases = list({one.lease for one in ours})
+            alive = set(await store.extend_leases(self._up().database, consumer.number, leases))
+            stale += [text for one, text in ours.items() if one.lease not in alive]
+        return stale
+
+    async def _opened(self, consumer: KnownConsumer, ack_ids: Sequence[str]) -> tuple[dict[AckId, str], list[str]]:
+        """What the ids say, each once; and those that are another consumer's, or of one of that name that was deleted."""
+        opener = await self.sealing()
+        ours: dict[AckId, str] = {}
+        stale: list[str] = []
+        for text in dict.fromkeys(ack_ids):
+            one = opener.open(text)
+            if one.consumer == consumer.number:
+                ours[one] = text
+            else:
+                stale.append(text)
+        return ours, stale
+
+    async def sealing(self) -> AckIds:
+        """What makes ack ids and reads them."""
+        if self._ack_ids is None:
+            self._ack_ids = AckIds(await store.secret(self._up().database, "ack_ids"))
+        return self._ack_ids
+
+    async def _receivers_of(self, consumer: KnownConsumer) -> Receivers:
+        receivers = self._receivers.get(consumer.number)
+        if receivers is None:
+            sealing, shared = await self.sealing(), self._up()
+            receivers = self._receivers.get(consumer.number)
+            if receivers is None:
+                receivers = Receivers(shared.database, consumer, sealing, self._start, self._gave_back, self._clock)
+                receivers.deaf = self._deaf
+                self._receivers[consumer.number] = receivers
+        elif consumer.version > receivers.consumer.version:
+            receivers.consumer = consumer
+        return receivers
+
+    def _gave_back(self, count: int) -> None:
+        self.counts.given_back += count
+
+    def _forget_consumer(self, consumer: KnownConsumer) -> None:
+        self._receivers.pop(consumer.number, None)
+        self._settles.pop(consumer.number, None)
+        self.forget()
+
+    def statistics(self) -> dict[str, Any]:
+        """Counts since the start, and how many requests wait for messages now."""
+        waiting = sum(one.waiting for one in self._receivers.values())
+        return {**msgspec.structs.asdict(self.counts), "waiting": waiting}
+
+    # --- as attached to the app
+
+    async def run(self, shared: Shared) -> None:
+        """Serve until `drain`, and until what was begun has ended."""
+        self._draining = anyio.Event()
+        self._shared = shared
+        self._ack_ids = None  # it may be another database than the last time
+        self.forget()
+        try:
+            async with anyio.create_task_group() as group:
+                self._group = group
+                group.start_soon(self._tidy)
+                await self._draining.wait()
+                while self._busy:
+                    self._idle = anyio.Event()
+                    await self._idle.wait()
+                group.cancel_scope.cancel()
+        finally:
+            self._group = self._shared = None
+            self._publishes.clear()
+            self._receivers.clear()
+            self._settles.clear()
+
+    def drain(self) -> None:
+        self._draining.set()
+        for receivers in self._receivers.values():
+            receivers.drain()
+
+    def hurry(self) -> None:
+        if self._group is not None:
+            self._group.cancel_scope.cancel()
+
+    def notified(self, stream_id: int) -> None:
+        for receivers in self._receivers.values():
+            if receivers.consumer.stream.number == stream_id:
+                receivers.wake()
+
+    def published(self, stream: str) -> None:
+        for receivers in self._receivers.values():
+            if receivers.consumer.stream.name == stream:
+                receivers.wake()
+
+    def hear(self, *, deaf: bool) -> None:
+        self._deaf = deaf
+        for receivers in self._receivers.values():
+            receivers.deaf = deaf
+            receivers.wake()
+
+    def _up(self) -> Shared:
+        if self._shared is None:
+            raise StoreUnavailable("The server is not running: it starts, or stops. Try again.")
+        return self._shared
+
+    def _start(self, function: Callable[..., Any], *args: Any) -> None:
+        """Start a task that goes on though the request that needed it ends."""
+        if self._group is None:
+            raise StoreUnavailable("The server is not running: it starts, or stops. Try again.")
+        self._busy += 1
+        self._group.start_soon(self._counted, partial(function, *args))
+
+    async def _counted(self, function: Callable[[], Any]) -> None:
+        try:
+            await function()
+        except HeadraceError as error:
+            logger.warning("the server could not finish something: %s", error)
+        finally:
+            self._busy -= 1
+            self._idle.set()
+
+    async def _tidy(self) -> None:
+        """Forget what nobody asks for."""
+        while True:
+            await anyio.sleep(IDLE)
+            before = self._clock() - IDLE
+            idle = [number for number, one in self._receivers.items() if one.used_at < before and not one.waiting]
+            for number in idle:
+                del self._receivers[number]
+                self._settles.pop(number, None)

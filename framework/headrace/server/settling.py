@@ -1,0 +1,133 @@
+"""Settling: acks and nacks of one consumer that arrive together are settled together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from headrace import store
+from headrace.model.ack_ids import AckId
+from headrace.model.errors import StoreUnavailable
+from headrace.model.outcomes import Failure, Settlement
+
+MOST = 5000
+"""Messages in one settle call, unless a single request has more."""
+
+
+class _Request:
+    """What one request settles. `whole`: leases of which it acks all that they ever held."""
+
+    __slots__ = ("answer", "failure", "singles", "whole")
+
+    def __init__(self, ids: Sequence[AckId], failure: Failure | None, strict: bool) -> None:
+        self.failure = failure
+        self.whole: set[int] = set()
+        if failure is None and not strict:
+            sizes = {one.lease: one.size for one in ids}
+            held = Counter(one.lease for one in ids)
+            self.whole = {lease for lease, count in held.items() if count == sizes[lease]}
+        self.singles = [(one.lease, one.seq) for one in ids if one.lease not in self.whole]
+        self.answer: asyncio.Future[set[tuple[int, int | None]]] = asyncio.get_running_loop().create_future()
+
+
+class Settles:
+    """The settles of this process for one consumer.
+
+    Args:
+        database: an open database.
+        consumer: the consumer's number.
+        start: starts a task that lives as long as the engine does.
+    """
+
+    def __init__(self, database: store.Database, consumer: int, start: Callable[..., None]) -> None:
+        self._database = database
+        self._consumer = consumer
+        self._start = start
+        self._queue: list[_Request] = []
+        self._at_work = False
+
+    async def settle(
+        self, ids: Sequence[AckId], failure: Failure | None, *, strict: bool
+    ) -> set[tuple[int, int | None]]:
+        """Settle; returns (lease, seq) of what was not held any more, (lease, None) for all of a lease.
+
+        Args:
+            ids: of different messages.
+            failure: None to ack.
+            strict: whether the caller wants to know of each message. Otherwise a lease that is acked in full is as one, and a
+                message of it that was acked before goes unnoticed.
+
+        Raises:
+            UnknownConsumer, StoreUnavailable.
+        """
+        request = _Request(ids, failure, strict)
+        self._queue.append(request)
+        if not self._at_work:
+            self._at_work = True
+            self._start(self._work)
+        return await request.answer
+
+    async def _work(self) -> None:
+        try:
+            while self._queue:
+                requests = self._next()
+                try:
+                    await self._settle(requests)
+                except BaseException as error:  # theirs to hear of
+                    _fail(requests, error)
+                    if not isinstance(error, Exception):
+                        raise
+        finally:
+            self._at_work = False
+
+    def _next(self) -> list[_Request]:
+        """Those that go together: of two that name the same message the second waits for the next call."""
+        taken: list[_Request] = []
+        left: list[_Request] = []
+        whole: set[int] = set()
+        partly: set[int] = set()
+        seen: set[tuple[int, int]] = set()
+        size = 0
+        for place, request in enumerate(self._queue):
+            if taken and size + len(request.singles) > MOST:
+                left += self._queue[place:]
+                break
+            leases = {lease for lease, _ in request.singles}
+            if not (
+                request.whole.isdisjoint(whole)
+                and request.whole.isdisjoint(partly)
+                and leases.isdisjoint(whole)
+                and seen.isdisjoint(request.singles)
+            ):
+                left.append(request)
+                continue
+            taken.append(request)
+            whole |= request.whole
+            partly |= leases
+            seen.update(request.singles)
+            size += len(request.singles)
+        self._queue = left
+        return taken
+
+    async def _settle(self, requests: list[_Request]) -> None:
+        settlement = Settlement()
+        for request in requests:
+            settlement.whole += request.whole
+            settlement.leases += [lease for lease, _ in request.singles]
+            settlement.seqs += [seq for _, seq in request.singles]
+            settlement.failures += [request.failure] * len(request.singles)
+        lost: set[tuple[int, int | None]] = set()
+        if settlement:
+            lost = {(one.lease_id, one.seq) for one in await store.settle(self._database, self._consumer, settlement)}
+        for request in requests:
+            if not request.answer.done():
+                request.answer.set_result(lost)
+
+
+def _fail(requests: list[_Request], error: BaseException) -> None:
+    if not isinstance(error, Exception):  # cancelled, and nobody can tell how far it came
+        error = StoreUnavailable("The server stops, and can't tell whether this was done. Try again.")
+    for request in requests:
+        if not request.answer.done():
+            request.answer.set_exception(error)
