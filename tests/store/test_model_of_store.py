@@ -166,6 +166,18 @@ class Consumer(RuleBasedStateMachine):
         if not self.ledger.paused(self.clock.now):
             assert self.ledger.deliverable("dealer", self.clock.now) == [], "it was due, and did not come"
 
+    @rule(shares=SHARES, outcomes=OUTCOME_LISTS, keys=KEYS, crashes=st.integers(0, 2))
+    def deal_again_what_failed(self, shares: list[int], outcomes: list[str], keys: list[str], crashes: int) -> None:
+        """Beside fresh messages, which may be of the same keys."""
+        self.lease_in_shares(shares, 2_000)
+        for _ in range(crashes):
+            self.clock.advance(31)
+            self.lease_in_shares(shares, 2_000)
+        if self.known:
+            self.settle(0, 1, outcomes)
+        self.publish(keys)
+        self.lease_in_shares([2, 2, 6], 2_000)
+
     @precondition(lambda self: self.known)
     @rule(which=st.lists(WHICH, min_size=1, max_size=3))
     def extend_some_leases(self, which: list[int]) -> None:

@@ -196,6 +196,19 @@ async def test_retries_are_dealt_before_anything_fresh_once_they_are_due(
     assert [share.attempts for share in again] == [[2], [2, 1]]
 
 
+async def test_a_retry_and_what_is_fresh_of_its_key_are_not_dealt_together(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    await publish(database, "a")
+    await reader.nack(*await deal(reader, 1))
+    await publish(database, *"ab")
+    again = await deal(reader, 1, 1, 1)
+    assert seqs(again) == [[1], [3]]
+    await reader.ack_all(*again)
+    assert seqs(await deal(reader, 1, 1)) == [[2]]
+
+
 async def test_a_retry_that_is_not_due_holds_up_its_key(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"aab")
