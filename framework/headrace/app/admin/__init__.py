@@ -5,11 +5,12 @@ from headrace.app.admin.consumers import Consumers
 from headrace.app.admin.given import MOST
 from headrace.app.admin.overview import AtAGlance
 from headrace.app.admin.streams import Streams
+from headrace.app.admin.tokens import Tokens
 
 __all__ = ["MOST", "Admin"]
 
 
-class Admin(Streams, Consumers, ByHand, AtAGlance):
+class Admin(Streams, Consumers, ByHand, AtAGlance, Tokens):
     """Streams, consumers and messages, to be seen and mended. Get it as `app.admin`.
 
     Args:
