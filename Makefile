@@ -36,7 +36,7 @@ format: $(READY)  ## Format the code
 lock: $(READY)  ## Resolve the dependencies anew into requirements.lock
 	$(BIN)/python -m pip install --quiet pip-tools
 	$(BIN)/pip-compile --quiet --upgrade --extra test --extra lint --strip-extras --no-emit-index-url \
-		--no-emit-find-links --no-header --output-file requirements.lock pyproject.toml
+		--no-emit-find-links --no-header --unsafe-package headrace --output-file requirements.lock pyproject.toml
 
 clean:  ## Stop the project's embedded Postgres, and remove what was installed and cached
 	-[ -x $(BIN)/headrace ] && $(BIN)/headrace pg stop
