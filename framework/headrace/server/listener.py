@@ -1,0 +1,184 @@
+"""Where `headrace serve` listens: the socket, and uvicorn's protocol on it; without uvicorn's own server, which takes over signals and
+logging, and wakes ten times a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import os
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from email.utils import formatdate
+from typing import Any
+
+import anyio
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from headrace.model.errors import ConfigurationError, HeadraceError
+from headrace.server.limits import Application, Limits
+from headrace.server.protocol import connection_of
+
+BACKLOG = 2048
+"""Connections that may wait to be accepted; the kernel may allow fewer."""
+
+GOODBYE = 2.0
+"""Seconds for which clients may still take their last answers."""
+
+
+class CantListen(HeadraceError):
+    """The address is taken, or isn't this machine's."""
+
+    exit_code = 69  # EX_UNAVAILABLE
+
+
+class Address:
+    """Where to listen.
+
+    Args:
+        host: a name, or an address; "0.0.0.0" or "::" for all of this machine.
+        port: 0 for any that is free.
+
+    Attributes:
+        loopback: whether only this machine can reach it.
+
+    Raises:
+        ConfigurationError: the host is none.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except (OSError, UnicodeError) as error:
+            raise ConfigurationError(
+                f"--host {host!r} is no host: name an address of this machine, or 0.0.0.0 for all of them."
+            ) from error
+        found.sort(key=lambda one: one[0] != socket.AF_INET)  # localhost is mostly both
+        self._family: int = found[0][0]
+        self._address: Any = found[0][4]
+        self.loopback = all(_is_loopback(str(one[4][0])) for one in found)
+
+    def bind(self) -> socket.socket:
+        """A socket that listens there. Raises `CantListen`."""
+        one = socket.socket(self._family, socket.SOCK_STREAM)
+        try:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if self._family == socket.AF_INET6 and self.host == "::":
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            one.bind(self._address)
+            one.listen(BACKLOG)
+            one.setblocking(False)
+        except OSError as error:
+            one.close()
+            raise CantListen(self._complaint(error)) from error
+        return one
+
+    def _complaint(self, error: OSError) -> str:
+        match error.errno:
+            case errno.EADDRINUSE:
+                return f"Port {self.port} of {self.host} is taken: stop what listens there, or name another --port."
+            case errno.EACCES:
+                return f"Port {self.port} may not be taken by this user: name a --port from 1024 on."
+            case errno.EADDRNOTAVAIL:
+                return f"{self.host} is no address of this machine: name another --host, or 0.0.0.0 for all of them."
+        return f"Port {self.port} of {self.host} can't be listened on: {os.strerror(error.errno or 0)}."
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def url_of(listening: socket.socket, *, tls: bool) -> str:
+    """Where clients find it, as far as we know."""
+    host, port = listening.getsockname()[:2]
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+class Listener:
+    """The connections of one server process.
+
+    Args:
+        application: what answers.
+        limits: what clients may send, and how slowly.
+        tls: the certificate, or None for plain HTTP.
+    """
+
+    def __init__(self, application: Application, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
+        self._options = limits.options
+        self._protocol = connection_of(limits, self._gone)
+        self._tls = tls
+        self._state = ServerState()
+        self._servers: list[asyncio.Server] = []
+        self._closed = anyio.Event()
+        self._left = anyio.Event()  # a connection has
+        # What uvicorn has to tell is of clients that send what isn't HTTP, and they are told so.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        self._config = Config(
+            application, http=self._protocol, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False,
+            proxy_headers=False, server_header=False, timeout_keep_alive=self._options.idle_timeout,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self._config.load()
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._state.connections)
+
+    async def open(self, listening: Sequence[socket.socket]) -> None:
+        """Begin to accept connections."""
+        self._tell_time()
+        loop = asyncio.get_running_loop()
+        patience = None if self._tls is None else self._options.head_timeout
+        for one in listening:
+            server = await loop.create_server(
+                lambda: self._protocol(self._config, self._state, {}, loop),
+                sock=one, ssl=self._tls, backlog=BACKLOG, ssl_handshake_timeout=patience, ssl_shutdown_timeout=patience,
+            )  # fmt: skip
+            self._servers.append(server)
+
+    async def run(self) -> None:
+        """Tell each answer the time of day, until closed."""
+        while not self._closed.is_set():
+            self._tell_time()
+            with anyio.move_on_after(1 - time.time() % 1):
+                await self._closed.wait()
+
+    def _tell_time(self) -> None:
+        self._state.default_headers = [(b"date", formatdate(time.time(), usegmt=True).encode())]
+
+    def close(self) -> None:
+        """Accept nothing more, and let connections end with the answers that are under way."""
+        self._closed.set()
+        for server in self._servers:
+            server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+
+    async def drained(self) -> None:
+        """Wait until every request is answered, and the answers are taken, as far as clients are quick to."""
+        while self._state.tasks:
+            await asyncio.wait(self._state.tasks)
+        with anyio.move_on_after(GOODBYE):
+            while self._state.connections:
+                self._left = anyio.Event()
+                await self._left.wait()
+
+    def _gone(self) -> None:
+        self._left.set()
+
+    async def abort(self) -> None:
+        """End what is under way. Nobody is answered any more."""
+        self.close()
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        for task in list(self._state.tasks):
+            task.cancel()
+        if self._state.tasks:
+            await asyncio.wait(self._state.tasks)

@@ -1,0 +1,237 @@
+"""One connection of `headrace serve`: uvicorn's protocol, with bounds on what a client may send, and on how long it may take.
+
+What a request costs more for it is a few comparisons. Timers are set only for clients that dawdle: whose request line and headers don't
+come in one piece, or who leave an answer untouched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from headrace.server.errors import RETRY_AFTER, Problem, reply_of
+from headrace.server.limits import Limits
+
+LINGER = 2.0
+"""Seconds for which the rest of what a refused client sends is read and thrown away. Closed at once, it would lose our answer, too."""
+
+COURTESY = 100
+"""Connections beyond the most there may be that are told so. Those beyond that are closed without a word."""
+
+MOST_PIPELINED = 100
+"""Requests that a client may send ahead of the answers."""
+
+
+class Connection(HttpToolsProtocol):
+    """A connection. What is the server's is of the class: see `connection_of`."""
+
+    limits: Limits
+    gone: Callable[[], None]
+
+    def __init__(
+        self, config: Config, server_state: ServerState, app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(config, server_state, app_state, _loop)
+        self._options = self.limits.options
+        self._in_head = False
+        self._head = 0  # bytes of it that came after the piece that it began in
+        self._piece = 0  # bytes of what came last
+        self._deaf = False  # nothing more is read of this client
+        self._refusal: Problem | None = None
+        self._impatience: asyncio.TimerHandle | None = None  # of the head, of a refusal, of the rest of a refused body
+        self._stalled: asyncio.TimerHandle | None = None
+
+    # --- the beginning and the end
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client has come."""
+        super().connection_made(transport)
+        crowd, most = len(self.connections), self._options.max_connections
+        if crowd <= most:
+            self._wait_for_head()
+        elif crowd <= most + COURTESY:
+            self._refuse(_crowded(most))
+        else:
+            self._deaf = True
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has gone."""
+        self._patient()
+        if self._stalled is not None:
+            self._stalled.cancel()
+        super().connection_lost(exc)
+        self.gone()
+
+    def _wait_for_head(self) -> None:
+        if self._impatience is None:
+            self._impatience = self.loop.call_later(self._options.head_timeout, self._lose_patience)
+
+    def _patient(self) -> None:
+        if self._impatience is not None:
+            self._impatience.cancel()
+            self._impatience = None
+
+    def _lose_patience(self) -> None:
+        self._impatience = None
+        if not self._in_head or self._deaf:  # it has said nothing, so there is nothing to answer
+            self.transport.close()
+            return
+        self._refuse(
+            Problem(408, "too_slow", f"A request's headers must have come in {self._options.head_timeout:g} seconds.")
+        )
+
+    # --- what it sends
+
+    def data_received(self, data: bytes) -> None:
+        """Something has come."""
+        if self._deaf:
+            return
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        self._piece = len(data)
+        if self._in_head:
+            self._head += self._piece
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or Problem(400, "malformed", "What came is not HTTP/1.1."))
+            return
+        except httptools.HttpParserUpgrade:
+            pass  # answered as if nothing had been said of it
+        cycle = self.cycle
+        if self._in_head:
+            if self._head > self._options.max_head:  # whatever is in the piece that it began in: that is bounded, too
+                self._refuse(_head_too_large(self._options.max_head))
+            else:
+                self._wait_for_head()
+        elif cycle is None or (cycle.response_complete and not cycle.more_body):
+            self._wait_for_head()  # empty lines are no request yet
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._in_head = True
+        self._head = 0
+
+    def on_headers_complete(self) -> None:
+        """Its headers are complete. Raises to refuse them."""
+        options = self._options
+        # Mostly all of it has come in a piece that is no larger than a head may be.
+        if self._head + self._piece > options.max_head and self._size_of_head() > options.max_head:
+            self._refusal = _head_too_large(options.max_head)
+        elif len(self.headers) > options.max_headers:
+            self._refusal = Problem(431, "headers_too_large", f"A request has at most {options.max_headers} headers.")
+        elif len(self.pipeline) >= MOST_PIPELINED:
+            self._refusal = Problem(400, "malformed", f"Send at most {MOST_PIPELINED} requests ahead of their answers.")
+        if self._refusal is not None:
+            raise self._refusal
+        self._in_head = False
+        if self._impatience is not None:
+            self._patient()
+        super().on_headers_complete()
+
+    def _size_of_head(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def on_message_complete(self) -> None:
+        """Its body is complete, perhaps long after it was refused."""
+        cycle = self.cycle
+        if cycle.response_complete and cycle.more_body:
+            cycle.more_body = False
+            self._patient()
+            self._keep_alive()
+        super().on_message_complete()
+
+    # --- what it is answered
+
+    def on_response_complete(self) -> None:
+        """An answer is given. Where it did not await the body's end, that is awaited for a moment, so that the client sees the answer."""
+        cycle = self.cycle
+        super().on_response_complete()
+        if cycle is self.cycle and cycle.response_complete and cycle.more_body and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self._impatience = self.loop.call_later(LINGER, self.transport.close)
+
+    def _keep_alive(self) -> None:
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer with a problem, and have done with this client."""
+        self.limits.refuse(problem)
+        self._deaf = True
+        self._patient()
+        if self.transport.is_closing():
+            return
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.close()  # it awaits another answer, into which this one must not be written
+            return
+        reply = reply_of(problem)
+        lines = [
+            STATUS_LINE[reply.status],
+            b"content-type: application/json\r\nconnection: close\r\n",
+            b"content-length: %d\r\n" % len(reply.body),
+            *(b"%b: %b\r\n" % header for header in reply.headers),
+            b"\r\n",
+            reply.body,
+        ]
+        self.transport.write(b"".join(lines))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._impatience = self.loop.call_later(LINGER, self.transport.close)
+        else:
+            self.transport.close()  # TLS says goodbye by itself
+
+    # --- answers that it does not take
+
+    def pause_writing(self) -> None:
+        """It reads more slowly than we write."""
+        super().pause_writing()
+        if self._stalled is None:
+            self._watch_writing(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def _watch_writing(self, left: int) -> None:
+        self._stalled = self.loop.call_later(self._options.write_timeout, self._judge_writing, left)
+
+    def _judge_writing(self, before: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left >= before:
+            self.transport.abort()
+        else:
+            self._watch_writing(left)
+
+
+def connection_of(limits: Limits, gone: Callable[[], None]) -> type[Connection]:
+    """The class of a server's connections: uvicorn makes them, and knows nothing of limits.
+
+    Args:
+        limits: of the server.
+        gone: called when a connection has ended.
+    """
+    return type("Connection", (Connection,), {"limits": limits, "gone": staticmethod(gone)})
+
+
+def _head_too_large(most: int) -> Problem:
+    return Problem(431, "headers_too_large", f"A request's first line and headers are at most {most} bytes, together.")
+
+
+def _crowded(most: int) -> Problem:
+    return Problem(
+        503, "too_many_connections", f"{most} clients are connected: come again in a moment.",
+        headers={"retry-after": RETRY_AFTER},
+    )  # fmt: skip
