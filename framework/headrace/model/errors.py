@@ -53,6 +53,12 @@ class UnknownConsumer(HeadraceError, LookupError):
     exit_code = 66
 
 
+class UnknownSource(HeadraceError, LookupError):
+    """There is no source of that name."""
+
+    exit_code = 66
+
+
 class SchemaError(HeadraceError):
     """The database's schema is missing, or newer than this code."""
 
@@ -69,6 +75,10 @@ class StoreFull(StoreUnavailable):
     """The database's disk (or quota) is full. Nothing was written; it goes on once there is room."""
 
     exit_code = 74  # EX_IOERR
+
+
+class InDoubt(StoreUnavailable):
+    """The connection broke at the commit, or before a server's answer: it may be done or not."""
 
 
 class StreamFull(StoreFull):

@@ -1,1 +1,3 @@
-"""Where messages come from that nobody publishes: webhooks."""
+"""Sources: where messages come from that nobody publishes. Plain code: what a webhook source is, whose signatures it trusts, and what
+it makes of a delivery. It is the server that takes deliveries in.
+"""

@@ -25,11 +25,13 @@ from headrace.store.migrate import migrate, schema_version
 from headrace.store.operate import blocked_keys, delete_consumer, delete_stream, pause, resume
 from headrace.store.peek import latest, messages, peek
 from headrace.store.publish import publish, publish_all, publish_many
+from headrace.store.push import PushConsumer, push_consumers
 from headrace.store.replay import Selection, replay, republish
 from headrace.store.retention import Sweeper, Swept, sweep
 from headrace.store.secrets import secret
 from headrace.store.seek import seek, seek_to
 from headrace.store.settle import settle
+from headrace.store.sources import create_source, delete_source, edit_source, source, source_with_secrets, sources
 from headrace.store.standing import standing
 from headrace.store.tokens import add_token, any_token, revoke_token, tokens, tokens_of
 from headrace.store.transactions import Acks, Status, ack, transaction_status
@@ -41,6 +43,7 @@ __all__ = [
     "Declared",
     "Executor",
     "Found",
+    "PushConsumer",
     "Selection",
     "Status",
     "Sweeper",
@@ -53,12 +56,15 @@ __all__ = [
     "consumer_id",
     "consumer_spec",
     "consumers",
+    "create_source",
     "create_stream",
     "dead_letters",
     "declare_consumer",
     "delete_consumer",
+    "delete_source",
     "delete_stream",
     "discard",
+    "edit_source",
     "edit_stream",
     "extend",
     "extend_leases",
@@ -76,6 +82,7 @@ __all__ = [
     "publish",
     "publish_all",
     "publish_many",
+    "push_consumers",
     "reclaim",
     "redrive",
     "replay",
@@ -87,6 +94,9 @@ __all__ = [
     "seek",
     "seek_to",
     "settle",
+    "source",
+    "source_with_secrets",
+    "sources",
     "standing",
     "stream",
     "streams",

@@ -42,13 +42,13 @@ async def delete_consumer(
 
 
 async def delete_stream(executor: Executor, stream: str, *, force: bool = False, now: datetime | None = None) -> None:
-    """Delete a stream with its messages and its consumers.
+    """Delete a stream with its messages, its consumers and its sources.
 
     Args:
-        force: also when workers are at one of its consumers.
+        force: also when workers are at one of its consumers, or a source delivers to it.
 
     Raises:
-        InUse: they are; or somebody, a publisher perhaps, has kept a lock for 5 seconds.
+        InUse: they are, or one does; or somebody, a publisher perhaps, has kept a lock for 5 seconds.
         UnknownStream.
     """
     await executor.fetchval(

@@ -1,0 +1,24 @@
+"""What there is to know about a source: where messages come from that nobody publishes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+
+class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How a source is."""
+
+    id: str
+    """A UUID, by which the HTTP API knows it as well as by its name."""
+    name: str
+    kind: str
+    """What it is: `webhook`, or `postgres`."""
+    stream: str
+    stream_id: str
+    settings: dict[str, Any]
+    """As its kind has them: for a webhook those of `WebhookSpec`. Secrets are not told, only how many there are."""
+    created_at: datetime
+    updated_at: datetime

@@ -1,0 +1,165 @@
+"""A delivery of a webhook, and the message that is made of it. Nothing that a sender sends is refused for its form.
+
+The body becomes the message's data:
+
+- JSON stays as it was sent, whatever its content type says, since many senders get that wrong;
+- a form (`application/x-www-form-urlencoded`) becomes an object, in which a name that comes several times has a list;
+- any other text in UTF-8 becomes a string, JSON that can't be stored as such (with a NUL in a string) included;
+- anything else becomes `{"base64": "…"}`.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from headrace.model import payloads
+from headrace.model.errors import InvalidData
+from headrace.sources import signatures
+from headrace.sources.templates import KeyTemplate, sha256
+from headrace.sources.webhook import WebhookSpec
+
+_FORM = "application/x-www-form-urlencoded"
+_MOST_FORM_FIELDS = 10_000
+_LONGEST_ID = 150  # with the source's name it stays below what the store remembers
+_ALWAYS_KEPT = ("content-type", "content-encoding")
+_BOM = b"\xef\xbb\xbf"
+
+# Numbers with a point keep their digits, since keys are made of them.
+_decoder = msgspec.json.Decoder(float_hook=str)
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What is to be published. `message_id` tells a delivery that is repeated."""
+
+    key: str
+    data: msgspec.Raw
+    headers: dict[str, str]
+    message_id: str
+
+
+class Delivery:
+    """A request that a sender made.
+
+    Args:
+        name: the source's name.
+        headers: names and values, as they came.
+        query: the URL's query.
+        body: all of it.
+    """
+
+    def __init__(self, name: str, headers: Iterable[tuple[bytes, bytes]], query: bytes, body: bytes) -> None:
+        self.name = name
+        self.headers = _joined(headers)
+        self.body = body
+        self._query = query
+
+    @cached_property
+    def query(self) -> Mapping[str, str]:
+        """The URL's parameters; of one that comes several times the last."""
+        return dict(parse_qsl(self._query.decode("latin-1"), keep_blank_values=True))
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the body, as upper-case hexadecimal digits."""
+        return sha256(self.body)
+
+    @property
+    def document(self) -> Any:
+        """What the body holds, when it is JSON or a form; otherwise None."""
+        return self._content[1]
+
+    @property
+    def data(self) -> msgspec.Raw:
+        """The body as the message's data."""
+        return self._content[0]
+
+    @cached_property
+    def _content(self) -> tuple[msgspec.Raw, Any]:
+        declared = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        # A body that begins like this is no form: somebody's tool says that it is when nobody tells it otherwise, as curl does.
+        if declared == _FORM and not self.body.lstrip().startswith((b"{", b"[")):
+            return _form(self.body) or _text(self.body)
+        return _json(self.body) or _text(self.body)
+
+
+def message_of(spec: WebhookSpec, template: KeyTemplate, delivery: Delivery, now: float) -> Message:
+    """The message that a delivery becomes.
+
+    Args:
+        template: of `spec.key`.
+        now: seconds since 1970, by which a signature is too old.
+
+    Raises:
+        InvalidSignature.
+    """
+    if spec.signature is not None:
+        signatures.verify(spec.signature, spec.secrets, delivery.headers, delivery.body, now)
+    return Message(
+        key=template.render(delivery),
+        data=delivery.data,
+        headers={
+            name: delivery.headers[name] for name in (*_ALWAYS_KEPT, *spec.keep_headers) if name in delivery.headers
+        },
+        message_id=f"{spec.name}:{_identity(spec, delivery)}",
+    )
+
+
+def _identity(spec: WebhookSpec, delivery: Delivery) -> str:
+    """What is the same when a sender repeats a delivery: his id for it; without one, the body."""
+    match spec.signature:
+        case "standard":
+            found = signatures.standard_id(delivery.headers)
+        case "github":
+            found = delivery.headers.get("x-github-delivery")
+        case "stripe":
+            found = delivery.document.get("id") if isinstance(delivery.document, dict) else None
+        case _:
+            found = signatures.standard_id(delivery.headers) or delivery.headers.get("x-github-delivery")
+    if not isinstance(found, str) or not found:
+        return delivery.sha256
+    encoded = found.encode("utf-8", "surrogatepass")
+    return found if found.isprintable() and len(encoded) <= _LONGEST_ID else sha256(encoded)
+
+
+def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by name in lower case; what comes several times is one list, as HTTP has it."""
+    found: dict[str, str] = {}
+    for raw_name, raw_value in headers:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
+def _json(body: bytes) -> tuple[msgspec.Raw, Any] | None:
+    raw = msgspec.Raw(body.removeprefix(_BOM))
+    try:
+        document = _decoder.decode(raw)
+        payloads.encode(raw)  # which finds what JSON allows, but the store can't keep
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidData):
+        return None
+    return raw, document
+
+
+def _form(body: bytes) -> tuple[msgspec.Raw, Any] | None:
+    document: dict[str, Any] = {}
+    try:
+        fields = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FORM_FIELDS)
+        for name, value in fields:
+            document.setdefault(name, []).append(value)
+        document = {name: values if len(values) > 1 else values[0] for name, values in document.items()}
+        return msgspec.Raw(payloads.encode(document).encode()), document
+    except ValueError:  # as all of these are: no text, too many fields, a NUL
+        return None
+
+
+def _text(body: bytes) -> tuple[msgspec.Raw, None]:
+    try:
+        return msgspec.Raw(payloads.encode(body.decode()).encode()), None
+    except (UnicodeDecodeError, InvalidData):
+        return msgspec.Raw(msgspec.json.encode({"base64": b64encode(body).decode()})), None

@@ -1,0 +1,130 @@
+"""Signatures of webhooks, in the three ways that most senders go: a HMAC-SHA256 over the body, and over a time where there is one.
+
+- Standard Webhooks: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
+  (its headers may also begin with `svix-`, as they did before they were standard)
+- GitHub: https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries
+- Stripe: https://docs.stripe.com/webhooks#verify-manually
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace.model.errors import ConfigurationError, InvalidInput
+
+TOLERANCE = 300
+"""Seconds by which a signed time may differ from ours."""
+
+_PREFIX = "whsec_"
+_TIME = re.compile(r"[0-9]{1,12}")
+
+
+class InvalidSignature(InvalidInput):
+    """A delivery whose signature is missing, too old, or not its sender's."""
+
+
+def verify(scheme: str, secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float) -> None:
+    """Check that one of the secrets has signed the delivery.
+
+    Args:
+        scheme: `standard`, `github` or `stripe`.
+        headers: by their names in lower case.
+        body: the bytes that came.
+        now: seconds since 1970.
+
+    Raises:
+        InvalidSignature.
+    """
+    match scheme:
+        case "standard":
+            _verify_standard(secrets, headers, body, now)
+        case "github":
+            _verify_github(secrets, headers, body)
+        case "stripe":
+            _verify_stripe(secrets, headers, body, now)
+        case _:
+            raise ValueError(f"There is no signature scheme {scheme!r}.")
+
+
+def standard_id(headers: Mapping[str, str]) -> str | None:
+    """The id of a delivery as Standard Webhooks has it."""
+    return headers.get("webhook-id") or headers.get("svix-id")
+
+
+def standard_key(secret: str) -> bytes:
+    """The key in a secret as Standard Webhooks writes it. Raises `ConfigurationError`."""
+    text = secret.removeprefix(_PREFIX).rstrip("=")
+    try:
+        key = b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except (NotBase64, ValueError):
+        key = b""
+    if not key:
+        raise ConfigurationError("A secret of Standard Webhooks is 'whsec_' and base64: copy it whole from the sender.")
+    return key
+
+
+def _verify_standard(secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float) -> None:
+    brand = "webhook" if "webhook-signature" in headers else "svix"
+    sent, stamp, given = (headers.get(f"{brand}-{part}") for part in ("id", "timestamp", "signature"))
+    if not (sent and stamp and given):
+        raise InvalidSignature(
+            "The delivery is not signed: it needs the headers webhook-id, webhook-timestamp and webhook-signature."
+        )
+    _check_time(stamp, now)
+    signed = f"{sent}.{stamp}.".encode("latin-1")  # the bytes that stood in the headers
+    _check_any(
+        (b"v1," + b64encode(_hmac(standard_key(secret), signed, body)) for secret in secrets),
+        [one for one in given.split(" ") if one.startswith("v1,")],
+    )
+
+
+def _verify_github(secrets: Sequence[str], headers: Mapping[str, str], body: bytes) -> None:
+    given = headers.get("x-hub-signature-256")
+    if not given:
+        raise InvalidSignature(
+            "The delivery is not signed: it needs the header X-Hub-Signature-256, so set a secret at the sender."
+        )
+    _check_any((b"sha256=" + _hmac(secret.encode(), body).hex().encode() for secret in secrets), [given.lower()])
+
+
+def _verify_stripe(secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float) -> None:
+    parts = [part.strip().partition("=") for part in headers.get("stripe-signature", "").split(",")]
+    stamps = [value for name, _, value in parts if name == "t"]
+    given = [value for name, _, value in parts if name == "v1"]
+    if len(stamps) != 1 or not given:
+        raise InvalidSignature(
+            "The delivery is not signed: it needs the header Stripe-Signature, with a time t and a signature v1."
+        )
+    _check_time(stamps[0], now)
+    signed = f"{stamps[0]}.".encode("latin-1")
+    _check_any((_hmac(secret.encode(), signed, body).hex().encode() for secret in secrets), given)
+
+
+def _check_time(stamp: str, now: float) -> None:
+    if not _TIME.fullmatch(stamp):
+        raise InvalidSignature("The time of the signature is no number of seconds since 1970.")
+    if abs(now - int(stamp)) > TOLERANCE:
+        raise InvalidSignature(
+            f"The signature's time is {abs(now - int(stamp)):.0f} s {'ago' if now > int(stamp) else 'ahead'}, and {TOLERANCE} s are"
+            " allowed: it is an old delivery sent again, or a clock is wrong."
+        )
+
+
+def _check_any(expected: Iterable[bytes], given: Sequence[str]) -> None:
+    """Any signature may be of any secret: while a secret is changed a sender signs with both. All are compared, whichever matches."""
+    candidates = [one.encode("latin-1", "replace") for one in given]
+    matching = [hmac.compare_digest(mine, theirs) for mine in expected for theirs in candidates]
+    if not any(matching):
+        raise InvalidSignature("The signature is none of this source's secret: compare it with the sender's.")
+
+
+def _hmac(key: bytes, *pieces: bytes) -> bytes:
+    made = hmac.new(key, digestmod=hashlib.sha256)
+    for piece in pieces:
+        made.update(piece)
+    return made.digest()

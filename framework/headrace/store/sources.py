@@ -1,0 +1,68 @@
+"""sources: keep what is set about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.model.errors import UnknownSource
+from headrace.model.sources import SourceInfo
+from headrace.store.database import Executor
+from headrace.store.info import HIDDEN
+
+
+async def create_source(executor: Executor, name: str, kind: str, stream: str, settings: Mapping[str, Any]) -> bool:
+    """Create a source; one of that name stays as it is. Returns whether it is new. Raises `UnknownStream`."""
+    new: bool = await executor.fetchval(
+        "select headrace.create_source($1, $2, $3, $4)", name, kind, stream, _json(settings)
+    )
+    return new
+
+
+async def sources(executor: Executor) -> list[SourceInfo]:
+    """All sources, by name, without their secrets."""
+    return [_without_secrets(_source(row)) for row in await executor.fetch("select * from headrace.source_info()")]
+
+
+async def source(executor: Executor, ref: str) -> SourceInfo:
+    """One source by its id or name, without its secrets. Raises `UnknownSource`."""
+    return _without_secrets(await source_with_secrets(executor, ref))
+
+
+async def source_with_secrets(executor: Executor, ref: str) -> SourceInfo:
+    """One source by its id or name, with its secrets: for who checks signatures. Raises `UnknownSource`."""
+    row = await executor.fetchrow("select * from headrace.source_info($1) limit 1", ref)
+    if row is None:
+        raise UnknownSource(f"There is no source {ref!r}: create it, or mend the name.")
+    return _source(row)
+
+
+async def edit_source(executor: Executor, id: str, settings: Mapping[str, Any]) -> None:  # noqa: A002 - the record's word
+    """Set all settings anew, by the source's id. Raises `UnknownSource`."""
+    if not await executor.fetchval("select headrace.edit_source($1, $2)", id, _json(settings)):
+        raise UnknownSource("The source no longer exists: create it again.")
+
+
+async def delete_source(executor: Executor, id: str) -> None:  # noqa: A002
+    """Delete a source, by its id. What it has published stays. Raises `UnknownSource`."""
+    if not await executor.fetchval("select headrace.delete_source($1)", id):
+        raise UnknownSource("The source no longer exists.")
+
+
+def _json(settings: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(settings).decode()
+
+
+def _source(row: Any) -> SourceInfo:
+    found = dict(row)
+    found["id"], found["stream_id"] = str(found["id"]), str(found["stream_id"])
+    return SourceInfo(**{**found, "settings": msgspec.json.decode(found["settings"])})
+
+
+def _without_secrets(source: SourceInfo) -> SourceInfo:
+    secrets = source.settings.get("secrets")
+    if not secrets:
+        return source
+    return msgspec.structs.replace(source, settings={**source.settings, "secrets": [HIDDEN] * len(secrets)})
