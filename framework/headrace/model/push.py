@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
+from binascii import Error as NotBase64
 from urllib.parse import urlsplit
 
 import msgspec
@@ -11,8 +13,24 @@ from headrace.model.errors import ConfigurationError
 
 LONGEST_TIMEOUT = 300.0
 LARGEST_BATCH = 1000
+MOST_CONCURRENCY = 1000
+LONGEST_URL = 2_000
+MOST_HEADERS = 50
+LONGEST_HEADER = 8_000
+SECRET = "whsec_"
+
+SMALLEST_KEY, LARGEST_KEY = 24, 64
+"""Bytes of a signing key, as Standard Webhooks have it."""
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_NOT_IN_URLS = re.compile(r"[\x00-\x20\x7f]")
+
+RESERVED = frozenset(
+    ("webhook-id", "webhook-timestamp", "webhook-signature", "host", "content-length", "transfer-encoding", "connection",
+     "keep-alive", "upgrade", "expect", "te", "trailer")
+)  # fmt: skip
+"""Headers that are not the user's to set: those that a receiver trusts, and those that say where a request ends."""
 
 
 class Push(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -22,7 +40,7 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         url: where they are POSTed to.
         headers: sent along with each request.
         secret: what requests are signed with, as Standard Webhooks have it: `whsec_` and base64; None for no signature.
-        timeout: seconds that an answer may take.
+        timeout: seconds that an answer may take, from the begin of the request.
         batch: at most so many messages in one request, as a list; None for one message, by itself.
         concurrency: how many requests may be under way at a time in one process, at least and at most.
     """
@@ -35,16 +53,75 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     concurrency: tuple[int, int] = (1, 64)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigurationError(f"The push URL {self.url!r} can't be: write http://host/path, or https.")
-        for name, value in self.headers.items():
-            if not _HEADER_NAME.fullmatch(name) or "\r" in value or "\n" in value or "\0" in value:
-                raise ConfigurationError(f"The header {name!r} of the push URL can't be sent.")
+        _check_url(self.url)
+        _check_headers(self.headers)
+        if self.secret is not None:
+            _key(self.secret)
         if not 0.1 <= self.timeout <= LONGEST_TIMEOUT:
             raise ConfigurationError(f"The push timeout {self.timeout:g} must be from 0.1 to {LONGEST_TIMEOUT:g} s.")
         if self.batch is not None and not 1 <= self.batch <= LARGEST_BATCH:
             raise ConfigurationError(f"The push batch {self.batch} must be from 1 to {LARGEST_BATCH:,} messages.")
         low, high = self.concurrency
-        if not 1 <= low <= high <= 1000:
-            raise ConfigurationError(f"The push concurrency {low} to {high} must be from 1 to 1,000, the least first.")
+        if not 1 <= low <= high <= MOST_CONCURRENCY:
+            raise ConfigurationError(
+                f"The push concurrency {low} to {high} must be from 1 to {MOST_CONCURRENCY:,}, the least first."
+            )
+
+    def __repr__(self) -> str:
+        """Without the secret: this may end up in a log."""
+        told = {name: getattr(self, name) for name in self.__struct_fields__}
+        if self.secret is not None:
+            told["secret"] = "…"
+        return f"Push({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+
+    @property
+    def key(self) -> bytes | None:
+        """What requests are signed with, as bytes; None for no signature."""
+        return None if self.secret is None else _key(self.secret)
+
+
+def _check_url(url: str) -> None:
+    if len(url) > LONGEST_URL:
+        raise ConfigurationError(f"The push URL has {len(url):,} characters, and may have {LONGEST_URL:,}.")
+    try:
+        parts = urlsplit(url)
+        reachable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # brackets that don't match, or a port that is none
+        reachable = None
+    if not reachable or _NOT_IN_URLS.search(url):
+        raise ConfigurationError(f"The push URL {url!r} can't be: write http://host/path, or https.")
+    if parts.username is not None or parts.password is not None:
+        raise ConfigurationError(
+            "The push URL has a user or a password in it, where everybody would see them: put them into a header,"
+            ' such as {"authorization": "Basic …"}.'
+        )
+
+
+def _check_headers(headers: dict[str, str]) -> None:
+    if len(headers) > MOST_HEADERS:
+        raise ConfigurationError(f"The push URL has {len(headers)} headers, and may have {MOST_HEADERS}.")
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name) or _UNPRINTABLE.search(value):
+            raise ConfigurationError(
+                f"The header {name!r} of the push URL can't be sent: names are letters, digits and '-', and values have no line breaks."
+            )
+        if len(name) + len(value) > LONGEST_HEADER:
+            raise ConfigurationError(
+                f"The header {name!r} of the push URL is longer than {LONGEST_HEADER:,} characters."
+            )
+        if name.lower() in RESERVED:
+            raise ConfigurationError(
+                f"The header {name!r} of the push URL is set by the server itself: leave it out, or call yours otherwise."
+            )
+
+
+def _key(secret: str) -> bytes:
+    try:
+        key = b64decode(secret.removeprefix(SECRET), validate=True) if secret.startswith(SECRET) else b""
+    except (NotBase64, ValueError):
+        key = b""
+    if not SMALLEST_KEY <= len(key) <= LARGEST_KEY:
+        raise ConfigurationError(  # which doesn't tell the secret
+            f"The push secret can't be used: write {SECRET!r} and then {SMALLEST_KEY} to {LARGEST_KEY} random bytes in base64."
+        )
+    return key

@@ -1,0 +1,103 @@
+"""Which addresses may be pushed to: the public ones, and what whoever runs the server allows besides.
+
+Consumers are made by whoever may use the API, and a server stands inside a network. Were it to POST wherever a URL says, everybody could
+reach what only that network should: other services, databases, the cloud's metadata at 169.254.169.254. What counts is the address that
+is connected to, not the name: a name's owner has it resolve to whatever he likes, each time anew.
+
+After the registries of special-purpose addresses, https://www.iana.org/assignments/iana-ipv4-special-registry and -ipv6-.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+from headrace.model.errors import ConfigurationError
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+_KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("loopback", ("127.0.0.0/8", "::1/128")),
+    ("private", ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")),
+    ("link-local", ("169.254.0.0/16", "fe80::/10", "fec0::/10")),
+    ("carrier's", ("100.64.0.0/10",)),
+    ("multicast", ("224.0.0.0/4", "ff00::/8")),
+    ("unspecified", ("0.0.0.0/8", "::/128")),
+    (
+        "reserved",
+        ("192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
+         "2001::/23", "2001:db8::/32", "3fff::/20"),
+    ),
+)  # fmt: skip
+_SPECIAL = tuple((kind, ip_network(text)) for kind, texts in _KINDS for text in texts)
+_BY_NAME = {kind: tuple(map(ip_network, texts)) for kind, texts in _KINDS if kind in ("loopback", "private")}
+
+_PUBLIC_6 = IPv6Network("2000::/3")
+"""The only part of IPv6 that has been given out."""
+
+_NAT64 = IPv6Network("64:ff9b::/96")
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE)
+
+
+class Allowed:
+    """What may be connected to.
+
+    Args:
+        besides: what is allowed though it is not public: networks such as "10.1.0.0/16", or "private" or "loopback".
+
+    Raises:
+        ConfigurationError: one of them is neither.
+    """
+
+    def __init__(self, besides: Iterable[str] = ()) -> None:
+        self._networks = tuple(network for text in besides for network in _networks(text))
+
+    def why_not(self, text: str) -> str | None:
+        """Why this address may not be connected to, in one sentence that says what would allow it; None if it may be."""
+        for address in forms(ip_address(text)):
+            kind = special(address)
+            if kind is not None and not any(address in network for network in self._networks):
+                allow = kind if kind in _BY_NAME else f"{address}/{address.max_prefixlen}"
+                return (
+                    f"{text} is a {kind} address, and this server may not push to such: whoever runs it can say"
+                    f" --push-allow {allow}"
+                )
+        return None
+
+
+def special(address: Address) -> str | None:
+    """What kind of special address it is; None for one in the public internet."""
+    for kind, network in _SPECIAL:
+        if address in network:
+            return kind
+    if isinstance(address, IPv6Address) and address not in _PUBLIC_6 and address not in _NAT64:
+        return "reserved"
+    return None
+
+
+def forms(address: Address) -> list[Address]:
+    """What is to be judged: the address, and each IPv4 address that something on the way may take it for."""
+    if isinstance(address, IPv4Address):
+        return [address]
+    if address.ipv4_mapped is not None:
+        return [address.ipv4_mapped]
+    value = int(address)
+    low = IPv4Address(value & 0xFFFF_FFFF)
+    found: list[Address] = [IPv6Address(value)]  # without the zone that a link-local one may have
+    if address.sixtofour is not None:
+        found.append(address.sixtofour)
+    if address in _NAT64 or (value >> 32) & 0xFFFF_FFFF in _ISATAP:
+        found.append(low)
+    return found
+
+
+def _networks(text: str) -> tuple[Network, ...]:
+    if text in _BY_NAME:
+        return _BY_NAME[text]
+    try:
+        return (ip_network(text),)
+    except ValueError:
+        raise ConfigurationError(
+            f"{text!r} can't be allowed to be pushed to: write a network such as 10.1.0.0/16, or private, or loopback."
+        ) from None

@@ -1,0 +1,55 @@
+"""What is sent: the shape that `receive` gives, one message by itself or several as `{"data": […]}`. Payloads go out as they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from headrace.model.ack_ids import AckIds
+from headrace.runtime.message import Message
+from headrace.server.bodies import Deliveries, Delivery, WireMessage
+
+_NULL = msgspec.Raw(b"null")
+
+_IN_PART = 0
+"""The size of a lease whose messages are never all named by one client: they go out one by one, or by batches of their own."""
+
+
+class Shapes:
+    """Makes the bodies of one consumer's requests.
+
+    Args:
+        consumer: the consumer's number.
+        stream_id: its stream's UUID.
+        ack_ids: makes the ids by which a receiver may settle a message itself.
+    """
+
+    def __init__(self, consumer: int, stream_id: str, ack_ids: AckIds) -> None:
+        self._consumer = consumer
+        self._stream_id = stream_id
+        self._seal = ack_ids.seal
+        self._encode = msgspec.json.Encoder().encode
+
+    def one(self, message: Message) -> bytes:
+        """The body for one message."""
+        return self._encode(self._delivery(message))
+
+    def many(self, messages: Iterable[Message]) -> bytes:
+        """The body for several."""
+        return self._encode(Deliveries([self._delivery(message) for message in messages]))
+
+    def _delivery(self, message: Message) -> Delivery:
+        headers = message.raw_headers
+        return Delivery(
+            self._seal(self._consumer, message.lease.id, message.seq, message.attempt, _IN_PART),
+            WireMessage(
+                message.key,
+                msgspec.Raw(message.raw),
+                message.seq,
+                self._stream_id,
+                _NULL if headers is None else msgspec.Raw(headers),
+                message.created_at,
+                message.attempt,
+            ),
+        )

@@ -1,0 +1,23 @@
+"""An endpoint, and what pushes to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from tests.server.push.endpoints import Endpoint, Pushed, listening, pushing
+
+
+@pytest_asyncio.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    """A server on loopback to push to."""
+    async with listening(Endpoint()) as endpoint:
+        yield endpoint
+
+
+@pytest_asyncio.fixture
+async def pushed(dsn: str) -> AsyncIterator[Pushed]:
+    """A server process's part that pushes, at work on a fresh database; loopback is allowed."""
+    async with pushing(dsn) as pushed:
+        yield pushed
