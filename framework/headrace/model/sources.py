@@ -7,6 +7,12 @@ from typing import Any
 
 import msgspec
 
+from headrace.model.errors import InvalidInput
+
+
+class SourceExists(InvalidInput):
+    """There is a source of that name already, with other settings."""
+
 
 class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How a source is."""

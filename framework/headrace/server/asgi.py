@@ -11,6 +11,7 @@ from headrace.server.http import Call, Receive, Scope, Send
 from headrace.server.limits import Limits
 from headrace.server.litestar_app import management
 from headrace.server.options import Options
+from headrace.server.webhooks import Webhooks
 
 
 class Server:
@@ -33,6 +34,7 @@ class Server:
         self.limits = Limits(self.options)
         self._data = DataPlane(self.engine, self.access, self.limits)
         self._management = management(self.engine, self.access, self._data, self.options)
+        self._webhooks = Webhooks(self.engine)
         self._bounded = self.limits.around(self._answer)
         app.attach(self.engine)
 
@@ -47,7 +49,7 @@ class Server:
         root = scope.get("root_path", "")
         if root and path.startswith(root):  # mounted: some frameworks leave the whole path there, some don't
             path = path[len(root) :] or "/"
-        found = self._data.find(scope["method"], path)
+        found = self._data.find(scope["method"], path) or self._webhooks.find(scope["method"], path)
         if found is None:
             await self._management({**scope, "path": path} if root else scope, receive, send)  # type: ignore[arg-type]
             return

@@ -68,6 +68,7 @@ class Engine:
         self.counts = Counts()
         self._clock = clock
         self._directory = Directory(lambda: app.database, clock)
+        self._memories = [self._directory.forget]
         self._ack_ids: AckIds | None = None
         self._group: anyio.abc.TaskGroup | None = None
         self._shared: Shared | None = None
@@ -98,7 +99,12 @@ class Engine:
 
     def forget(self) -> None:
         """Something was made, changed or deleted: look anew."""
-        self._directory.forget()
+        for forget in self._memories:
+            forget()
+
+    def remember(self, forget: Callable[[], None]) -> None:
+        """Somebody else remembers what he found: call this when he has to look anew, too."""
+        self._memories.append(forget)
 
     # --- messages
 

@@ -19,8 +19,10 @@ from headrace.model.errors import (
     SchemaError,
     StoreUnavailable,
     UnknownConsumer,
+    UnknownSource,
     UnknownStream,
 )
+from headrace.model.sources import SourceExists
 from headrace.model.tokens import Forbidden, TokenExists, Unauthorized, UnknownToken
 from headrace.server.http import Reply
 
@@ -99,11 +101,11 @@ def problem_of(error: Exception) -> Problem:
             return Problem(401, _code(error), str(error), headers={"www-authenticate": "Bearer"})
         case Forbidden():
             return Problem(403, _code(error), str(error))
-        case UnknownStream() | UnknownConsumer() | UnknownToken():
+        case UnknownStream() | UnknownConsumer() | UnknownSource() | UnknownToken():
             return Problem(404, _code(error), str(error))
         case FilterTooSlow():
             return Problem(422, _code(error), str(error))
-        case InUse() | LeaseLost() | TokenExists():
+        case InUse() | LeaseLost() | SourceExists() | TokenExists():
             return Problem(409, _code(error), str(error))
         case InvalidInput() | ConfigurationError():
             return Problem(422, _code(error), str(error))

@@ -3,7 +3,7 @@ times a second; everything else goes through Litestar."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -53,6 +53,16 @@ class Call:
             if name == b"authorization":
                 return str(value, "latin-1")
         return None
+
+    @property
+    def headers(self) -> Iterable[tuple[bytes, bytes]]:
+        """As they came, the names in lower case."""
+        return self._scope["headers"]  # type: ignore[no-any-return]
+
+    @property
+    def query_string(self) -> bytes:
+        """The query as it came."""
+        return self._scope["query_string"]  # type: ignore[no-any-return]
 
     @property
     def query(self) -> dict[str, str]:

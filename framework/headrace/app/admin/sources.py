@@ -8,9 +8,8 @@ import msgspec
 
 from headrace import store
 from headrace.app.admin.base import Base
-from headrace.app.admin.given import refuse
 from headrace.model.errors import InvalidInput
-from headrace.model.sources import SourceInfo
+from headrace.model.sources import SourceExists, SourceInfo
 from headrace.sources.webhook import WebhookSpec
 from headrace.store.info import HIDDEN
 
@@ -35,13 +34,18 @@ class Sources(Base):
             Whether it is new.
 
         Raises:
-            InvalidInput: it exists with other settings.
+            SourceExists: it exists with other settings.
             UnknownStream: create the stream first.
         """
         if await store.create_source(self._database, spec.name, "webhook", spec.stream, spec.settings()):
             return True
         there = await store.source_with_secrets(self._database, spec.name)
-        refuse(_differing(there, spec), f"The source {spec.name!r}")
+        differing = _differing(there, spec)
+        if differing:
+            told = ", ".join(f"{name} is {old!r} and not {new!r}" for name, (old, new) in differing.items())
+            raise SourceExists(
+                f"The source {spec.name!r} exists with other settings ({told}): edit it, or take another name."
+            )
         return False
 
     async def edit_source(self, ref: str, /, **changes: Any) -> SourceInfo:
