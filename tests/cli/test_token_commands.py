@@ -1,0 +1,67 @@
+"""`headrace token`, as a person calls it, on real Postgres."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.cli.conftest import Operator
+
+TOKEN = re.compile(r"hr_[0-9A-Za-z]{12}_[0-9A-Za-z]{40}\n")
+
+REFUSED = [
+    (64, "token add ci", "--scope"),
+    (64, "token add --scope consume", "NAME"),
+    (64, "token add ci --scope consume --expires soon", "--expires"),
+    (65, "token add ci --scope consume --expires 0s", "100 years"),
+    (65, "token add ci --scope everything", "publish:orders"),
+    (65, "token add ci --scope publish:Orders!", "name of a stream"),
+    (65, "token add a/b --scope consume", "a/b"),
+    (65, "token add taken --scope consume", "taken"),
+    (66, "token revoke nobody", "'nobody'"),
+    (64, "token revoke", "TOKEN"),
+]
+
+
+def test_a_token_alone_is_printed_so_that_a_script_can_take_it(operator: Operator) -> None:
+    ended = operator.call("token", "add", "ci", "--scope", "publish:orders", "--scope", "consume")
+    assert TOKEN.fullmatch(ended.out)
+    assert "not shown again" in ended.err
+    assert "consume, publish:orders" in ended.err
+    assert ended.out.strip() not in ended.err
+
+
+def test_it_is_listed_without_its_secret(operator: Operator) -> None:
+    token = operator.out("token", "add", "ci", "--scope", "publish:orders", "--expires", "30d").strip()
+    _, token_id, secret = token.split("_")
+    table = operator.out("token", "ls")
+    assert re.search(rf"^ci +{token_id} +publish:orders +\S+Z +\S+Z +good$", table, re.MULTILINE), table
+    assert secret not in table + operator.out("token", "ls", "--json")
+
+
+def test_a_revoked_token_stays_on_the_list(operator: Operator) -> None:
+    made = operator.json("token", "add", "ci", "--scope", "consume")
+    assert TOKEN.fullmatch(made["token"] + "\n")
+    assert "is revoked since" in operator.out("token", "revoke", "ci")
+    assert "revoked" in operator.out("token", "ls").splitlines()[1]
+    (listed,) = operator.json("token", "ls")
+    assert listed["revoked_at"] is not None
+    assert operator.json("token", "revoke", made["id"]) == listed
+
+
+def test_a_token_that_expired_is_told_so(operator: Operator) -> None:
+    operator.call("token", "add", "brief", "--scope", "consume", "--expires", "1ms")
+    assert operator.out("token", "ls").rstrip().endswith("expired")
+
+
+def test_no_token_yet(operator: Operator) -> None:
+    ended = operator.call("token", "ls")
+    assert (ended.out, "open" in ended.err) == ("", True)
+
+
+@pytest.mark.parametrize(("code", "command", "told"), REFUSED)
+def test_what_cannot_be_is_refused_in_one_sentence(operator: Operator, code: int, command: str, told: str) -> None:
+    operator.call("token", "add", "taken", "--scope", "consume")
+    assert told in operator.refused(code, *command.split())
+    assert [one["name"] for one in operator.json("token", "ls")] == ["taken"]

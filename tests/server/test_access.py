@@ -1,0 +1,489 @@
+"""Access: which calls pass, how soon a change counts, and what happens while the database is away."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import string
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from headrace import store
+from headrace.app.admin import Admin
+from headrace.model.errors import StoreUnavailable
+from headrace.model.tokens import NEEDS, Forbidden, Need, TokenExists, Unauthorized, UnknownToken, mint
+from headrace.server import token_cache
+from headrace.server.access import Access
+from headrace.server.errors import problem_of
+
+STREAMS = ("orders", "orders2", "order")
+
+
+class Door:
+    """The way to the database: it can be shut, or held up, and counts who passes."""
+
+    def __init__(self, database: Any) -> None:
+        self._database = database
+        self.away = False
+        self.passed = 0
+        self.open = asyncio.Event()
+        self.open.set()
+        self.arrived = asyncio.Event()
+
+    async def fetch(self, *args: Any) -> Any:
+        return await self._through(self._database.fetch, args)
+
+    async def fetchval(self, *args: Any) -> Any:
+        return await self._through(self._database.fetchval, args)
+
+    async def _through(self, method: Callable[..., Any], args: Any) -> Any:
+        if self.away:
+            raise StoreUnavailable("The database is away.")
+        self.passed += 1
+        found = await method(*args)
+        self.arrived.set()
+        await self.open.wait()  # what was read is old by now
+        return found
+
+
+class House:
+    """A server's access to a real database, with the clocks in the test's hands."""
+
+    def __init__(self, database: store.Database) -> None:
+        self.admin = Admin(database)
+        self.door = Door(database)
+        self.now = 1000.0
+        self.date = datetime.now(UTC).timestamp()
+        self.access = Access(lambda: self.door, clock=lambda: self.now, date=lambda: self.date)  # type: ignore[arg-type, return-value]
+
+    async def token(self, name: str, *scopes: str, **options: Any) -> str:
+        """The header with a new token, made elsewhere."""
+        return f"Bearer {(await self.admin.create_token(name, scopes, **options)).token}"
+
+    async def passes(self, header: str | None, need: Need = "consume", stream: str | None = "orders") -> bool:
+        try:
+            await self.access.check(header, need, stream)
+        except (Unauthorized, Forbidden):
+            return False
+        return True
+
+    async def refusal(self, header: str | None) -> str:
+        with pytest.raises(Unauthorized) as caught:
+            await self.access.check(header, "consume", "orders")
+        return str(caught.value)
+
+
+@pytest.fixture
+def house(database: store.Database) -> House:
+    return House(database)
+
+
+def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """What it returns or raises, without having waited for anything."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    coroutine.close()
+    raise AssertionError("it waited")
+
+
+# --- open
+
+
+@pytest.mark.asyncio
+async def test_everything_passes_while_no_token_was_ever_made(house: House) -> None:
+    assert not house.access.open  # it isn't known yet
+    for header in (None, "Basic abc", f"Bearer {mint().text}"):
+        assert await house.passes(header, "admin", None)
+    assert house.access.open
+    assert house.door.passed == 1
+
+
+@pytest.mark.asyncio
+async def test_the_first_token_made_anywhere_closes_it_within_two_seconds(house: House) -> None:
+    assert await house.passes(None)
+    await house.token("ci", "consume")
+    house.now += 0.9
+    assert house.access.open
+    house.now += 1.1
+    assert not house.access.open
+    assert not await house.passes(None)
+    house.now += 1000
+    assert not house.access.open
+
+
+@pytest.mark.asyncio
+async def test_the_first_token_made_here_closes_it_at_once(house: House) -> None:
+    assert await house.passes(None)
+    made = await house.admin.create_token("ci", ["consume"])
+    house.access.changed(made.id)
+    assert not house.access.open
+    assert not await house.passes(None)
+    assert await house.passes(f"Bearer {made.token}")
+
+
+@pytest.mark.asyncio
+async def test_revoking_the_last_token_does_not_open_it(house: House) -> None:
+    await house.token("ci", "consume")
+    await house.admin.revoke_token("ci")
+    assert not await house.passes(None)
+
+
+@pytest.mark.asyncio
+async def test_an_expired_token_does_not_open_it(house: House) -> None:
+    await house.token("ci", "consume", expires_in="1ms")
+    assert not await house.passes(None)
+
+
+# --- tokens
+
+
+@pytest.mark.asyncio
+async def test_a_token_opens_what_its_scopes_name(house: House) -> None:
+    header = await house.token("shop", "publish:orders", "consume:parcels")
+    assert await house.passes(header, "publish", "orders")
+    assert await house.passes(header, "consume", "parcels")
+    with pytest.raises(Forbidden, match=r"'shop' lacks .* 'publish:parcels', or 'publish'"):
+        await house.access.check(header, "publish", "parcels")
+    with pytest.raises(Forbidden, match="'admin'"):
+        await house.access.check(header, "admin", None)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer  "])
+async def test_the_scheme_may_be_written_as_one_likes(house: House, scheme: str) -> None:
+    token = (await house.token("ci", "consume")).partition(" ")[2]
+    assert await house.passes(f"{scheme} {token}")
+
+
+@pytest.mark.asyncio
+async def test_without_a_well_formed_token_it_says_what_header_is_wanted(house: House) -> None:
+    header = await house.token("ci", "consume")
+    token = header.partition(" ")[2]
+    broken = [
+        None, "", "Bearer", "Bearer ", token, f"Basic {token}", f"Bearer{token}", f"{header} ", f"{header}\n", f" {header}",
+        f"{header}, {header}", f"Bearer\t{token}", f"Bearer {token[:40]}", f"Bearer {token}{'a' * 64}", "Bearer " + "ſ" * 56,
+    ]  # fmt: skip
+    for one in broken:
+        assert "`Authorization: Bearer hr_…`" in await house.refusal(one), one
+
+
+@pytest.mark.asyncio
+async def test_unknown_revoked_and_wrong_tokens_are_told_the_same(house: House) -> None:
+    good, gone = await house.token("good", "consume"), await house.token("gone", "consume")
+    await house.admin.revoke_token("gone")
+    assert await house.passes(good)
+    wrong = good[:-1] + ("a" if good[-1] != "a" else "b")
+    told = {await house.refusal(one) for one in (f"Bearer {mint().text}", gone, wrong, good.upper())}
+    assert len(told) == 1
+    assert "unknown or revoked" in told.pop()
+
+
+@pytest.mark.asyncio
+async def test_the_id_of_one_token_with_the_secret_of_another_opens_nothing(house: House) -> None:
+    one, other = await house.token("one", "consume"), await house.token("other", "consume")
+    mixed = "_".join([*one.split("_")[:2], other.split("_")[2]])
+    assert "unknown" in await house.refusal(mixed)
+
+
+@pytest.mark.asyncio
+async def test_a_token_that_expired_opens_nothing_and_says_so(house: House) -> None:
+    header = await house.token("brief", "consume", expires_in="1h")
+    house.date += 3590
+    assert await house.passes(header)
+    house.date += 20
+    assert "'brief' has expired" in await house.refusal(header)
+    assert "unknown" in await house.refusal(header[:-3] + "000")  # who hasn't the secret isn't told
+
+
+# --- how soon a change counts
+
+
+@pytest.mark.asyncio
+async def test_a_known_token_is_judged_without_waiting_for_anything(house: House) -> None:
+    header = await house.token("ci", "consume")
+    assert await house.passes(header)
+    passed = house.door.passed
+    at_once(house.access.check(header, "consume", "orders"))
+    assert house.door.passed == passed
+
+
+@pytest.mark.asyncio
+async def test_a_token_made_elsewhere_counts_at_once(house: House) -> None:
+    await house.token("first", "consume")
+    assert not await house.passes(None)
+    assert await house.passes(await house.token("second", "consume"))
+
+
+@pytest.mark.asyncio
+async def test_a_revocation_elsewhere_counts_within_two_seconds(house: House) -> None:
+    header = await house.token("ci", "consume")
+    assert await house.passes(header)
+    await house.admin.revoke_token("ci")
+    house.now += 0.9
+    assert await house.passes(header)
+    house.now += 1.1
+    assert not await house.passes(header)
+
+
+@pytest.mark.asyncio
+async def test_a_revocation_here_counts_at_once(house: House) -> None:
+    header = await house.token("ci", "consume")
+    assert await house.passes(header)
+    revoked = await house.admin.revoke_token("ci")
+    house.access.changed(revoked.id)
+    assert not await house.passes(header)
+
+
+@pytest.mark.asyncio
+async def test_a_revocation_here_counts_also_when_the_token_is_being_read(house: House) -> None:
+    header = await house.token("ci", "consume")
+    assert await house.passes(header)
+    house.now += 1.5
+    house.door.arrived.clear()
+    house.door.open.clear()
+    reading = asyncio.create_task(house.passes(header))
+    await house.door.arrived.wait()  # with the token as it was
+    house.access.changed((await house.admin.revoke_token("ci")).id)
+    house.door.open.set()
+    assert not await reading
+    assert not await house.passes(header)
+
+
+@pytest.mark.asyncio
+async def test_one_reads_anew_while_others_go_on_with_what_is_known(house: House) -> None:
+    header = await house.token("ci", "consume")
+    assert await house.passes(header)
+    house.now += 1.5
+    house.door.arrived.clear()
+    house.door.open.clear()
+    reading = asyncio.create_task(house.passes(header))
+    await house.door.arrived.wait()
+    at_once(house.access.check(header, "consume", "orders"))
+    house.now += 0.5  # and two seconds old is too old for that
+    late = asyncio.create_task(house.passes(header))
+    await asyncio.sleep(0)
+    assert not late.done()
+    house.door.open.set()
+    assert await asyncio.gather(reading, late) == [True, True]
+
+
+# --- many at once
+
+
+@pytest.mark.asyncio
+async def test_those_who_wait_share_a_statement(house: House) -> None:
+    header = await house.token("ci", "consume")
+    assert not await house.passes(None)
+    house.door.open.clear()
+    first = asyncio.create_task(house.passes(f"Bearer {mint().text}"))
+    await house.door.arrived.wait()
+    passed = house.door.passed
+    others = [
+        asyncio.create_task(house.passes(one)) for one in [header, *(f"Bearer {mint().text}" for _ in range(200))]
+    ]
+    await asyncio.sleep(0)
+    house.door.open.set()
+    assert await asyncio.gather(first, *others) == [False, True, *[False] * 200]
+    assert house.door.passed == passed + 1
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_goes_away_takes_nothing_from_those_who_wait_with_it(house: House) -> None:
+    header = await house.token("ci", "consume")
+    house.door.open.clear()
+    waiting = [asyncio.create_task(house.passes(header)) for _ in range(4)]
+    await house.door.arrived.wait()
+    waiting[0].cancel()  # the one that reads
+    waiting[2].cancel()
+    await asyncio.sleep(0)
+    house.door.open.set()
+    assert await asyncio.gather(waiting[1], waiting[3]) == [True, True]
+
+
+@pytest.mark.asyncio
+async def test_what_is_remembered_is_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_cache, "MOST", 3)
+    headers = [await house.token(f"t{n}", "consume") for n in range(5)]
+    for header in headers:
+        assert await house.passes(header)
+    passed = house.door.passed
+    for header in headers[2:]:
+        assert await house.passes(header)
+    assert house.door.passed == passed
+    assert await house.passes(headers[0])
+    assert house.door.passed == passed + 1
+
+
+@pytest.mark.asyncio
+async def test_tokens_that_nobody_made_push_none_out(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_cache, "MOST", 1)
+    header = await house.token("ci", "consume")
+    assert await house.passes(header)
+    for _ in range(5):
+        assert not await house.passes(f"Bearer {mint().text}")
+    at_once(house.access.check(header, "consume", "orders"))
+
+
+# --- the database is away
+
+
+@pytest.mark.asyncio
+async def test_known_tokens_are_accepted_for_a_minute_while_the_database_is_away(house: House) -> None:
+    header = await house.token("ci", "consume")
+    assert await house.passes(header)
+    house.door.away = True
+    for _ in range(11):
+        house.now += 5
+        assert await house.passes(header)
+        at_once(house.access.check(header, "consume", "orders"))  # the database was asked a moment ago
+    house.now += 5
+    with pytest.raises(StoreUnavailable):
+        await house.access.check(header, "consume", "orders")
+    house.door.away = False
+    house.now += 1
+    assert await house.passes(header)
+
+
+@pytest.mark.asyncio
+async def test_an_unknown_token_is_not_judged_while_the_database_is_away(house: House) -> None:
+    header = await house.token("ci", "consume")
+    assert not await house.passes(None)
+    house.door.away = True
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await house.access.check(header, "consume", "orders")
+    assert "`Authorization" in await house.refusal(None)
+    house.door.away = False
+    house.now += 1
+    assert await house.passes(header)
+
+
+@pytest.mark.asyncio
+async def test_nobody_passes_before_it_is_known_whether_there_are_tokens(house: House) -> None:
+    house.door.away = True
+    with pytest.raises(StoreUnavailable):
+        await house.access.check(None, "consume", "orders")
+    assert not house.access.open
+
+
+@pytest.mark.asyncio
+async def test_an_open_server_stays_open_for_a_minute_while_the_database_is_away(house: House) -> None:
+    assert await house.passes(None)
+    house.door.away = True
+    house.now += 59
+    assert await house.passes(None)
+    house.now += 1
+    with pytest.raises(StoreUnavailable):
+        await house.access.check(None, "consume", "orders")
+
+
+@pytest.mark.asyncio
+async def test_a_database_that_does_not_answer_holds_nobody_up_for_long(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_cache, "PATIENCE", 0.01)
+    header = await house.token("ci", "consume")
+    assert await house.passes(header)
+    house.now += 5
+    house.door.open.clear()
+    assert await house.passes(header)
+    with pytest.raises(StoreUnavailable):
+        await house.access.check(f"Bearer {mint().text}", "consume", "orders")
+
+
+# --- properties
+
+
+class Shelf:
+    """A token in memory, for properties that take many tries."""
+
+    def __init__(self, *scopes: str) -> None:
+        self.minted = mint()
+        self._row = {
+            "id": self.minted.id, "name": "ci", "scopes": list(scopes), "created_at": datetime.now(UTC),
+            "expires_at": datetime.now(UTC) + timedelta(days=1), "revoked_at": None, "digest": self.minted.digest,
+        }  # fmt: skip
+        self.access = Access(lambda: self)  # type: ignore[arg-type, return-value]
+
+    async def fetchval(self, *_: Any) -> bool:
+        return True
+
+    async def fetch(self, _: str, ids: list[str]) -> list[dict[str, Any]]:
+        return [self._row] if self.minted.id in ids else []
+
+    def judge(self, header: str, need: Need = "admin", stream: str | None = None) -> type[Exception] | None:
+        try:
+            asyncio.run(self.access.check(header, need, stream))
+        except (Unauthorized, Forbidden) as error:
+            return type(error)
+        return None
+
+
+ALTERED = ("replace", "insert", "delete", "swap", "case", "double")
+_shelf = Shelf("admin")
+_letters = st.sampled_from(string.digits + string.ascii_letters + "_ -.") | st.characters()
+
+
+@given(st.sampled_from(ALTERED), st.integers(0, 55), _letters)
+@example("case", 0, "a")
+@example("insert", 55, "\n")
+def test_no_altered_token_is_accepted(how: str, place: int, letter: str) -> None:
+    text = _shelf.minted.text
+    place %= len(text)
+    before, char, after = text[:place], text[place], text[place + 1 :]
+    altered = {
+        "replace": before + letter + after,
+        "insert": before + char + letter + after,
+        "delete": before + after,
+        "swap": before + after[:1] + char + after[1:],
+        "case": before + char.swapcase() + after,
+        "double": before + char + char + after,
+    }[how]
+    wanted = None if altered == text else Unauthorized
+    assert _shelf.judge(f"Bearer {altered}") is wanted
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(NEEDS), st.none() | st.sampled_from(STREAMS)), min_size=1, max_size=3),
+    st.sampled_from(NEEDS),
+    st.none() | st.sampled_from(STREAMS),
+)
+def test_no_scope_opens_what_it_does_not_name(
+    held: list[tuple[Need, str | None]], need: Need, stream: str | None
+) -> None:
+    shelf = Shelf(*(action if place is None else f"{action}:{place}" for action, place in held))
+    fits = any(action in (need, "admin") and place in (None, stream) for action, place in held)
+    assert shelf.judge(f"Bearer {shelf.minted.text}", need, stream) is (None if fits else Forbidden)
+
+
+def test_random_tokens_are_not_accepted() -> None:
+    chance = random.Random(5)
+    letters = string.digits + string.ascii_letters
+    for _ in range(200):
+        secret = "".join(chance.choices(letters, k=40))
+        assert _shelf.judge(f"Bearer hr_{_shelf.minted.id}_{secret}") is Unauthorized
+
+
+# --- as HTTP tells it
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (Unauthorized("No."), 401, "unauthorized"),
+        (Forbidden("No."), 403, "forbidden"),
+        (UnknownToken("No."), 404, "unknown_token"),
+        (TokenExists("No."), 409, "token_exists"),
+    ],
+)
+def test_each_refusal_has_its_status(error: Exception, status: int, code: str) -> None:
+    problem = problem_of(error)
+    assert (problem.status, problem.code, str(problem)) == (status, code, "No.")
+    assert problem.headers == ({"www-authenticate": "Bearer"} if status == 401 else {})
