@@ -1,0 +1,34 @@
+"""An engine on a database of its own, and the consumers that tests receive from."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest_asyncio
+
+from headrace import App
+from headrace.model.specs import ConsumerSpec
+from headrace.server.engine import Engine, KnownConsumer
+
+Consume = Callable[..., Awaitable[KnownConsumer]]
+
+
+@pytest_asyncio.fixture
+async def engine(dsn: str) -> AsyncIterator[Engine]:
+    """A running engine. There is a stream `orders`."""
+    app = App(dsn, streams=["orders"])
+    engine = Engine(app)
+    app.attach(engine)
+    async with app.running():
+        yield engine
+
+
+@pytest_asyncio.fixture
+async def consume(engine: Engine) -> Consume:
+    """Makes a consumer of `orders`, with a `ConsumerSpec`'s settings."""
+
+    async def consume(name: str = "ship", **settings: object) -> KnownConsumer:
+        await engine.app.admin.create_consumer(ConsumerSpec(stream="orders", name=name, **settings))  # type: ignore[arg-type]
+        return await engine.consumer("orders", name)
+
+    return consume

@@ -1,0 +1,107 @@
+"""Publishing through the engine: requests share a transaction, and yet each is all or nothing by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from headrace import store
+from headrace.model.errors import InvalidData, InvalidInput, InvalidKey, UnknownStream
+from headrace.server.engine import Engine
+from headrace.server.publishing import AT_ONCE, Incoming
+
+pytestmark = pytest.mark.asyncio
+
+
+def incoming(*keys: str, data: str = "1") -> Incoming:
+    messages = Incoming()
+    for key in keys:
+        messages.add(key, data)
+    return messages
+
+
+async def stored(engine: Engine) -> list[str]:
+    return [row[0] for row in await engine.app.database.fetch("select key from headrace_streams.orders order by seq")]
+
+
+class Held:
+    """Holds the first publishes up, so that what comes meanwhile goes together."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[list[str]] = []
+        self.go = asyncio.Event()
+        for name in ("publish_many", "publish_all"):
+            monkeypatch.setattr(store, name, self._held(getattr(store, name)))
+
+    def _held(self, real: Any) -> Any:
+        async def publish(database: Any, stream: str, keys: list[str], *rest: Any, **options: Any) -> int:
+            self.calls.append(keys)
+            await self.go.wait()
+            return int(await real(database, stream, keys, *rest, **options))
+
+        return publish
+
+
+async def together(engine: Engine, held: Held, *requests: Incoming) -> list[Any]:
+    orders = await engine.stream("orders")
+    tasks = [asyncio.create_task(engine.publish(orders, incoming("first"))) for _ in range(AT_ONCE)]
+    while len(held.calls) < AT_ONCE:
+        await asyncio.sleep(0)
+    tasks += [asyncio.create_task(engine.publish(orders, one)) for one in requests]
+    await asyncio.sleep(0)
+    held.go.set()
+    return (await asyncio.gather(*tasks, return_exceptions=True))[AT_ONCE:]
+
+
+async def test_requests_that_arrive_together_are_committed_together_each_in_its_order(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
+    assert await together(engine, held, incoming("a", "b"), incoming("c"), incoming("d", "e")) == [2, 1, 2]
+    assert held.calls[AT_ONCE:] == [["a", "b", "c", "d", "e"]]
+    assert (await stored(engine))[AT_ONCE:] == ["a", "b", "c", "d", "e"]
+
+
+async def test_one_request_that_cannot_be_spoils_no_other(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(monkeypatch)
+    requests = incoming("a"), incoming("b", "no..key"), incoming("c", data="{"), incoming("d")
+    answers = await together(engine, held, *requests)
+    assert (answers[0], type(answers[1]), type(answers[2]), answers[3]) == (1, InvalidKey, InvalidData, 1)
+    assert "'no..key'" in str(answers[1])
+    assert sorted((await stored(engine))[AT_ONCE:]) == ["a", "d"]
+
+
+async def test_ids_and_times_go_by_themselves_and_are_kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(monkeypatch)
+    careful = Incoming()
+    careful.add("a", "1", message_id="x")
+    careful.add("b", "2", message_id="x")
+    careful.add("c", "3", deliver_at=datetime.now(UTC) + timedelta(hours=1))
+    assert await together(engine, held, incoming("p"), careful, incoming("q")) == [1, 2, 1]
+    assert sorted((await stored(engine))[AT_ONCE:]) == ["a", "p", "q"]
+    assert (await engine.app.admin.stream("orders")).scheduled == 1
+
+
+async def test_more_than_a_statement_carries_is_all_or_nothing(engine: Engine) -> None:
+    orders = await engine.stream("orders")
+    keys = [f"k{place}" for place in range(2500)]
+    with pytest.raises(InvalidKey):
+        await engine.publish(orders, incoming(*keys, "no..key"))
+    assert await stored(engine) == []
+    assert await engine.publish(orders, incoming(*keys)) == 2500
+    assert await stored(engine) == keys
+
+
+async def test_what_cannot_be_published_is_refused(engine: Engine) -> None:
+    orders = await engine.stream("orders")
+    for messages in (Incoming(), incoming(*["a"] * 10_001)):
+        with pytest.raises(InvalidInput, match="send 1 to 10,000"):
+            await engine.publish(orders, messages)
+    await engine.app.admin.delete_stream("orders", force=True)
+    with pytest.raises(UnknownStream):
+        await engine.publish(orders, incoming("a"))
+    with pytest.raises(UnknownStream):
+        await engine.stream("orders")
