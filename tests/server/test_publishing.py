@@ -47,9 +47,11 @@ class Held:
 
 async def together(engine: Engine, held: Held, *requests: Incoming) -> list[Any]:
     orders = await engine.stream("orders")
-    tasks = [asyncio.create_task(engine.publish(orders, incoming("first"))) for _ in range(AT_ONCE)]
-    while len(held.calls) < AT_ONCE:
-        await asyncio.sleep(0)
+    tasks = []
+    for place in range(AT_ONCE):
+        tasks.append(asyncio.create_task(engine.publish(orders, incoming("first"))))
+        while len(held.calls) <= place:
+            await asyncio.sleep(0)
     tasks += [asyncio.create_task(engine.publish(orders, one)) for one in requests]
     await asyncio.sleep(0)
     held.go.set()
