@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
+from time import perf_counter
+from typing import Any
+
 from headrace.app.app import App
 from headrace.server.access import Access
 from headrace.server.dataplane import DataPlane
 from headrace.server.engine import Engine
 from headrace.server.errors import reply_of
 from headrace.server.http import Call, Receive, Scope, Send
-from headrace.server.limits import Limits
+from headrace.server.limits import Limits, replay
 from headrace.server.litestar_app import management
+from headrace.server.monitoring import PATHS, Monitoring
 from headrace.server.options import Options
 from headrace.server.webhooks import Webhooks
+
+CLIENT_GONE = 499
+"""What a request is counted under whose client went away before it was answered, as nginx has it."""
 
 
 class Server:
@@ -35,23 +43,23 @@ class Server:
         self._data = DataPlane(self.engine, self.access, self.limits)
         self._management = management(self.engine, self.access, self._data, self.options)
         self._webhooks = Webhooks(self.engine)
+        self.monitoring = Monitoring(self.engine, self.access, self.limits)
         self._bounded = self.limits.around(self._answer)
         app.attach(self.engine)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._bounded(scope, receive, send)
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._management(scope, receive, send)  # type: ignore[arg-type]
-            return
-        path = scope["path"]
-        root = scope.get("root_path", "")
-        if root and path.startswith(root):  # mounted: some frameworks leave the whole path there, some don't
-            path = path[len(root) :] or "/"
-        found = self._data.find(scope["method"], path) or self._webhooks.find(scope["method"], path)
+        elif not scope["path"].endswith(PATHS) or not await self.monitoring.answer(_path(scope), scope, send):
+            await self._bounded(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = perf_counter()
+        method, path = scope["method"], _path(scope)
+        found = self._data.find(method, path) or self._webhooks.find(method, path)
         if found is None:
-            await self._management({**scope, "path": path} if root else scope, receive, send)  # type: ignore[arg-type]
+            route, status = await self._manage(scope, path, receive, send)
+            self.monitoring.requests.answered(route, method, status, perf_counter() - began)
             return
         endpoint, names = found
         try:
@@ -61,3 +69,39 @@ class Server:
             reply = reply_of(error)
         if reply is not None:
             await reply.send(send)
+        status = CLIENT_GONE if reply is None else reply.status
+        self.monitoring.requests.answered(endpoint.__name__, method, status, perf_counter() - began)
+
+    async def _manage(self, scope: Scope, path: str, receive: Receive, send: Send) -> tuple[str, int]:
+        """Let Litestar answer. Returns the route's template and the status."""
+        status = CLIENT_GONE
+
+        async def seen(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            body = await self.limits.read_body(scope, receive)
+        except Exception as error:
+            await reply_of(error).send(seen)
+            return "unread", status
+        # What an application around this one has put into the scope is its own, and the path is ours alone.
+        inner = {name: scope[name] for name in _OURS if name in scope}
+        inner |= {"path": path, "root_path": "", "app_root_path": scope.get("root_path", ""), "state": {}}
+        await self._management(inner, replay(body, receive), seen)  # type: ignore[arg-type]
+        return inner.get("path_template") or "unknown", status
+
+
+_OURS = (
+    "type", "asgi", "http_version", "method", "scheme", "raw_path", "query_string", "headers", "client", "server", "extensions",
+)  # fmt: skip
+
+
+def _path(scope: Scope) -> str:
+    """The path below where we are mounted. Some frameworks leave the whole path in the scope, and some don't."""
+    path: str = scope["path"]
+    root = scope.get("root_path", "").rstrip("/")
+    if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
+        return path[len(root) :] or "/"
+    return path

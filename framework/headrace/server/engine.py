@@ -73,6 +73,7 @@ class Engine:
         self._group: anyio.abc.TaskGroup | None = None
         self._shared: Shared | None = None
         self._draining = anyio.Event()
+        self._hushed = False
         self._deaf = True
         self._publishes: dict[str, Publishes] = {}
         self._receivers: dict[int, Receivers] = {}
@@ -239,6 +240,8 @@ class Engine:
             if receivers is None:
                 receivers = Receivers(shared.database, consumer, sealing, self._start, self._gave_back, self._clock)
                 receivers.deaf = self._deaf
+                if self._hushed:
+                    receivers.drain()
                 self._receivers[consumer.number] = receivers
         elif consumer.version > receivers.consumer.version:
             receivers.consumer = consumer
@@ -262,6 +265,7 @@ class Engine:
     async def run(self, shared: Shared) -> None:
         """Serve until `drain`, and until what was begun has ended."""
         self._draining = anyio.Event()
+        self._hushed = False
         self._shared = shared
         self._ack_ids = None  # it may be another database than the last time
         self.forget()
@@ -280,10 +284,15 @@ class Engine:
             self._receivers.clear()
             self._settles.clear()
 
-    def drain(self) -> None:
-        self._draining.set()
+    def hush(self) -> None:
+        """Let nobody wait for messages any more: the requests that do are answered. All else goes on."""
+        self._hushed = True
         for receivers in self._receivers.values():
             receivers.drain()
+
+    def drain(self) -> None:
+        self.hush()
+        self._draining.set()
 
     def hurry(self) -> None:
         if self._group is not None:

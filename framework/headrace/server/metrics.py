@@ -1,0 +1,161 @@
+"""Metrics of a server, in Prometheus's text format: what it was asked, how long that took, what went through, and how consumers are.
+
+Counting a request is a look-up and three additions; the text is made when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from time import time
+from typing import Any
+
+from headrace.model.records import ConsumerInfo
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+"""Seconds: bounds of the histogram of requests."""
+
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+
+Labels = tuple[tuple[str, str], ...]
+Sample = tuple[str, Labels, float]
+"""What stands behind the family's name, labels, and the value."""
+
+
+class Series:
+    """The requests of one route, method and status."""
+
+    __slots__ = ("buckets", "count", "seconds")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+        self.buckets = [0] * (len(BUCKETS) + 1)
+
+
+class Requests:
+    """Counts requests by route, method and status. Routes are templates, so there are only so many of them."""
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[str, str, int], Series] = {}
+
+    def answered(self, route: str, method: str, status: int, seconds: float) -> None:
+        """A request has been answered after so many seconds."""
+        series = self._series.get((route, method, status))
+        if series is None:
+            series = self._new(route, method, status)
+        series.count += 1
+        series.seconds += seconds
+        series.buckets[bisect_left(BUCKETS, seconds)] += 1
+
+    def _new(self, route: str, method: str, status: int) -> Series:
+        return self._series.setdefault((route, method if method in METHODS else "other", status), Series())
+
+    def samples(self) -> Iterator[Sample]:
+        """As a histogram."""
+        for (route, method, status), series in list(self._series.items()):
+            labels = (("route", route), ("method", method), ("status", str(status)))
+            below = 0
+            for bound, count in zip((*BUCKETS, float("inf")), series.buckets, strict=True):
+                below += count
+                yield "_bucket", (*labels, ("le", _number(bound))), below
+            yield "_sum", labels, series.seconds
+            yield "_count", labels, series.count
+
+
+class Text:
+    """Families of metrics, in the order of their coming; those of several processes under one head."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, tuple[list[str], list[str]]] = {}
+
+    def add(self, name: str, kind: str, about: str, samples: Iterable[Sample]) -> None:
+        """A family. `kind` is counter, gauge or histogram."""
+        lines = [f"{name}{suffix}{_labels(labels)} {_number(value)}" for suffix, labels, value in samples]
+        self._family(name, [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]).extend(lines)
+
+    def merge(self, text: str, labels: Labels = ()) -> None:
+        """What another has told, with further labels for each of its samples."""
+        lines: list[str] = []
+        for line in text.splitlines():
+            if line.startswith("# "):
+                name = line.split(" ", 3)[2]
+                if name not in self._families:
+                    self._families[name] = ([], [])
+                heads, lines = self._families[name]
+                if line.split(" ", 2)[1] not in [head.split(" ", 2)[1] for head in heads]:
+                    heads.append(line)
+            elif line:
+                lines.append(_labelled(line, labels) if labels else line)
+
+    def _family(self, name: str, heads: list[str]) -> list[str]:
+        return self._families.setdefault(name, (heads, []))[1]
+
+    def __str__(self) -> str:
+        return "".join(f"{line}\n" for heads, lines in self._families.values() for line in (*heads, *lines))
+
+
+def _labelled(line: str, labels: Labels) -> str:
+    """A sample's line with further labels, which come first: what stands in quotes behind them may be anything."""
+    told = _labels(labels)[1:-1]
+    end = min(place for place in (line.find("{"), line.find(" ")) if place >= 0)
+    if line[end] == " ":
+        return f"{line[:end]}{{{told}}}{line[end:]}"
+    comma = "" if line[end + 1] == "}" else ","
+    return f"{line[:end]}{{{told}{comma}{line[end + 1 :]}"
+
+
+def _labels(labels: Labels) -> str:
+    if not labels:
+        return ""
+    told = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+    return f"{{{told}}}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    if value == float("inf"):
+        return "+Inf"
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def of_messages(counts: Mapping[str, Any]) -> Iterator[tuple[str, str, str, list[Sample]]]:
+    """The families of what went through an engine, from its statistics."""
+    about = {
+        "published": "Messages published by this server.",
+        "received": "Messages given to clients.",
+        "acked": "Messages acked by clients.",
+        "nacked": "Messages nacked by clients.",
+        "stale": "Messages that clients settled when their leases were lost.",
+        "given_back": "Messages given back untouched, since the clients that they were leased for had gone away.",
+    }
+    for name, sentence in about.items():
+        yield f"headrace_server_messages_{name}_total", "counter", sentence, [("", (), counts[name])]
+    yield (
+        "headrace_server_receivers_waiting", "gauge", "Requests that wait for messages.", [("", (), counts["waiting"])],
+    )  # fmt: skip
+
+
+def of_consumers(consumers: Iterable[ConsumerInfo]) -> Iterator[tuple[str, str, str, list[Sample]]]:
+    """The families of how consumers are in the store."""
+    found = [((("stream", one.stream), ("consumer", one.name)), one) for one in consumers]
+    about = {
+        "lag": ("lag_messages", "Sequence numbers above the consumer's position."),
+        "num_pending": ("pending", "Messages that wait to be leased, as far as was looked."),
+        "num_ack_pending": ("in_flight", "Messages leased by anybody."),
+        "parked": ("parked", "Messages that wait for a retry, or behind one of their key."),
+        "blocked": ("blocked", "Dead letters whose key waits for a person."),
+        "dead_letters": ("dead_letters", "Dead letters that there are."),
+    }
+    for field, (name, sentence) in about.items():
+        samples: list[Sample] = [("", labels, getattr(one, field)) for labels, one in found]
+        yield f"headrace_consumer_{name}", "gauge", sentence, samples
+    ages: list[Sample] = [("", labels, _age(one)) for labels, one in found]
+    yield "headrace_consumer_lag_seconds", "gauge", "Age of the oldest message that is not settled.", ages
+
+
+def _age(info: ConsumerInfo) -> float:
+    return 0.0 if info.oldest_unacked_at is None else max(0.0, time() - info.oldest_unacked_at.timestamp())

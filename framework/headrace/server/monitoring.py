@@ -1,0 +1,159 @@
+"""What machines ask of a server: `/health` of the process, `/ready` of all that it needs, `/metrics` of what it does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+import msgspec
+
+from headrace import store
+from headrace.model.errors import FilterTooSlow, StoreUnavailable
+from headrace.model.records import ConsumerInfo
+from headrace.server.access import Access
+from headrace.server.engine import Engine
+from headrace.server.errors import Problem, reply_of
+from headrace.server.health import Health
+from headrace.server.http import Scope, Send
+from headrace.server.limits import Limits
+from headrace.server.metrics import Labels, Requests, Text, of_consumers, of_messages
+from headrace.store.database import within
+
+PATHS = ("/health", "/ready", "/metrics")
+
+LOOK = 1000
+"""Messages above a consumer's position that are looked at, to tell how many are pending."""
+
+LIMIT = 2.0
+"""Seconds in which the consumers must be counted, or they are left out."""
+
+FRESH = 5.0
+"""Seconds for which they are taken to be so still."""
+
+_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
+_JSON = b"application/json"
+
+Page = tuple[int, bytes, bytes]
+"""A status, a content type and a body."""
+
+
+class Monitoring:
+    """Answers the paths that aren't of the API. They are not counted among the requests, and no limit holds for them.
+
+    Args:
+        engine: what is told of.
+        access: who may read the metrics, which name streams and consumers: once there are tokens, one with `admin` for all.
+        limits: of the server.
+
+    Attributes:
+        health: of the server.
+        requests: counted by the server.
+        further: makes metrics of others in the same format, such as the app's own telemetry ...
+        siblings: ... and what other processes on the same port tell, with the labels that set them apart.
+        labels: those that set this one apart.
+    """
+
+    def __init__(self, engine: Engine, access: Access, limits: Limits) -> None:
+        self._engine = engine
+        self._access = access
+        self._limits = limits
+        self.health = Health(engine.app)
+        self.requests = Requests()
+        self.further: Callable[[], str] | None = None
+        self.siblings: Callable[[], Awaitable[Sequence[tuple[str, Labels]]]] | None = None
+        self.labels: Labels = ()
+        self._counting = anyio.Lock()
+        self._until = float("-inf")
+        self._consumers: list[ConsumerInfo] = []
+        self._pages = dict(zip(PATHS, (self._health, self._ready, self._metrics), strict=True))
+
+    async def answer(self, path: str, scope: Scope, send: Send) -> bool:
+        """Answer, if it is one of the paths; returns whether it is."""
+        page = self._pages.get(path)
+        if page is None:
+            return False
+        try:
+            if scope["method"] not in ("GET", "HEAD"):
+                raise Problem(405, "method_not_allowed", f"{path} is read by GET.", headers={"allow": "GET, HEAD"})
+            status, kind, body = await page(scope)
+        except Exception as error:
+            await reply_of(error).send(send)
+            return True
+        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        return True
+
+    async def _health(self, _: Scope) -> Page:
+        return 200, _JSON, b'{"status":"ok"}'
+
+    async def _ready(self, _: Scope) -> Page:
+        found = await self.health.readiness()
+        return 200 if found.ready else 503, _JSON, msgspec.json.encode(found)
+
+    async def _metrics(self, scope: Scope) -> Page:
+        if not self._access.open:
+            await self._access.check(_authorization(scope), "admin", None)
+        text = Text()
+        text.merge(self.own(), self.labels)
+        if self.siblings is not None:
+            for told, labels in await self.siblings():
+                text.merge(told, labels)
+        for family in of_consumers(await self._look()):  # the same for all processes, so they are told once
+            text.add(*family)
+        return 200, _TEXT, str(text).encode()
+
+    def own(self) -> str:
+        """What this process alone has to tell."""
+        text, limits = Text(), self._limits
+        text.add(
+            "headrace_server_request_duration_seconds", "histogram",
+            "How long requests took, those that wait for messages included.", self.requests.samples(),
+        )  # fmt: skip
+        text.add(
+            "headrace_server_requests_under_way", "gauge", "Requests under way, those that wait for messages apart.",
+            [("", (), limits.under_way)],
+        )  # fmt: skip
+        text.add(
+            "headrace_server_body_bytes", "gauge", "Bytes of request bodies that are held.", [("", (), limits.held)]
+        )  # fmt: skip
+        text.add(
+            "headrace_server_refused_total", "counter", "Requests and connections refused by a limit, by status.",
+            [("", (("status", str(status)),), count) for status, count in sorted(limits.refused.items())],
+        )  # fmt: skip
+        for family in of_messages(self._engine.statistics()):
+            text.add(*family)
+        if self.further is not None:
+            text.merge(self.further())
+        return str(text)
+
+    async def _look(self) -> list[ConsumerInfo]:
+        """How the consumers are in the store, as of a moment ago at most; none while it does not say."""
+        async with self._counting:
+            if time.monotonic() >= self._until:
+                try:
+                    self._consumers = await self._ask(LOOK)
+                except FilterTooSlow:
+                    self._consumers = await self._ask_without_looking()
+                except StoreUnavailable:
+                    self._consumers = []
+                self._until = time.monotonic() + FRESH
+            return self._consumers
+
+    async def _ask(self, look: int) -> list[ConsumerInfo]:
+        async with within(self._engine.app.database, LIMIT) as connection:
+            return await store.consumers(connection, look=look)
+
+    async def _ask_without_looking(self) -> list[ConsumerInfo]:
+        try:
+            return await self._ask(0)
+        except (FilterTooSlow, StoreUnavailable):
+            return []
+
+
+def _authorization(scope: Scope) -> str | None:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            return str(value, "latin-1")
+    return None
