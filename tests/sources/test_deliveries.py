@@ -1,0 +1,157 @@
+"""A delivery becomes a message: nothing that is sent is lost, and what is repeated is known."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.model import payloads
+from headrace.sources.deliveries import Delivery, Message, message_of
+from headrace.sources.signatures import InvalidSignature
+from headrace.sources.templates import KeyTemplate
+from headrace.sources.webhook import WebhookSpec
+from tests.sources.test_signatures import NOW, signed
+
+FORM = "application/x-www-form-urlencoded"
+
+
+def data_of(body: bytes, content_type: str = "application/json") -> str:
+    """The JSON text that a body is stored as."""
+    delivery = Delivery("hook", [(b"content-type", content_type.encode())], b"", body)
+    return payloads.encode(delivery.data)
+
+
+def message(
+    body: bytes = b"{}", headers: dict[str, str] | None = None, *, now: float = NOW, **settings: Any
+) -> Message:
+    spec = WebhookSpec(name="hook", stream="orders", **settings)
+    raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    return message_of(spec, KeyTemplate(spec.key), Delivery("hook", raw, b"", body), now)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"b":1,  "a" : [1.50, 1e400, -0]}', '{"a":1,"a":2}', '"text"', "null", "true", "12345678901234567890123", " [1]\n",
+     '"\\u00fc \\ud83d\\ude00"', '"\\\\u0000"'],
+)  # fmt: skip
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain", "application/cloudevents+json", ""])
+def test_json_stays_as_it_was_sent_whatever_it_calls_itself(text: str, content_type: str) -> None:
+    assert data_of(text.encode(), content_type) == text
+
+
+def test_a_byte_order_mark_is_left_out() -> None:
+    assert data_of(b'\xef\xbb\xbf{"a":1}') == '{"a":1}'
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        (b"a=1&b=x+y&c=%C3%BC&d=&e", {"a": "1", "b": "x y", "c": "ü", "d": "", "e": ""}),
+        (b"a=1&b=2&a=3&a=4", {"a": ["1", "3", "4"], "b": "2"}),
+        (b"payload=%7B%22a%22%3A1%7D", {"payload": '{"a":1}'}),
+        (b"", {}),
+        (b"123", {"123": ""}),
+        (b"a=%00", "a=%00"),  # a NUL can't be stored
+        (b"a=%FF", "a=%FF"),  # no UTF-8
+        ("&".join(f"a{n}" for n in range(10_001)).encode(), "&".join(f"a{n}" for n in range(10_001))),
+        (b'{"a":"b&c=d"}', {"a": "b&c=d"}),  # as curl sends JSON when nobody tells it what it is
+        (b"[1]", [1]),
+        (b"{a}=1", "{a}=1"),
+    ],
+)
+@pytest.mark.parametrize("content_type", [FORM, f"{FORM}; charset=utf-8", FORM.upper()])
+def test_a_form_becomes_an_object(body: bytes, value: Any, content_type: str) -> None:
+    assert json.loads(data_of(body, content_type)) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "hello", "<a>ü</a>", "{", "[1,]", "NaN", '"\\ud800"', '"\\u0000"', "[" * 100_000, "1" * 5000, "\u2028\x01"],
+)
+def test_any_other_text_becomes_a_string(text: str) -> None:
+    assert json.loads(data_of(text.encode())) == text
+
+
+@pytest.mark.parametrize("body", [b"\xff", b"\x1f\x8b\x08\x00", b"a\0b", '{"a":1}'.encode("utf-16")])
+def test_anything_else_becomes_base64(body: bytes) -> None:
+    assert json.loads(data_of(body)) == {"base64": base64.b64encode(body).decode()}
+
+
+@given(body=st.binary(max_size=100) | st.text(max_size=50).map(str.encode))
+def test_nothing_that_is_sent_is_lost(body: bytes) -> None:
+    stored = data_of(body)
+    value = json.loads(stored)
+    assert "\0" not in json.dumps(value, ensure_ascii=False)
+    assert body in (
+        stored.encode(),
+        b"\xef\xbb\xbf" + stored.encode(),
+        value.encode() if isinstance(value, str) else None,
+        base64.b64decode(value["base64"]) if isinstance(value, dict) and list(value) == ["base64"] else None,
+    )
+
+
+def test_the_key_is_the_name_and_the_hash_unless_there_is_a_template() -> None:
+    body = b'{"a":1}'
+    assert message(body).key == f"hook.{hashlib.sha256(body).hexdigest().upper()}"
+    assert message(b'{"a":1}', key="x.{body.a}").key == "x.1"
+    assert message(b"a=1", {"content-type": FORM}, key="x.{body.a}").key == "x.1"
+    assert message(b"text", key="x.{body.a}").key == "x._"
+
+
+def test_headers_are_kept_that_say_how_to_read_the_body_and_those_that_are_asked_for() -> None:
+    sent = {"content-type": "text/xml", "content-encoding": "gzip", "x-event": "push", "cookie": "c", "accept": "*/*"}
+    assert message(b"", sent).headers == {"content-type": "text/xml", "content-encoding": "gzip"}
+    kept = message(b"", sent, keep_headers=("x-event", "x-missing", "content-type")).headers
+    assert kept == {"content-type": "text/xml", "content-encoding": "gzip", "x-event": "push"}
+    spec = WebhookSpec(name="hook", stream="orders", keep_headers=("x-a",))
+    twice = Delivery("hook", [(b"X-A", b"1"), (b"x-a", b"2\xfc")], b"", b"")
+    assert message_of(spec, KeyTemplate(spec.key), twice, NOW).headers == {"x-a": "1, 2ü"}
+
+
+def test_a_delivery_that_is_repeated_is_known_by_its_senders_id() -> None:
+    body_id = f"hook:{hashlib.sha256(b'{}').hexdigest().upper()}"
+    assert message().message_id == body_id
+    assert message(headers={"webhook-id": "msg_1"}).message_id == "hook:msg_1"
+    assert message(headers={"svix-id": "msg_1"}).message_id == "hook:msg_1"
+    assert message(headers={"x-github-delivery": "guid"}).message_id == "hook:guid"
+
+    github = signed("github", "x", b"{}", NOW)
+    both = {**github, "x-github-delivery": "guid", "webhook-id": "msg_1"}
+    assert message(headers=both, signature="github", secrets=("x",)).message_id == "hook:guid"
+    assert message(headers=github, signature="github", secrets=("x",)).message_id == body_id
+
+    secret = "whsec_AAECAwQF"
+    standard = signed("standard", secret, b"{}", NOW)
+    assert message(headers=standard, signature="standard", secrets=(secret,)).message_id == "hook:id-1"
+
+    for body, expected in ((b'{"id":"evt_1"}', "hook:evt_1"), (b'{"id":1}', None), (b"[1]", None), (b"x", None)):
+        headers = signed("stripe", "x", body, NOW)
+        found = message(body, headers, signature="stripe", secrets=("x",)).message_id
+        assert found == (expected or f"hook:{hashlib.sha256(body).hexdigest().upper()}")
+    assert message(b'{"id":"evt_1"}').message_id != "hook:evt_1"  # nobody says that this is Stripe's
+
+
+@given(sent=st.binary(min_size=1, max_size=400), name=st.sampled_from(["a", "a" * 48]))
+def test_whatever_the_id_it_can_be_remembered(sent: bytes, name: str) -> None:
+    spec = WebhookSpec(name=name, stream="orders")
+    found = message_of(spec, KeyTemplate(spec.key), Delivery(name, [(b"webhook-id", sent)], b"", b"{}"), NOW).message_id
+    assert found.startswith(f"{name}:")
+    assert len(found.encode()) <= 256
+    assert found.isprintable()
+    again = message_of(spec, KeyTemplate(spec.key), Delivery(name, [(b"webhook-id", sent)], b"", b"[]"), NOW).message_id
+    assert again == found
+
+
+def test_a_wrong_signature_is_told_before_anything_is_made_of_the_body() -> None:
+    with pytest.raises(InvalidSignature):
+        message(b"{}", signed("github", "other", b"{}", NOW), signature="github", secrets=("x",))
+    late = signed("stripe", "x", b"{}", NOW)
+    message(b"{}", late, signature="stripe", secrets=("x",), now=NOW + 300)
+    with pytest.raises(InvalidSignature):
+        message(b"{}", late, signature="stripe", secrets=("x",), now=NOW + 301)

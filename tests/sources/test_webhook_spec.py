@@ -1,0 +1,55 @@
+"""What a webhook source may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.model.errors import ConfigurationError
+from headrace.sources.webhook import WebhookSpec
+
+REFUSED = [
+    ({"name": ""}, "1 to 48"),
+    ({"name": "GitHub"}, "lower-case"),
+    ({"name": "a.b"}, "lower-case"),
+    ({"name": "-a"}, "first"),
+    ({"name": "a" * 49}, "48"),
+    ({"key": "{nope}"}, "key template"),
+    ({"signature": "hmac", "secrets": ("x",)}, "'standard', 'github' or 'stripe'"),
+    ({"signature": "github"}, "needs the secret"),
+    ({"secrets": ("x",)}, "say whose"),
+    ({"signature": "github", "secrets": ("",)}, "1 to 1,024 characters"),
+    ({"signature": "github", "secrets": ("x" * 1025,)}, "1 to 1,024 characters"),
+    ({"signature": "github", "secrets": ("x\n",)}, "printable"),
+    ({"signature": "github", "secrets": tuple("abcdefghi")}, "more than 8 secrets"),
+    ({"signature": "standard", "secrets": ("not base64!",)}, "base64"),
+    ({"keep_headers": ("X-Upper",)}, "lower case"),
+    ({"keep_headers": ("a b",)}, "no header's name"),
+    ({"keep_headers": ("",)}, "no header's name"),
+    ({"keep_headers": tuple(f"x-{n}" for n in range(33))}, "more than 32"),
+    ({"max_body": 0}, "from 1"),
+    ({"max_body": 100_000_001}, "100,000,000"),
+]
+
+
+@pytest.mark.parametrize(("settings", "told"), REFUSED)
+def test_what_cannot_be_is_refused_in_a_sentence(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told) as refused:
+        WebhookSpec(**{"name": "hook", "stream": "orders", **settings})
+    assert "\n" not in str(refused.value)
+
+
+def test_a_source_is_the_same_when_it_comes_back_from_the_store() -> None:
+    spec = WebhookSpec(
+        name="hook", stream="orders", key="a.{body.x}", signature="stripe", secrets=("whsec_1", "whsec_2"),
+        keep_headers=("x-a",), max_body=5,
+    )  # fmt: skip
+    assert WebhookSpec.stored("hook", "orders", spec.settings()) == spec
+    assert WebhookSpec.stored("hook", "orders", {}) == WebhookSpec(name="hook", stream="orders")
+
+
+def test_its_repr_tells_no_secret() -> None:
+    spec = WebhookSpec(name="hook", stream="orders", signature="github", secrets=("hush",))
+    assert "hush" not in repr(spec)
+    assert "hush" not in f"{[spec]}"
