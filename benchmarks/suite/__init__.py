@@ -12,6 +12,7 @@ from benchmarks.suite.fanout import fanout
 from benchmarks.suite.filter import filter  # noqa: A004 - the word of the field
 from benchmarks.suite.governor import governor
 from benchmarks.suite.hotkeys import hotkeys
+from benchmarks.suite.http import http
 from benchmarks.suite.latency import latency
 from benchmarks.suite.lease import lease
 from benchmarks.suite.memory import memory
@@ -40,5 +41,6 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
         pinned,
         memory,
         governor,
+        http,
     )
 }

@@ -1,0 +1,143 @@
+"""http: publish and receive over HTTP: three consumers that each receive everything, 50 receivers in all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import anyio
+
+from benchmarks import checks
+from benchmarks.checks import Wrong
+from benchmarks.harness import MESSAGES, STREAM, Bench, Options, bench
+from benchmarks.http_client import Board, Connection, Messages, Publisher, Receiver, dealt
+from benchmarks.http_server import BARE, HEADRACE, Meter, Server, postmaster, serving
+from benchmarks.payloads import LARGE_NOTE, SMALL_NOTE, Keys, bytes_of
+from benchmarks.report import Result, figures
+from benchmarks.suite.http_idle import idle
+from benchmarks.timing import Measured
+from headrace import store
+from headrace.model.specs import ConsumerSpec
+
+KEYS = Keys(10_000)
+RECEIVERS = {"billing": 17, "shipping": 17, "audit": 16}
+PUBLISHERS = 8
+BATCH = 10
+LEAD = 5000
+MAX_ACK_PENDING = 10_000
+WAIT_FOR = "60s"
+STALLED = 30.0
+"""Seconds without an answer after which the benchmark has failed."""
+
+
+async def http(options: Options) -> Result:
+    """Publish and receive over HTTP in batches of 10: three consumers with 50 receivers in all, 10 kB payloads and small ones."""
+    measured, costs, proven = await _sizes(options, options.count(50_000, 2000), LARGE_NOTE)
+    small, small_costs, _ = await _sizes(options, options.count(150_000, 5000), SMALL_NOTE)
+    return Result(
+        benchmark="http",
+        about="messages published over HTTP and received by each of three consumers, 10 kB payloads",
+        measured=measured,
+        limit_is="the same calls, to a bare uvicorn that answers each with the same bytes, without a database",
+        variants={
+            "small": {**figures(small), "payload_bytes": bytes_of(SMALL_NOTE), **small_costs},
+            "idle": await idle(options),
+        },
+        details=costs,
+        settings={
+            "messages": options.count(50_000, 2000),
+            "messages_of_small": options.count(150_000, 5000),
+            "batch": BATCH,
+            "consumers": len(RECEIVERS),
+            "receivers": sum(RECEIVERS.values()),
+            "wait_for": WAIT_FOR,
+            "publishers": PUBLISHERS,
+            "publishers_at_most_ahead": LEAD,
+            "payload_bytes": bytes_of(LARGE_NOTE),
+            "payload": "random letters and digits, which do not compress",
+            "keys": KEYS.count,
+            "max_ack_pending": MAX_ACK_PENDING,
+            "server_processes": 1,
+            "client_processes": 1,
+            "repeats": options.times(3, 1),
+        },
+        checks=proven,
+    )
+
+
+async def _sizes(options: Options, count: int, note: int) -> tuple[Measured, dict[str, Any], list[str]]:
+    """The rates with messages of a size, what they cost, and what was proven of them."""
+    measured, costs, proven = Measured(), dict[str, Any](), list[str]()
+    for _ in range(options.times(3, 1)):
+        async with bench(options) as place:
+            for name in RECEIVERS:
+                spec = ConsumerSpec(stream=STREAM, name=name, max_ack_pending=MAX_ACK_PENDING)
+                await store.declare_consumer(place.database, spec)
+            await place.rest(MESSAGES)
+            async with serving(HEADRACE, "--database", place.dsn) as server:
+                rate, costs, board = await _run(server, count, note, await _postgres(place))
+            measured.samples.append(rate)
+            proven = await _proven(place, board)
+        async with serving(BARE, "--batch", str(BATCH), "--note", str(note)) as server:
+            measured.limit_samples.append((await _run(server, count, note, None))[0])
+    return measured, costs, proven
+
+
+async def _run(server: Server, count: int, note: int, postgres: int | None) -> tuple[float, dict[str, Any], Board]:
+    """Publish and receive so many. Returns messages a second, and where the time went."""
+    loop = asyncio.get_running_loop()
+    board = Board(count, list(RECEIVERS), LEAD)
+    messages = Messages(KEYS, note)
+    clients: list[Connection] = [
+        Receiver(board, STREAM, name, BATCH, WAIT_FOR, note) for name, size in RECEIVERS.items() for _ in range(size)
+    ]
+    clients += [Publisher(board, STREAM, messages, iter(mine)) for mine in dealt(KEYS, count, PUBLISHERS, BATCH)]
+    for client in clients:
+        await loop.create_connection(lambda client=client: client, "127.0.0.1", server.port)  # type: ignore[misc]
+    meter = Meter(server=server.pid, postgres=postgres)
+    start = time.perf_counter()
+    for client in clients:
+        client.go_on()
+    await _until_done(board)
+    seconds = time.perf_counter() - start
+    used = meter.read()
+    for client in clients:
+        client.close()
+    return count / seconds, _costs(used, board), board
+
+
+async def _until_done(board: Board) -> None:
+    answers = -1
+    while not board.done.done():
+        if answers == (answers := sum(board.answers.values())):
+            raise Wrong(
+                f"No answer for {STALLED:g} s: published {board.published}, received {board.got}, acked {board.acked}."
+            )
+        await asyncio.wait([board.done], timeout=STALLED)
+    await board.done
+
+
+def _costs(used: dict[str, float], board: Board) -> dict[str, Any]:
+    """Where the CPU time went, of each message that was published and received three times."""
+    names = [name for name in ("server", "postgres", "client") if name in used]
+    return {
+        "cpu_us_per_message": {name: used[name] / board.count * 1e6 for name in names},
+        "cores_busy": {name: used[name] / used["wall"] for name in names},
+        "messages_per_receive": sum(board.got.values()) / max(1, board.answers["receive"]),
+        "requests": dict(board.answers),
+    }
+
+
+async def _postgres(place: Bench) -> int | None:
+    return postmaster(await place.database.fetchval("select pg_backend_pid()"))
+
+
+async def _proven(place: Bench, board: Board) -> list[str]:
+    proven = [await checks.stored(place.database, STREAM, board.count)]
+    for name, trace in board.traces.items():
+        proven.append(checks.exactly_once(trace, board.count, name))
+        proven.append(checks.in_order(trace, KEYS, name, awaits=False))
+        with anyio.fail_after(10):
+            proven.append(await checks.settled(place.database, STREAM, name))
+    return proven
