@@ -7,6 +7,7 @@ import random
 import string
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from headrace import store
 from headrace.app.admin import Admin
 from headrace.model.errors import StoreUnavailable
 from headrace.model.tokens import NEEDS, Forbidden, Need, TokenExists, Unauthorized, UnknownToken, mint
-from headrace.server import token_cache
+from headrace.server import access, token_cache
 from headrace.server.access import Access
 from headrace.server.errors import problem_of
 
@@ -469,6 +470,16 @@ def test_random_tokens_are_not_accepted() -> None:
     for _ in range(200):
         secret = "".join(chance.choices(letters, k=40))
         assert _shelf.judge(f"Bearer hr_{_shelf.minted.id}_{secret}") is Unauthorized
+
+
+# --- as people are told
+
+
+def test_the_page_has_the_table_that_routes_go_by() -> None:
+    told = [line for line in (access.__doc__ or "").splitlines() if line.startswith("|")]
+    page = (Path(__file__).parents[2] / "docs/access.md").read_text(encoding="utf-8")
+    assert len(told) > 8
+    assert "\n".join(told) in page
 
 
 # --- as HTTP tells it

@@ -11,10 +11,10 @@ A server is open until a token is made, by the command line or by the API. From 
 | republish | `consume` the one stream and `publish` the other | each |
 | list all streams or all consumers | `consume` | all |
 | sources | `admin` | the stream that they fill; to list them, all |
-| overview, tokens | `admin` | all |
+| tokens, overview, `/metrics` | `admin` | all |
 
-`admin` is `publish` and `consume`, too. Webhooks prove themselves by their own signatures; `/health`, `/ready`, `/metrics` and the API's
-description want no token.
+`admin` is `publish` and `consume`, too. No token is wanted by webhooks, which prove themselves by their signatures, by `/health` and
+`/ready`, and by the API's description.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Access:
             raise Unauthorized("This server wants a token: send the header `Authorization: Bearer hr_…`.")
         token, token_id = match.groups()
         known = await self._cache.find(token_id)
-        # Compared also with nothing, so that time doesn't tell which ids there are.
+        # Compared also when there is none: to judge takes as long either way. To look it up may not, but an id is no secret.
         same = hmac.compare_digest(digest(token), _NO_DIGEST if known is None else known.digest)
         if known is None or not same or known.revoked:
             raise Unauthorized("The token is unknown or revoked: take one that `headrace token add` has made.")
