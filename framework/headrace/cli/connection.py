@@ -1,34 +1,69 @@
-"""A database for a command: the one that was named, here or in the settings, or the embedded one."""
+"""What a command acts on: a server over HTTP, or a database; the one that was named, or the embedded one."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from headrace import store
-from headrace.app import settings
-from headrace.app.admin import Admin
+from headrace.cli.backend import Backend
 from headrace.cli.loop import run_async
-from headrace.embedded import EmbeddedPostgres
+from headrace.client.server import Server
+
+if TYPE_CHECKING:
+    from headrace import store
+    from headrace.app.settings import Settings
+    from headrace.client import Administration
+    from headrace.client.remote import Remote
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def administer(
-    url: str | None, function: Callable[Concatenate[Admin, P], Awaitable[T]], *args: P.args, **settings: P.kwargs
+    backend: Backend,
+    function: Callable[Concatenate[Administration, P], Awaitable[T]],
+    *args: P.args,
+    **settings: P.kwargs,
 ) -> T:
-    """Connect, call a method of `Admin` or a function that takes one, and return what it returns.
+    """Connect, call a function with the `Admin` of a database or the `Remote` of a server, and return what it returns.
 
-    Raises what `connected` raises, and what the function does.
+    Raises what `administration` raises, and what the function does.
     """
 
     async def call() -> T:
-        async with connected(url) as database:
-            return await function(Admin(database), *args, **settings)
+        async with administration(backend) as admin:
+            return await function(admin, *args, **settings)
 
     return run_async(call)
+
+
+@asynccontextmanager
+async def administration(backend: Backend) -> AsyncIterator[Administration]:
+    """The server or the database that is meant, to be asked. What isn't needed for it isn't imported.
+
+    Raises:
+        UsageProblem, ConfigurationError: it isn't said well which; see `Backend`. And what `connected` raises.
+    """
+    found = backend.found()
+    if isinstance(found, Server):
+        async with _remote(found, backend.as_curl) as remote:
+            yield remote
+    else:
+        from headrace.app.admin import Admin
+
+        async with connected(found) as database:
+            yield Admin(database)
+
+
+def _remote(server: Server, as_curl: bool) -> Remote:
+    if as_curl:
+        from headrace.cli.curl import Curl
+
+        return Curl(server)
+    from headrace.client.remote import Remote
+
+    return Remote(server)
 
 
 @asynccontextmanager
@@ -39,6 +74,9 @@ async def connected(url: str | None, *, migrate: bool = True) -> AsyncIterator[s
         StoreUnavailable, ConfigurationError: it can't be reached.
         EmbeddedPostgresError: the embedded Postgres can't be started.
     """
+    from headrace import store
+    from headrace.app import settings
+
     found = settings.read({"database": url or None})
     with _reachable(found) as reachable:
         database = store.Database(reachable, max_connections=2, application_name="headrace cli")
@@ -52,10 +90,12 @@ async def connected(url: str | None, *, migrate: bool = True) -> AsyncIterator[s
 
 
 @contextmanager
-def _reachable(found: settings.Settings) -> Iterator[str]:
+def _reachable(found: Settings) -> Iterator[str]:
     # Starting it blocks, which harms nobody: the loop has nothing else to do yet.
     if found.database is not None:
         yield found.database
     else:
+        from headrace.embedded import EmbeddedPostgres
+
         with EmbeddedPostgres(found.data).acquire() as tenancy:
             yield tenancy.url

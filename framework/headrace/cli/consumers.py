@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from headrace.app.admin import Admin
+from headrace.cli.backend import Backend
 from headrace.cli.connection import administer
-from headrace.cli.options import DatabaseOption, JsonOption, YesOption, flag, print_json
+from headrace.cli.options import JsonOption, YesOption, flag, print_json
 from headrace.cli.problems import UsageProblem
 from headrace.cli.settings import Beginning, ConsumerSettings
 from headrace.cli.tables import number, print_pairs, print_table
@@ -19,6 +19,9 @@ from headrace.cli.which import ConsumerWords, which
 from headrace.model.conditions import parse
 from headrace.model.records import ConsumerInfo
 from headrace.model.specs import ConsumerSpec
+
+if TYPE_CHECKING:
+    from headrace.client import Administration
 
 _DURATIONS = frozenset({"ack_wait", "base", "limit", "delays"})
 
@@ -31,7 +34,7 @@ def add(
     settings: ConsumerSettings = ConsumerSettings(),  # noqa: B008 - frozen
     beginning: Beginning = Beginning(),  # noqa: B008 - frozen
     defaults: Annotated[bool, flag("Take defaults for the rest, as it does anyway.")] = False,
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """Create a consumer on a stream.
@@ -41,30 +44,29 @@ def add(
     given = settings.given() | beginning.given()
     if given.get("where") is not None:
         given["where"] = parse(given["where"])
-    there, created = administer(database, _add, ConsumerSpec(stream=stream, name=name, **given))
+    new, created = administer(backend, _add, ConsumerSpec(stream=stream, name=name, **given))
     if json:
         print_json(created)
     else:
-        did = "There is" if there else "Created"
+        did = "Created" if new else "There is"
         print(f"{did} the consumer {name!r} of {stream!r}, with {_pending(created)} to come.")
 
 
-async def _add(admin: Admin, spec: ConsumerSpec) -> tuple[bool, ConsumerInfo]:
-    """Whether it was there before, with the same settings; and how it is now."""
-    there = spec.name in [one.name for one in await admin.consumers(spec.stream)]
-    await admin.create_consumer(spec)
-    return there, await admin.consumer(spec.stream, spec.name)
+async def _add(admin: Administration, spec: ConsumerSpec) -> tuple[bool, ConsumerInfo]:
+    """Whether it is new, or was there with the same settings; and how it is now."""
+    new = await admin.create_consumer(spec)
+    return new, await admin.consumer(spec.stream, spec.name)
 
 
 def ls(
     stream: Annotated[str | None, Parameter(help="Only those of this stream.", show_default=False)] = None,
     /,
     *,
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """List the consumers, of a stream or of all."""
-    found = administer(database, Admin.consumers, stream)
+    found = administer(backend, lambda admin: admin.consumers(stream))
     if json:
         print_json(found)
     elif not found:
@@ -77,23 +79,27 @@ def ls(
         )  # fmt: skip
 
 
-def info(*consumer: ConsumerWords, database: DatabaseOption = None, json: JsonOption = False) -> None:
+def info(
+    *consumer: ConsumerWords,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
     """Show one consumer: its place, what is in flight, and its settings."""
-    found = administer(database, _info, consumer)
+    found = administer(backend, _info, consumer)
     if json:
         print_json(found)
     else:
         print_pairs([*_facts(found), *_settings(found)])
 
 
-async def _info(admin: Admin, words: tuple[str, ...]) -> ConsumerInfo:
+async def _info(admin: Administration, words: tuple[str, ...]) -> ConsumerInfo:
     return await admin.consumer(*await which(admin, words))
 
 
 def edit(
     *consumer: ConsumerWords,
     settings: ConsumerSettings = ConsumerSettings(),  # noqa: B008 - frozen
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """Change settings of a consumer, while it is at work.
@@ -103,7 +109,7 @@ def edit(
     changes = settings.given()
     if not changes:
         raise UsageProblem("There is nothing to change: give a setting, such as --ack-wait 1m.")
-    changed = administer(database, _edit, consumer, changes)
+    changed = administer(backend, _edit, consumer, changes)
     if json:
         print_json(changed)
     else:
@@ -111,7 +117,7 @@ def edit(
         print_pairs((name, value) for name, value in _settings(changed) if name in changes)
 
 
-async def _edit(admin: Admin, words: tuple[str, ...], changes: dict[str, Any]) -> ConsumerInfo:
+async def _edit(admin: Administration, words: tuple[str, ...], changes: dict[str, Any]) -> ConsumerInfo:
     stream, name = await which(admin, words)
     await admin.edit_consumer(stream, name, **changes)
     return await admin.consumer(stream, name)
@@ -121,14 +127,14 @@ def rm(
     *consumer: ConsumerWords,
     yes: YesOption = False,
     force: Annotated[bool, flag("Even while workers have messages of it in flight.")] = False,
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
     """Delete a consumer.
 
     Its place in the stream, its parked messages and its dead letters go with it.
     """
-    deleted = administer(database, _rm, consumer, yes, force)
+    deleted = administer(backend, _rm, consumer, backend.asked(yes), force)
     if deleted is None:
         return NOT_DONE
     stream, name = deleted
@@ -139,14 +145,17 @@ def rm(
     return 0
 
 
-async def _rm(admin: Admin, words: tuple[str, ...], yes: bool, force: bool) -> tuple[str, str] | None:
+async def _rm(admin: Administration, words: tuple[str, ...], yes: bool, force: bool) -> tuple[str, str] | None:
     stream, name = await which(admin, words)
-    found = await admin.consumer(stream, name)
-    dead = f" and its {count(found.dead_letters, 'dead letter')}" if found.dead_letters else ""
-    if not await confirmed(f"Delete the consumer {name!r} of {stream!r}{dead}?", yes):
+    if not yes and not await confirmed(_question(await admin.consumer(stream, name))):
         return None
     await admin.delete_consumer(stream, name, force=force)
     return stream, name
+
+
+def _question(consumer: ConsumerInfo) -> str:
+    dead = f" and its {count(consumer.dead_letters, 'dead letter')}" if consumer.dead_letters else ""
+    return f"Delete the consumer {consumer.name!r} of {consumer.stream!r}{dead}?"
 
 
 def _facts(consumer: ConsumerInfo) -> list[tuple[str, str]]:

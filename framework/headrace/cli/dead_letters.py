@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from headrace.app.admin import Admin
+from headrace.cli.backend import Backend
 from headrace.cli.connection import administer
-from headrace.cli.options import DatabaseOption, JsonOption, LimitOption, YesOption, print_json
+from headrace.cli.options import JsonOption, LimitOption, YesOption, print_json
 from headrace.cli.problems import UsageProblem
 from headrace.cli.selection import DryRunOption, Matching
 from headrace.cli.tables import compact, indented, number, print_pairs, print_table
@@ -18,6 +18,9 @@ from headrace.cli.talk import NOT_DONE, confirmed, count, say
 from headrace.cli.times import in_utc
 from headrace.cli.which import ConsumerWords, which
 from headrace.model.records import DeadLetter
+
+if TYPE_CHECKING:
+    from headrace.client import Administration
 
 ShowWords = Annotated[
     str,
@@ -54,11 +57,11 @@ def ls(
     matching: Matching = Matching(),  # noqa: B008 - frozen
     above: Annotated[int, Parameter(validator=Number(gte=0), help="Only those above this seq: the next page.")] = 0,
     limit: LimitOption = 100,
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """List the dead letters of a consumer."""
-    found = administer(database, _ls, consumer, matching, above, limit)
+    found = administer(backend, _ls, consumer, matching, above, limit)
     if json:
         print_json(found)
     elif not found:
@@ -73,23 +76,29 @@ def ls(
         say(f"There may be more: --above {found[-1].seq} goes on.")
 
 
-async def _ls(admin: Admin, words: tuple[str, ...], matching: Matching, above: int, limit: int) -> list[DeadLetter]:
+async def _ls(
+    admin: Administration, words: tuple[str, ...], matching: Matching, above: int, limit: int
+) -> list[DeadLetter]:
     stream, name = await which(admin, words)
     return await admin.dead_letters(stream, name, **matching.criteria(), above=above, limit=limit)
 
 
-def show(*words: ShowWords, database: DatabaseOption = None, json: JsonOption = False) -> None:
+def show(
+    *words: ShowWords,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
     """Show one dead letter, with its data, its error and the traceback."""
     if len(words) < 2 or not (words[-1].isascii() and words[-1].isdigit()):
         raise UsageProblem("Write the consumer and the dead letter's seq, such as `orders ship 42`; `ls` lists them.")
-    found = administer(database, _show, words[:-1], int(words[-1]))
+    found = administer(backend, _show, words[:-1], int(words[-1]))
     if json:
         print_json(found)
     else:
         print_pairs(_facts(found))
 
 
-async def _show(admin: Admin, words: tuple[str, ...], seq: int) -> DeadLetter:
+async def _show(admin: Administration, words: tuple[str, ...], seq: int) -> DeadLetter:
     return await admin.dead_letter(*await which(admin, words), seq)
 
 
@@ -97,7 +106,7 @@ def redrive(
     *consumer: ConsumerWords,
     chosen: Chosen = Chosen(),
     dry_run: DryRunOption = False,
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
     """Deliver dead letters again.
@@ -105,11 +114,11 @@ def redrive(
     In order, with their attempts counted from zero. Without a choice: all of them. One whose message the stream has removed
     stays. The exit code is 1 when a seq was named that is no dead letter.
     """
-    found = administer(database, _redrive, consumer, chosen, dry_run)
+    found = administer(backend, _redrive, consumer, chosen, dry_run)
     return _tell("Would redrive" if dry_run else "Redrives", "redriven", found, chosen, dry_run, json)
 
 
-async def _redrive(admin: Admin, words: tuple[str, ...], chosen: Chosen, dry_run: bool) -> int:
+async def _redrive(admin: Administration, words: tuple[str, ...], chosen: Chosen, dry_run: bool) -> int:
     return await admin.redrive(*await which(admin, words), **chosen.criteria(), dry_run=dry_run)
 
 
@@ -118,27 +127,29 @@ def purge(
     chosen: Chosen = Chosen(),
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
     """Delete dead letters.
 
     A key that one of them blocks goes on. Without a choice: all of them. The exit code is 1 when a seq was named that is no dead letter, or the answer was no.
     """
-    found = administer(database, _purge, consumer, chosen, dry_run, yes)
+    found = administer(backend, _purge, consumer, chosen, dry_run, backend.asked(yes))
     if found is None:
         return NOT_DONE
     return _tell("Would purge" if dry_run else "Purged", "purged", found, chosen, dry_run, json)
 
 
-async def _purge(admin: Admin, words: tuple[str, ...], chosen: Chosen, dry_run: bool, yes: bool) -> int | None:
+async def _purge(admin: Administration, words: tuple[str, ...], chosen: Chosen, dry_run: bool, yes: bool) -> int | None:
     stream, name = await which(admin, words)
     criteria = chosen.criteria()
-    if dry_run or not yes:
+    if dry_run:
+        return await admin.purge(stream, name, **criteria, dry_run=True)
+    if not yes:
         found = await admin.purge(stream, name, **criteria, dry_run=True)
-        if dry_run or not found:
+        if not found:
             return found
-        if not await confirmed(f"Delete {count(found, 'dead letter')} of {name!r} of {stream!r}?", yes):
+        if not await confirmed(f"Delete {count(found, 'dead letter')} of {name!r} of {stream!r}?"):
             return None
     return await admin.purge(stream, name, **criteria)
 

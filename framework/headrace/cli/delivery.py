@@ -5,20 +5,23 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from headrace.app.admin import Admin
+from headrace.cli.backend import Backend
 from headrace.cli.connection import administer
-from headrace.cli.options import DatabaseOption, JsonOption, LimitOption, flag, print_json
+from headrace.cli.options import JsonOption, LimitOption, flag, print_json
 from headrace.cli.problems import UsageProblem
 from headrace.cli.tables import compact, number, print_table
 from headrace.cli.talk import NOT_DONE, count, hint, say
 from headrace.cli.times import duration, in_utc, told
 from headrace.cli.which import ConsumerWords, which
 from headrace.model.records import BlockedKey, PeekedMessage, Received
+
+if TYPE_CHECKING:
+    from headrace.client import Administration
 
 _ACK_ID = re.compile(r"[A-Za-z0-9_-]{48}")
 
@@ -33,10 +36,13 @@ AckWords = Annotated[
 
 
 def peek(
-    *consumer: ConsumerWords, limit: LimitOption = 10, database: DatabaseOption = None, json: JsonOption = False
+    *consumer: ConsumerWords,
+    limit: LimitOption = 10,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
 ) -> None:
     """Show what is in flight, parked, blocked and next, without touching it."""
-    found = administer(database, _peek, consumer, limit)
+    found = administer(backend, _peek, consumer, limit)
     if json:
         print_json(found)
     elif not found:
@@ -49,7 +55,7 @@ def peek(
         )  # fmt: skip
 
 
-async def _peek(admin: Admin, words: tuple[str, ...], limit: int) -> list[PeekedMessage]:
+async def _peek(admin: Administration, words: tuple[str, ...], limit: int) -> list[PeekedMessage]:
     return await admin.peek(*await which(admin, words), limit=limit)
 
 
@@ -60,7 +66,7 @@ def receive(
     ] = 1,
     wait: Annotated[str, Parameter(help="How long to wait for the first, such as 5s.")] = "0s",
     ack: Annotated[bool, flag("Ack them once they are printed.")] = False,
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
     """Receive messages by hand.
@@ -68,7 +74,9 @@ def receive(
     They are nobody else's for the consumer's ack wait, or until they are acked or nacked. The exit code is 1 when there
     was none.
     """
-    stream, name, received = administer(database, _receive, consumer, batch_size, duration(wait, "--wait"), ack, json)
+    if ack:
+        backend.one_request("leave --ack out, and ack by `headrace consumer ack`")
+    stream, name, received = administer(backend, _receive, consumer, batch_size, duration(wait, "--wait"), ack, json)
     if not received:
         if not json:
             say(f"There is nothing to receive for {name!r} of {stream!r}.")
@@ -79,7 +87,7 @@ def receive(
 
 
 async def _receive(
-    admin: Admin, words: tuple[str, ...], batch_size: int, wait: float, ack: bool, json: bool
+    admin: Administration, words: tuple[str, ...], batch_size: int, wait: float, ack: bool, json: bool
 ) -> tuple[str, str, list[Received]]:
     stream, name = await which(admin, words)
     received = await admin.receive(stream, name, limit=batch_size, wait=wait)
@@ -101,17 +109,21 @@ def _print_received(received: list[Received], json: bool) -> None:
         )
 
 
-def ack(*words: AckWords, database: DatabaseOption = None, json: JsonOption = False) -> int:
+def ack(
+    *words: AckWords,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> int:
     """Say that received messages are done with.
 
     The exit code is 1 when it was too late for any.
     """
     names, ids = _names_and_ids(words)
-    stale = administer(database, _ack, names, ids)
+    stale = administer(backend, _ack, names, ids)
     return _tell_settled("acked", ids, stale, json)
 
 
-async def _ack(admin: Admin, names: Sequence[str], ids: list[str]) -> list[str]:
+async def _ack(admin: Administration, names: Sequence[str], ids: list[str]) -> list[str]:
     return await admin.ack(*await which(admin, names), ids)
 
 
@@ -119,7 +131,7 @@ def nack(
     *words: AckWords,
     delay: Annotated[str | None, Parameter(show_default=False, help="Have them again only after so long.")] = None,
     error: Annotated[str | None, Parameter(show_default=False, help="What went wrong, in words.")] = None,
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
     """Give received messages back: they come again.
@@ -127,24 +139,27 @@ def nack(
     The exit code is 1 when it was too late for any.
     """
     names, ids = _names_and_ids(words)
-    stale = administer(database, _nack, names, ids, None if delay is None else duration(delay, "--delay"), error)
+    stale = administer(backend, _nack, names, ids, None if delay is None else duration(delay, "--delay"), error)
     return _tell_settled("nacked", ids, stale, json)
 
 
 async def _nack(
-    admin: Admin, names: Sequence[str], ids: list[str], delay: float | None, error: str | None
+    admin: Administration, names: Sequence[str], ids: list[str], delay: float | None, error: str | None
 ) -> list[str]:
     return await admin.nack(*await which(admin, names), ids, delay=delay, error=error)
 
 
 def blocked(
-    *consumer: ConsumerWords, limit: LimitOption = 100, database: DatabaseOption = None, json: JsonOption = False
+    *consumer: ConsumerWords,
+    limit: LimitOption = 100,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
 ) -> None:
     """Show the keys that wait for a person.
 
     A message of theirs is exhausted, and the consumer's setting is to block its key: redrive or purge that dead letter.
     """
-    found = administer(database, _blocked, consumer, limit)
+    found = administer(backend, _blocked, consumer, limit)
     if json:
         print_json(found)
     elif not found:
@@ -156,7 +171,7 @@ def blocked(
         )
 
 
-async def _blocked(admin: Admin, words: tuple[str, ...], limit: int) -> list[BlockedKey]:
+async def _blocked(admin: Administration, words: tuple[str, ...], limit: int) -> list[BlockedKey]:
     return await admin.blocked_keys(*await which(admin, words), limit=limit)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from cyclopts import App
 
-from headrace.cli import consumers, dead_letters, delivery, messages, moves, streams, tokens
+from headrace.cli import consumers, dead_letters, delivery, messages, moves, naming, streams, tokens
 
 EXIT_CODES = """\
 Exit codes:
@@ -15,10 +15,10 @@ Exit codes:
    1  not done, or not all of it: nothing to receive, an ack too late, no yes
   64  the command was called wrongly
   65  something given can't be: a key, a condition, data, a place
-  66  there is no such stream, consumer or token
-  69  the database can't be reached, or can't do it now: try again
+  66  there is no such stream, consumer, token or context
+  69  the database or the server can't be reached, or can't do it now: try again
   74  there is no room: the disk is full, or the stream
-  75  it is in use: --force, or later
+  75  it is in use: --force, or later; or the server has too much to do
   78  settings that contradict each other, or a database that is not set up"""
 
 
@@ -78,6 +78,17 @@ consumer.command(
             "purge": (dead_letters.purge, "[STREAM] NAME"),
         },
     )
+)
+
+context = _group(
+    "context",
+    "Servers and databases by name, and which of them commands are for.",
+    {
+        "add": (naming.add, "NAME"),
+        "use": (naming.use, "NAME"),
+        "ls": (naming.ls, ""),
+        "rm": (naming.rm, "NAME"),
+    },
 )
 
 token = _group(

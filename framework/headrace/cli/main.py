@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from cyclopts import App, CycloptsError, UnknownCommandError
 
+from headrace.cli.problems import Told
 from headrace.model.errors import HeadraceError
 
 _HELP = "A durable message stream on nothing but Postgres, and a pool of actors at work on it."
@@ -30,6 +31,11 @@ _COMMANDS = {
         "Make, see, change and move consumers; receive by hand; dead letters.",
     ),
     "token": ("headrace.cli.groups:token", "Make, list and revoke the tokens that open the server."),
+    "context": ("headrace.cli.groups:context", "Name servers and databases, and choose which commands are for."),
+    "observe": (
+        "headrace.cli.observe.command:observe",
+        "Watch streams, consumers and processes live, and mend them from the keyboard.",
+    ),
     "migrate": ("headrace.cli.migrate:migrate", "Bring the database's schema up to this version of Headrace."),
     "pg": ("headrace.cli.pg:pg", "Start, stop and enter the embedded Postgres."),
     "new": ("headrace.cli.new:new", "Make a new service to start from."),
@@ -67,6 +73,9 @@ def call(arguments: list[str]) -> int:
         # The reader has gone, as `head` does. Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _PIPE_CLOSED
+    except Told:
+        sys.stdout.flush()
+        return 0
     except CycloptsError as error:
         return _complain_about_usage(error)
     except (HeadraceError, ExceptionGroup) as error:

@@ -10,11 +10,9 @@ import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from headrace import store
-from headrace.app.admin import MOST, Admin
-from headrace.cli.connection import administer, connected
-from headrace.cli.loop import run_async
-from headrace.cli.options import DatabaseOption, JsonOption, print_json
+from headrace.cli.backend import Backend
+from headrace.cli.connection import administer
+from headrace.cli.options import MOST, JsonOption, print_json
 from headrace.cli.problems import UsageProblem
 from headrace.cli.selection import Between, DryRunOption, Matching, bounds
 from headrace.cli.streams import StreamName
@@ -48,7 +46,7 @@ def view(
         ),
     ] = None,
     matching: Matching = Matching(),  # noqa: B008 - frozen
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """Show the first or the last messages of a stream.
@@ -61,16 +59,14 @@ def view(
         raise UsageProblem("Give --from or --last, and not both: what follows a place is its --first.")
     newest = first is None and since is None
     start = bounds(since, "start")
+    where = _not_before(start.get("start_time"), matching.where)
     found = administer(
-        database,
-        Admin.messages,
-        name,
-        filter=matching.filter,
-        where=_not_before(start.get("start_time"), matching.where),
-        start_seq=start.get("start_seq"),
-        limit=first or last or _SHOWN,
-        newest=newest,
-    )
+        backend,
+        lambda admin: admin.messages(
+            name, filter=matching.filter, where=where, start_seq=start.get("start_seq"), limit=first or last or _SHOWN,
+            newest=newest,
+        ),
+    )  # fmt: skip
     if json:
         print_json(found)
     elif not found:
@@ -117,7 +113,7 @@ def send(
         str | None,
         Parameter(show_default=False, help="Publish nothing if this id was given within the stream's dedupe window."),
     ] = None,
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """Send one message to a stream.
@@ -127,20 +123,16 @@ def send(
     text = _json(sys.stdin.read() if data == "-" else data, "data")
     head = None if headers is None else _object(headers)
     due = _due(delay, at)
-    seq = run_async(_send, database, name, check_key(key), text, head, message_id, due)
+    check_key(key)
+    seq = administer(backend, lambda admin: admin.send(name, key, text, head, message_id=message_id, deliver_at=due))
     if json:
         print_json({"seq": seq, "deliver_at": due if seq is None else None})
     elif seq is not None:
         print(f"Sent to {name!r} as seq {seq}.")
+    elif due is not None:
+        print(f"Scheduled for {name!r} at {in_utc(due)}.")
     else:
-        print(f"Scheduled for {name!r}{f' at {in_utc(due)}' if due else ''}.")
-
-
-async def _send(
-    url: str | None, stream: str, key: str, data: str, headers: str | None, message_id: str | None, due: datetime | None
-) -> int | None:
-    async with connected(url) as database:
-        return await store.publish(database, stream, key, data, headers, message_id=message_id, deliver_at=due)
+        print(f"Sent to {name!r}.")  # a server doesn't tell the seq
 
 
 def republish(
@@ -150,14 +142,15 @@ def republish(
     *,
     between: Between = Between(),  # noqa: B008 - frozen
     dry_run: DryRunOption = False,
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """Publish messages of a stream once more, to another one.
 
     In their order, with their headers. Without a choice: all of them.
     """
-    found = administer(database, Admin.republish, name, target, **between.criteria(), dry_run=dry_run)
+    criteria = between.criteria()
+    found = administer(backend, lambda admin: admin.republish(name, target, **criteria, dry_run=dry_run))
     if json:
         print_json({"republished": found, "dry_run": dry_run})
     else:

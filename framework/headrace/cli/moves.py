@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from headrace.app.admin import Admin
+from headrace.cli.backend import Backend
 from headrace.cli.connection import administer
 from headrace.cli.consumers import until as told_until
-from headrace.cli.options import DatabaseOption, JsonOption, print_json
+from headrace.cli.options import JsonOption, print_json
 from headrace.cli.problems import UsageProblem
 from headrace.cli.selection import Between, DryRunOption
 from headrace.cli.talk import count
 from headrace.cli.times import Place, after, future, place
 from headrace.cli.which import ConsumerWords, which
+
+if TYPE_CHECKING:
+    from headrace.client import Administration
 
 SeekWords = Annotated[
     str,
@@ -29,7 +32,10 @@ SeekWords = Annotated[
 
 
 def seek(
-    *words: SeekWords, dry_run: DryRunOption = False, database: DatabaseOption = None, json: JsonOption = False
+    *words: SeekWords,
+    dry_run: DryRunOption = False,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
 ) -> None:
     """Move a consumer, back or forward.
 
@@ -40,25 +46,26 @@ def seek(
         raise UsageProblem("Write the consumer and where to: start, end, a seq, a time, or how long ago, such as 1h.")
     to = place(words[-1], "TO")
     if dry_run:
-        stream, name, found = administer(database, _ahead, words[:-1], to)
+        backend.one_request("leave --dry-run out")
+        stream, name, found = administer(backend, _ahead, words[:-1], to)
         if json:
             print_json({"stream": stream, "consumer": name, "ahead": found, "dry_run": True})
         else:
             print(f"{name!r} of {stream!r} would have {count(found, 'message')} ahead.")
         return
-    stream, name, position = administer(database, _seek, words[:-1], to)
+    stream, name, position = administer(backend, _seek, words[:-1], to)
     if json:
         print_json({"stream": stream, "consumer": name, "position": position})
     else:
         print(f"{name!r} of {stream!r} goes on with the first message after seq {position}.")
 
 
-async def _seek(admin: Admin, words: tuple[str, ...], to: Place) -> tuple[str, str, int]:
+async def _seek(admin: Administration, words: tuple[str, ...], to: Place) -> tuple[str, str, int]:
     stream, name = await which(admin, words)
     return stream, name, await admin.seek(stream, name, to)
 
 
-async def _ahead(admin: Admin, words: tuple[str, ...], to: Place) -> tuple[str, str, int]:
+async def _ahead(admin: Administration, words: tuple[str, ...], to: Place) -> tuple[str, str, int]:
     """How many messages that the consumer wants there are from a place on."""
     stream, name = await which(admin, words)
     settings = (await admin.consumer(stream, name)).settings
@@ -83,7 +90,7 @@ def replay(
     *consumer: ConsumerWords,
     between: Between = Between(),  # noqa: B008 - frozen
     dry_run: DryRunOption = False,
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """Deliver messages to a consumer once more.
@@ -91,14 +98,14 @@ def replay(
     They come before anything new, and its place stays what it is. Without a choice: all that it has had. To publish
     messages to another stream, see `headrace stream republish`.
     """
-    found = administer(database, _replay, consumer, between, dry_run)
+    found = administer(backend, _replay, consumer, between, dry_run)
     if json:
         print_json({"replayed": found, "dry_run": dry_run})
     else:
         print(f"{'Would replay' if dry_run else 'Replays'} {count(found, 'message')}.")
 
 
-async def _replay(admin: Admin, words: tuple[str, ...], between: Between, dry_run: bool) -> int:
+async def _replay(admin: Administration, words: tuple[str, ...], between: Between, dry_run: bool) -> int:
     return await admin.replay(*await which(admin, words), **between.criteria(), dry_run=dry_run)
 
 
@@ -108,7 +115,7 @@ def pause(
     length: Annotated[
         str | None, Parameter(name="--for", show_default=False, help="Resume by itself after so long, such as 10m.")
     ] = None,
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """Deliver nothing to a consumer for a while.
@@ -118,29 +125,33 @@ def pause(
     if until is not None and length is not None:
         raise UsageProblem("Give --until or --for, and not both.")
     end = after(length, "--for") if length is not None else future(until, "--until") if until is not None else None
-    stream, name = administer(database, _pause, consumer, end)
+    stream, name = administer(backend, _pause, consumer, end)
     if json:
         print_json({"stream": stream, "consumer": name, "paused": True, "paused_until": end})
     else:
         print(f"{name!r} of {stream!r} is paused {told_until(end)}.")
 
 
-async def _pause(admin: Admin, words: tuple[str, ...], end: datetime | None) -> tuple[str, str]:
+async def _pause(admin: Administration, words: tuple[str, ...], end: datetime | None) -> tuple[str, str]:
     stream, name = await which(admin, words)
     await admin.pause(stream, name, end)
     return stream, name
 
 
-def resume(*consumer: ConsumerWords, database: DatabaseOption = None, json: JsonOption = False) -> None:
+def resume(
+    *consumer: ConsumerWords,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
     """Deliver to a paused consumer again."""
-    stream, name = administer(database, _resume, consumer)
+    stream, name = administer(backend, _resume, consumer)
     if json:
         print_json({"stream": stream, "consumer": name, "paused": False})
     else:
         print(f"{name!r} of {stream!r} is not paused any more.")
 
 
-async def _resume(admin: Admin, words: tuple[str, ...]) -> tuple[str, str]:
+async def _resume(admin: Administration, words: tuple[str, ...]) -> tuple[str, str]:
     stream, name = await which(admin, words)
     await admin.resume(stream, name)
     return stream, name

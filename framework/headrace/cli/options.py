@@ -9,6 +9,9 @@ import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+MOST = 10_000
+"""Messages in one answer, at most; as `headrace.app.admin.MOST`, which isn't imported for it."""
+
 DatabaseOption = Annotated[
     str | None,
     Parameter(
@@ -39,7 +42,7 @@ YesOption = Annotated[
     ),
 ]
 
-LimitOption = Annotated[int, Parameter(name="--limit", validator=Number(gte=1, lte=10_000), help="At most so many.")]
+LimitOption = Annotated[int, Parameter(name="--limit", validator=Number(gte=1, lte=MOST), help="At most so many.")]
 
 
 def flag(help: str) -> Parameter:  # noqa: A002 - as Parameter has it

@@ -23,6 +23,10 @@ class CantCreate(HeadraceError):
     exit_code = 73  # EX_CANTCREAT
 
 
+class Told(Exception):
+    """The command ends here, since it was only to be told what it would do; see `--as-curl`."""
+
+
 class Unfinished(HeadraceError):
     """The work ended early; the message says how far it came. `exit_code` is that of the cause."""
 

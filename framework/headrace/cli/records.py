@@ -36,9 +36,13 @@ class Chunk(msgspec.Struct):
         self.data.append(data)
         self.headers.append(headers)
 
-    def first(self, count: int) -> Chunk:
-        """The first `count` messages."""
-        return Chunk(self.lines[:count], self.keys[:count], self.data[:count], self.headers[:count])
+    def halves(self) -> tuple[Chunk, Chunk]:
+        """Two chunks with its messages."""
+        middle = len(self) // 2
+        return self._part(slice(middle)), self._part(slice(middle, None))
+
+    def _part(self, part: slice) -> Chunk:
+        return Chunk(self.lines[part], self.keys[part], self.data[part], self.headers[part])
 
 
 class BadLine(InvalidInput):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from headrace.app.admin import Admin
+from headrace.cli.backend import Backend
 from headrace.cli.connection import administer
-from headrace.cli.options import DatabaseOption, JsonOption, YesOption, flag, print_json
+from headrace.cli.options import JsonOption, YesOption, flag, print_json
 from headrace.cli.problems import UsageProblem
 from headrace.cli.settings import StreamSettings
 from headrace.cli.tables import number, print_pairs, print_table, size
@@ -16,6 +16,9 @@ from headrace.cli.talk import NOT_DONE, confirmed, count, say
 from headrace.cli.times import lasting, told
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.specs import StreamSpec
+
+if TYPE_CHECKING:
+    from headrace.client import Administration
 
 StreamName = Annotated[str, Parameter(help="The stream's name.")]
 
@@ -25,30 +28,33 @@ def add(
     /,
     *,
     settings: StreamSettings = StreamSettings(),  # noqa: B008 - frozen
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """Create a stream.
 
     Without a limit it keeps everything. One that is there with the same settings is left as it is.
     """
-    there, created = administer(database, _add, StreamSpec(name=name, **settings.given()))
+    new, created = administer(backend, _add, StreamSpec(name=name, **settings.given()))
     if json:
         print_json(created)
     else:
-        print(f"{'There is' if there else 'Created'} the stream {name!r}, which keeps {_policy(created)}.")
+        print(f"{'Created' if new else 'There is'} the stream {name!r}, which keeps {_policy(created)}.")
 
 
-async def _add(admin: Admin, spec: StreamSpec) -> tuple[bool, StreamInfo]:
-    """Whether it was there before, with the same settings; and how it is now."""
-    there = spec.name in [one.name for one in await admin.streams()]
-    await admin.create_stream(spec)
-    return there, await admin.stream(spec.name)
+async def _add(admin: Administration, spec: StreamSpec) -> tuple[bool, StreamInfo]:
+    """Whether it is new, or was there with the same settings; and how it is now."""
+    new = await admin.create_stream(spec)
+    return new, await admin.stream(spec.name)
 
 
-def ls(*, database: DatabaseOption = None, json: JsonOption = False) -> None:
+def ls(
+    *,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
     """List all streams."""
-    found = administer(database, Admin.streams)
+    found = administer(backend, lambda admin: admin.streams())
     if json:
         print_json(found)
     elif not found:
@@ -61,16 +67,22 @@ def ls(*, database: DatabaseOption = None, json: JsonOption = False) -> None:
         )  # fmt: skip
 
 
-def info(name: StreamName, /, *, database: DatabaseOption = None, json: JsonOption = False) -> None:
+def info(
+    name: StreamName,
+    /,
+    *,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
     """Show one stream, what it keeps, and its consumers."""
-    found, consumers = administer(database, _info, name)
+    found, consumers = administer(backend, _info, name)
     if json:
         print_json({"stream": found, "consumers": consumers})
     else:
         print_pairs(_facts(found, consumers))
 
 
-async def _info(admin: Admin, name: str) -> tuple[StreamInfo, list[ConsumerInfo]]:
+async def _info(admin: Administration, name: str) -> tuple[StreamInfo, list[ConsumerInfo]]:
     return await admin.stream(name), await admin.consumers(name)
 
 
@@ -79,7 +91,7 @@ def edit(
     /,
     *,
     settings: StreamSettings = StreamSettings(),  # noqa: B008 - frozen
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """Change settings of a stream.
@@ -89,14 +101,14 @@ def edit(
     changes = settings.given()
     if not changes:
         raise UsageProblem("There is nothing to change: give a setting, such as --retain-up-to 7d.")
-    changed = administer(database, _edit, name, changes)
+    changed = administer(backend, _edit, name, changes)
     if json:
         print_json(changed)
     else:
         print(f"Changed the stream {name!r}, which keeps {_policy(changed)}.")
 
 
-async def _edit(admin: Admin, name: str, changes: dict[str, object]) -> StreamInfo:
+async def _edit(admin: Administration, name: str, changes: dict[str, object]) -> StreamInfo:
     await admin.edit_stream(name, **changes)
     return await admin.stream(name)
 
@@ -107,11 +119,11 @@ def rm(
     *,
     yes: YesOption = False,
     force: Annotated[bool, flag("Even if it has consumers: they go too.")] = False,
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
     """Delete a stream with all that is in it."""
-    if not administer(database, _rm, name, yes, force):
+    if not administer(backend, _rm, name, backend.asked(yes), force):
         return NOT_DONE
     if json:
         print_json({"deleted": name})
@@ -120,13 +132,16 @@ def rm(
     return 0
 
 
-async def _rm(admin: Admin, name: str, yes: bool, force: bool) -> bool:
-    found = await admin.stream(name)
-    consumers = f" and {count(found.consumers, 'consumer')}" if found.consumers else ""
-    if not await confirmed(f"Delete the stream {name!r} with {count(found.messages, 'message')}{consumers}?", yes):
+async def _rm(admin: Administration, name: str, yes: bool, force: bool) -> bool:
+    if not yes and not await confirmed(_question(await admin.stream(name))):
         return False
     await admin.delete_stream(name, force=force)
     return True
+
+
+def _question(stream: StreamInfo) -> str:
+    consumers = f" and {count(stream.consumers, 'consumer')}" if stream.consumers else ""
+    return f"Delete the stream {stream.name!r} with {count(stream.messages, 'message')}{consumers}?"
 
 
 def _facts(stream: StreamInfo, consumers: list[ConsumerInfo]) -> list[tuple[str, str]]:

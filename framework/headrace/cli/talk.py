@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import anyio
-
 from headrace.cli.problems import UsageProblem
 
 NOT_DONE = 1
@@ -23,15 +21,15 @@ def hint(sentence: str) -> None:
         print(sentence, file=sys.stderr)
 
 
-async def confirmed(question: str, yes: bool) -> bool:
-    """Whether a person wants this; `yes` is his answer beforehand.
+async def confirmed(question: str) -> bool:
+    """Whether a person wants this.
 
     Raises `UsageProblem` when there is nobody to ask: standard input is no terminal.
     """
-    if yes:
-        return True
     if not sys.stdin.isatty():
         raise UsageProblem(f"{question} There is no terminal to ask on: pass --yes if this is what you want.")
+    import anyio
+
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     await anyio.wait_readable(sys.stdin)  # and not in readline, which Ctrl-C would not end
     if sys.stdin.readline().strip().lower() in ("y", "yes"):

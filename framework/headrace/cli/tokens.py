@@ -7,9 +7,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from headrace.app.admin import Admin
+from headrace.cli.backend import Backend
 from headrace.cli.connection import administer
-from headrace.cli.options import DatabaseOption, JsonOption, print_json
+from headrace.cli.options import JsonOption, print_json
 from headrace.cli.tables import print_table
 from headrace.cli.talk import say
 from headrace.cli.times import duration, told
@@ -34,7 +34,7 @@ def add(
     expires: Annotated[
         str | None, Parameter(show_default=False, help="How long it is good for, such as 30d. Without it: for ever.")
     ] = None,
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """Make a token, and print it.
@@ -42,7 +42,7 @@ def add(
     It can't be shown again. As soon as there is one, a server on this database wants a token with every call.
     """
     lifetime = None if expires is None else duration(expires, "--expires")
-    made = administer(database, Admin.create_token, name, scope, expires_in=lifetime)
+    made = administer(backend, lambda admin: admin.create_token(name, scope, expires_in=lifetime))
     if json:
         print_json(made)
     else:
@@ -51,9 +51,9 @@ def add(
         say(f"Keep it: it is not shown again. It is for {', '.join(made.scopes)}{until}.")
 
 
-def ls(*, database: DatabaseOption = None, json: JsonOption = False) -> None:
+def ls(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
     """List all tokens, without their secrets."""
-    found = administer(database, Admin.tokens)
+    found = administer(backend, lambda admin: admin.tokens())
     if json:
         print_json(found)
     elif not found:
@@ -73,14 +73,14 @@ def revoke(
     ref: Annotated[str, Parameter(name="TOKEN", help="The token's name or id.")],
     /,
     *,
-    database: DatabaseOption = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """Revoke a token, for good.
 
     Servers heed it within two seconds. It stays on the list, and its name stays taken.
     """
-    revoked = administer(database, Admin.revoke_token, ref)
+    revoked = administer(backend, lambda admin: admin.revoke_token(ref))
     if json:
         print_json(revoked)
     else:

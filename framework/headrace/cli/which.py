@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from headrace.app.admin import Admin
+from headrace.cli.curl import Curl
 from headrace.cli.problems import UsageProblem
 from headrace.model.errors import UnknownConsumer
+
+if TYPE_CHECKING:
+    from headrace.client import Administration
 
 ConsumerWords = Annotated[
     str,
@@ -21,7 +24,7 @@ ConsumerWords = Annotated[
 ]
 
 
-async def which(admin: Admin, words: Sequence[str]) -> tuple[str, str]:
+async def which(admin: Administration, words: Sequence[str]) -> tuple[str, str]:
     """The consumer's stream and name.
 
     Raises:
@@ -35,10 +38,12 @@ async def which(admin: Admin, words: Sequence[str]) -> tuple[str, str]:
             f"A consumer is named by its stream and its name, such as `orders ship`, and not by {len(words)} words:"
             f" {' '.join(words)!r}."
         )
+    if isinstance(admin, Curl):
+        raise UsageProblem(f"--as-curl asks nobody: write the consumer's stream, too, as in `orders {words[0]}`.")
     return await _of_that_name(admin, words[0])
 
 
-async def _of_that_name(admin: Admin, name: str) -> tuple[str, str]:
+async def _of_that_name(admin: Administration, name: str) -> tuple[str, str]:
     everyone = [(one.stream, one.name) for one in await admin.consumers()]
     streams = [stream for stream, other in everyone if other == name]
     if len(streams) == 1:

@@ -4,15 +4,15 @@ from headrace.app.admin.by_hand import ByHand
 from headrace.app.admin.consumers import Consumers
 from headrace.app.admin.given import MOST
 from headrace.app.admin.overview import AtAGlance
-from headrace.app.admin.sources import Sources
 from headrace.app.admin.sending import Sending
+from headrace.app.admin.sources import Sources
 from headrace.app.admin.streams import Streams
 from headrace.app.admin.tokens import Tokens
 
 __all__ = ["MOST", "Admin"]
 
 
-class Admin(Streams, Consumers, ByHand, Sources, AtAGlance, Tokens):
+class Admin(Streams, Sending, Consumers, ByHand, Sources, AtAGlance, Tokens):
     """Streams, consumers and messages, to be seen and mended. Get it as `app.admin`.
 
     Args:

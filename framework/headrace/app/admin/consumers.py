@@ -38,8 +38,11 @@ _INFO_LIMIT = 5.0  # seconds to count what is pending; a consumer must be seen e
 class Consumers(Base):
     """The calls about consumers."""
 
-    async def create_consumer(self, spec: ConsumerSpec) -> None:
+    async def create_consumer(self, spec: ConsumerSpec) -> bool:
         """Create a consumer; one that exists with these very settings is left as it is, wherever it has got to.
+
+        Returns:
+            Whether it is new.
 
         Raises:
             InvalidInput: it exists with other settings.
@@ -48,6 +51,7 @@ class Consumers(Base):
             declared = await store.declare_consumer(connection, spec)
             if not declared.new:
                 refuse(declared.changed, f"The consumer {spec.name!r} of the stream {spec.stream!r}")
+        return declared.new
 
     async def consumers(self, stream: str | None = None) -> list[ConsumerInfo]:
         """The consumers of a stream, or of all streams, by name."""

@@ -18,6 +18,7 @@ from headrace.app.admin.given import (
     refuse_changes,
     selection_of,
 )
+from headrace.model.errors import UnknownStream
 from headrace.model.keys import check_key
 from headrace.model.records import (
     Standing,
@@ -38,15 +39,27 @@ class Streams(Base):
         """One stream."""
         return await store.stream(self._database, name)
 
-    async def create_stream(self, spec: StreamSpec | str) -> None:
+    async def create_stream(self, spec: StreamSpec | str) -> bool:
         """Create a stream; one that exists with these very settings is left as it is.
+
+        Returns:
+            Whether it is new.
 
         Raises:
             InvalidInput: it exists with other settings, or the name can't be.
         """
         spec = StreamSpec(name=spec) if isinstance(spec, str) else spec
+        new = await self._is_new(spec.name)
         await store.create_stream(self._database, spec)
         refuse_changes(_stream_spec(await self.stream(spec.name)), spec, f"The stream {spec.name!r}")
+        return new
+
+    async def _is_new(self, stream: str) -> bool:
+        try:
+            await store.stream(self._database, stream)
+        except UnknownStream:
+            return True
+        return False
 
     async def edit_stream(self, name: str, /, **changes: Any) -> StreamSpec:
         """Change what a stream keeps. `changes` are settings of `StreamSpec`; durations may be text such as "30d".

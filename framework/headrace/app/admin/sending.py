@@ -1,0 +1,57 @@
+"""Publishing, as an operator and the command line do it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from headrace import store
+from headrace.app.admin.base import Base
+from headrace.app.admin.given import utc
+from headrace.model.errors import InDoubt, StoreFull, StoreUnavailable
+from headrace.model.keys import check_key
+
+
+class Sending(Base):
+    """The calls that publish. Data and headers are JSON text, which arrives as it was written."""
+
+    async def send(
+        self, stream: str, key: str, data: str, headers: str | None = None, *,
+        message_id: str | None = None, deliver_at: datetime | None = None,
+    ) -> int | None:  # fmt: skip
+        """Publish one message.
+
+        Args:
+            message_id: publishing the same id again, within the stream's `dedupe_window`, changes nothing.
+            deliver_at: publish it only then.
+
+        Returns:
+            Its seq: of the first time if it was published before; None if it is for later, or over HTTP, where it isn't told.
+        """
+        return await store.publish(
+            self._database, stream, check_key(key), data, headers, message_id=message_id, deliver_at=utc(deliver_at)
+        )
+
+    async def send_many(
+        self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None]
+    ) -> int:
+        """Publish messages in their order, all or none; the lists run in parallel.
+
+        Returns:
+            How many were published: without those that `dedupe` found unchanged.
+
+        Raises:
+            InDoubt: it is not known whether they were.
+        """
+        committing = False
+        try:
+            async with self._database.transaction() as connection:
+                published = await store.publish_many(connection, stream, keys, data, headers)
+                committing = True
+        except StoreFull:
+            raise
+        except StoreUnavailable as error:
+            if not committing:
+                raise
+            raise InDoubt(f"{error} The connection broke at their commit.") from error
+        return published

@@ -1,0 +1,128 @@
+"""Which server or database a command is for: what its options say, or the environment, or the context in use.
+
+A server is asked over HTTP, a database by SQL; commands do the same, and tell the same, either way. Without any of these it is
+the project's database, or the embedded Postgres.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from headrace.cli import contexts
+from headrace.cli.options import flag
+from headrace.cli.problems import UsageProblem
+from headrace.client.server import DEFAULT_URL, Server
+from headrace.model.errors import ConfigurationError
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """Options that say which server or database."""
+
+    server: Annotated[
+        str | None,
+        Parameter(
+            name="--server",
+            show_default=False,
+            help="A server's URL, such as http://localhost:7376. Otherwise: HEADRACE_SERVER, or the context in use.",
+        ),
+    ] = None
+    token: Annotated[
+        str | None,
+        Parameter(
+            name="--token",
+            show_default=False,
+            help="The token that the server wants. Better HEADRACE_TOKEN or a context, which other users don't see.",
+        ),
+    ] = None
+    ca_file: Annotated[
+        str | None,
+        Parameter(
+            name="--ca-file",
+            show_default=False,
+            help="A file in PEM with the authorities to trust for https, instead of the system's. Otherwise: HEADRACE_CA_FILE.",
+        ),
+    ] = None
+    database: Annotated[
+        str | None,
+        Parameter(
+            name="--database",
+            show_default=False,
+            help="Instead of a server a Postgres URL, such as postgresql://user:password@host:5432/database. Otherwise:"
+            " HEADRACE_DATABASE, and without all of these the embedded Postgres.",
+        ),
+    ] = None
+    as_curl: Annotated[bool, flag("Do nothing: print the request to a server as a call of curl.")] = False
+
+    def asked(self, yes: bool) -> bool:
+        """Whether nobody has to be asked: he said yes beforehand, or nothing will be done."""
+        return yes or self.as_curl
+
+    def one_request(self, instead: str) -> None:
+        """Raise `UsageProblem` when what takes several requests is to be printed as one."""
+        if self.as_curl:
+            raise UsageProblem(f"--as-curl prints one request, and this takes several: {instead}.")
+
+    def found(self, environment: Mapping[str, str] = os.environ) -> Server | str | None:
+        """The server, the URL of the database, or None for the project's database or the embedded one.
+
+        Raises:
+            UsageProblem: options that exclude each other.
+            ConfigurationError: variables that do, or something that can't be.
+        """
+        self._check()
+        if self.as_curl:
+            return self._server(environment) or self._dressed(Server(), environment)
+        return self.database or self._server(environment) or self._elsewhere(environment)
+
+    def _check(self) -> None:
+        if self.server and self.database:
+            raise UsageProblem("Give --server or --database, and not both.")
+        if self.as_curl and self.database:
+            raise UsageProblem("--as-curl prints a request to a server: leave --database out.")
+        for option, value in (("--token", self.token), ("--ca-file", self.ca_file)):
+            if self.database and value:
+                raise UsageProblem(f"{option} is for a server: leave it out, or --database.")
+
+    def _server(self, environment: Mapping[str, str]) -> Server | None:
+        """The server that is named, if one is; here, in the environment, or by the context in use."""
+        named = environment.get("HEADRACE_SERVER")
+        if self.server:
+            return self._dressed(Server(self.server), environment)
+        if named and environment.get("HEADRACE_DATABASE") and not self.as_curl:
+            raise ConfigurationError(
+                "HEADRACE_SERVER and HEADRACE_DATABASE are both set: unset one of them, or give --server or --database."
+            )
+        if named:
+            return self._dressed(Server(named), environment)
+        if environment.get("HEADRACE_DATABASE") and not self.as_curl:
+            return None
+        context = contexts.in_use(environment)
+        if context is None or context.server is None:
+            return None
+        return self._dressed(Server(context.server, context.token, context.ca_file), environment)
+
+    def _dressed(self, server: Server, environment: Mapping[str, str]) -> Server:
+        """The server with the token and the authorities that count."""
+        return Server(
+            server.url,
+            self.token or environment.get("HEADRACE_TOKEN") or server.token,
+            self.ca_file or environment.get("HEADRACE_CA_FILE") or server.ca_file,
+        )
+
+    def _elsewhere(self, environment: Mapping[str, str]) -> str | None:
+        for option, value in (("--token", self.token), ("--ca-file", self.ca_file)):
+            if value:
+                raise UsageProblem(
+                    f"{option} is for a server, and none is named: give --server, such as {DEFAULT_URL}."
+                )
+        if environment.get("HEADRACE_DATABASE"):
+            return environment["HEADRACE_DATABASE"]
+        context = contexts.in_use(environment)
+        return None if context is None else context.database

@@ -1,0 +1,119 @@
+"""Contexts: servers and databases by names of one's own, and which of them is in use.
+
+They are kept in `$XDG_CONFIG_HOME/headrace/contexts.json`, which only its owner can read, since there are tokens in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from headrace.cli.problems import CantCreate, NoInput
+from headrace.model.errors import ConfigurationError, InvalidInput
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A server, with the token for it; or a database."""
+
+    server: str | None = None
+    token: str | None = None
+    ca_file: str | None = None
+    database: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.server is None) == (self.database is None):
+            raise ValueError("it has a server or a database")
+
+
+class Contexts(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """All contexts, and the name of the one in use."""
+
+    contexts: dict[str, Context] = {}
+    current: str | None = None
+
+    def add(self, name: str, context: Context) -> None:
+        """Add one. Raises `InvalidInput` for a name that can't be, or that is taken."""
+        if not _NAME.fullmatch(name):
+            raise InvalidInput(f"The name {name!r} can't be: write up to 64 letters, digits, '-', '_' and '.'.")
+        if name in self.contexts:
+            raise InvalidInput(f"There is a context {name!r}: remove it before, or take another name.")
+        self.contexts[name] = context
+
+    def use(self, name: str | None) -> None:
+        """Use one from now on, or none. Raises `NoInput`."""
+        if name is not None:
+            self._known(name)
+        self.current = name
+
+    def remove(self, name: str) -> None:
+        """Remove one; if it is in use, none is from then on. Raises `NoInput`."""
+        self._known(name)
+        del self.contexts[name]
+        if self.current == name:
+            self.current = None
+
+    def _known(self, name: str) -> None:
+        if name not in self.contexts:
+            there = f"there are {', '.join(sorted(self.contexts))}" if self.contexts else "there is none yet"
+            raise NoInput(f"There is no context {name!r}; {there}.")
+
+
+def place(environment: Mapping[str, str] = os.environ) -> Path:
+    """The file that they are kept in."""
+    base = environment.get("XDG_CONFIG_HOME", "")
+    home = Path(base) if base.startswith("/") else Path.home() / ".config"
+    return home / "headrace" / "contexts.json"
+
+
+def read(environment: Mapping[str, str] = os.environ) -> Contexts:
+    """All of them. Raises `ConfigurationError` when the file can't be read, or is broken."""
+    file = place(environment)
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=Contexts)
+    except FileNotFoundError:
+        return Contexts()
+    except OSError as error:
+        raise ConfigurationError(f"The contexts in {file} can't be read: {error.strerror}.") from error
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise ConfigurationError(
+            f"{file} is broken: {error}; mend it, or remove it and add the contexts anew."
+        ) from error
+    if found.current is not None and found.current not in found.contexts:
+        raise ConfigurationError(
+            f"{file} is broken: the context in use, {found.current!r}, isn't there; choose one with `headrace context use`."
+        )
+    return found
+
+
+def in_use(environment: Mapping[str, str] = os.environ) -> Context | None:
+    """The context in use, if one is. Raises `ConfigurationError`."""
+    found = read(environment)
+    return None if found.current is None else found.contexts[found.current]
+
+
+def write(contexts: Contexts, environment: Mapping[str, str] = os.environ) -> None:
+    """Keep them: whoever reads sees what was there before, or all of this. Raises `CantCreate`."""
+    file = place(environment)
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # which only its owner can read
+        try:
+            with open(descriptor, "wb") as draft:
+                draft.write(msgspec.json.format(msgspec.json.encode(contexts), indent=2) + b"\n")
+                draft.flush()
+                os.fsync(draft.fileno())
+            os.replace(name, file)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name)
+            raise
+    except OSError as error:
+        raise CantCreate(f"The contexts can't be kept in {file}: {error.strerror}.") from error

@@ -1,0 +1,132 @@
+"""What a server answers when it refuses, as the errors that the database's own calls raise."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from headrace.model.errors import (
+    ConfigurationError,
+    HeadraceError,
+    InvalidInput,
+    LeaseLost,
+    StoreUnavailable,
+)
+
+
+class NotThere(HeadraceError, LookupError):
+    """The server knows what was asked for, and has none of it: a message, a dead letter, a token, a source."""
+
+    exit_code = 66  # EX_NOINPUT
+
+
+class AlreadyThere(InvalidInput):
+    """What is to be made exists."""
+
+
+class Busy(HeadraceError):
+    """The server has too much to do: too many requests, or too many that wait for messages. Try again."""
+
+    exit_code = 75  # EX_TEMPFAIL
+
+
+class StaleAckIds(LeaseLost):
+    """A settle named messages whose leases are lost: `stale`. What was named beside them is settled."""
+
+    def __init__(self, summary: str, stale: list[str]) -> None:
+        super().__init__(summary)
+        self.stale = stale
+
+
+class Refusal(msgspec.Struct):
+    """The body of an answer that refuses."""
+
+    summary: str
+    code: str = ""
+    stale: list[str] = []
+
+
+def refusal(body: bytes) -> Refusal | None:
+    """What the body says; None when it is no answer of Headrace's."""
+    try:
+        return msgspec.json.decode(body, type=Refusal)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def error_of(server: str, status: int, reason: str, body: bytes) -> HeadraceError:
+    """The error that an answer with this status tells."""
+    told = refusal(body)
+    if told is None:
+        return _of_another(server, status, reason)
+    if status == 401:
+        return ConfigurationError(
+            f"The server {server} wants to know who asks: {told.summary} Give --token, set HEADRACE_TOKEN, or keep a token"
+            " with `headrace context add`."
+        )
+    if status == 403:
+        return ConfigurationError(
+            f"The token may not do this at the server {server}: {told.summary} Give another one by --token, HEADRACE_TOKEN"
+            " or `headrace context add`."
+        )
+    if told.stale:
+        return StaleAckIds(told.summary, told.stale)
+    kind = _by_code().get(told.code) or _BY_STATUS.get(status, HeadraceError)
+    if issubclass(kind, (StoreUnavailable, Busy)) or status >= 500:
+        return kind(f"The server {server}: {told.summary}")
+    return kind(told.summary)
+
+
+def unreachable(server: str, problem: str) -> StoreUnavailable:
+    """The server can't be asked."""
+    return StoreUnavailable(f"The server {server} can't be reached: {problem}.")
+
+
+def not_headrace(server: str, problem: str) -> ConfigurationError:
+    """Something answers there, and not as a Headrace server does."""
+    return ConfigurationError(f"Is {server} a Headrace server? {problem[:1].upper()}{problem[1:].rstrip('.')}.")
+
+
+def _of_another(server: str, status: int, reason: str) -> HeadraceError:
+    answered = f"it answered {status} {reason}".rstrip()
+    if status in (502, 503, 504):
+        return unreachable(server, answered)
+    if status == 429:
+        return Busy(f"The server {server} has too much to do: {answered}.")
+    if 300 <= status < 400:
+        return not_headrace(server, f"{answered}, and redirects aren't followed: give the URL that it leads to")
+    return not_headrace(server, answered)
+
+
+@cache
+def _by_code() -> dict[str, type[Any]]:
+    """The errors that both sides know, by the codes that a server makes of their names; and codes that servers alone have."""
+    from headrace.model import errors, sources, tokens
+
+    kinds = [kind for module in (errors, sources, tokens) for kind in vars(module).values()]
+    known = {_code(kind): kind for kind in kinds if isinstance(kind, type) and issubclass(kind, HeadraceError)}
+    return {
+        **known,
+        "exists": AlreadyThere,
+        "ambiguous": InvalidInput,
+        "max_waiting": Busy,
+    }
+
+
+def _code(kind: type) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
+
+
+_BY_STATUS: dict[int, type[HeadraceError]] = {
+    400: InvalidInput,
+    404: NotThere,
+    405: ConfigurationError,
+    409: AlreadyThere,
+    413: InvalidInput,
+    422: InvalidInput,
+    429: Busy,
+    503: StoreUnavailable,
+}

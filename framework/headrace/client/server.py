@@ -1,0 +1,72 @@
+"""Which server is asked."""
+
+from __future__ import annotations
+
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from headrace.model.errors import ConfigurationError
+
+DEFAULT_URL = "http://localhost:7376"
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class Server(msgspec.Struct, frozen=True):
+    """A server. Raises `ConfigurationError` for one that can't be.
+
+    Args:
+        url: http or https, a host, perhaps a port, and the path that it is mounted at.
+        token: sent with each request; None for none.
+        ca_file: a file in PEM with the authorities to be trusted for https, instead of the system's.
+    """
+
+    url: str = DEFAULT_URL
+    token: str | None = None
+    ca_file: str | None = None
+
+    def __post_init__(self) -> None:
+        parts = self._parts()
+        if parts.username is not None or parts.query or parts.fragment:
+            raise ConfigurationError(
+                f"The server {shown(self.url)} can't be: write scheme, host, port and path only; a token is given apart."
+            )
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
+            raise ConfigurationError("The token can't be: it is letters, digits and signs of ASCII, without spaces.")
+
+    @property
+    def secure(self) -> bool:
+        """Whether it is spoken to over TLS."""
+        return self._parts().scheme == "https"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        parts = self._parts()
+        assert parts.hostname is not None
+        return parts.hostname, parts.port or _PORTS[parts.scheme]
+
+    @property
+    def root(self) -> str:
+        """The path that it is mounted at, without a slash at its end."""
+        return self._parts().path.rstrip("/")
+
+    def _parts(self) -> SplitResult:
+        try:
+            parts = urlsplit(self.url)
+            good = parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            good = False
+        if not good or not self.url.isprintable() or " " in self.url or not parts.path.isascii():
+            raise ConfigurationError(
+                f"The server {shown(self.url)!r} can't be: write a URL, such as {DEFAULT_URL} or https://example.com/headrace."
+            )
+        return parts
+
+
+def shown(url: str) -> str:
+    """A URL as it may be told: without a password."""
+    before, at, after = url.rpartition("@")
+    scheme, slashes, _ = before.rpartition("//")
+    return f"{scheme}{slashes}…@{after}" if at else url
