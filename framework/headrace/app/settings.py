@@ -25,11 +25,13 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
 
 MOST_PROCESSES = 256
+PORT = 7376
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 _PREFIX = "HEADRACE_"
 _OF_TESTS = "HEADRACE_TEST_"  # read by the tests of Headrace and by the test kit
+_OF_CLIENTS = frozenset(("HEADRACE_SERVER", "HEADRACE_TOKEN"))  # read by commands that talk to a server
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +138,22 @@ SETTINGS = (
         name="processes", says=f"How many processes share the work; up to {MOST_PROCESSES}.",
         convert=_number(1, MOST_PROCESSES), default=1, option="run --processes",
     ),
+    Setting(
+        name="host", says="Where the server listens: an address of this machine, or `0.0.0.0` for all of them.", convert=_text,
+        default="127.0.0.1", option="serve --host",
+    ),
+    Setting(
+        name="port", says="The port on which it listens; 0 for any.", convert=_number(0, 65535), default=PORT,
+        option="serve --port",
+    ),
+    Setting(
+        name="tls_cert", says="A file with the certificate that the server shows, in PEM.", convert=_path,
+        otherwise="plain HTTP", option="serve --tls-cert",
+    ),
+    Setting(
+        name="tls_key", says="A file with its private key, if it is not in the same one.", convert=_path,
+        otherwise="in `tls_cert`", option="serve --tls-key",
+    ),
 )  # fmt: skip
 """All there are, in the order in which they are told."""
 
@@ -154,6 +172,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: LogFormat
     ready_file: Path | None
     processes: int
+    host: str
+    port: int
+    tls_cert: Path | None
+    tls_key: Path | None
 
 
 def read(
@@ -232,7 +254,8 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> Iterator[s
     """A sentence for each HEADRACE_ variable that says nothing to anybody, such as one that is misspelt."""
     known = [setting.variable for setting in SETTINGS]
     for name in sorted(environment):
-        if name.startswith(_PREFIX) and name not in known and not name.startswith(_OF_TESTS):
+        ours = name.startswith(_PREFIX) and not name.startswith(_OF_TESTS)
+        if ours and name not in known and name not in _OF_CLIENTS:
             yield f"The environment has {name}, which is no setting{_meant(name, known)}."
 
 

@@ -1,4 +1,4 @@
-"""Child processes of a `headrace run`: each is a `headrace run` of its own, in a session of its own, so that a terminal's Ctrl-C reaches
+"""Child processes of a `headrace run` or `serve`: each is one of its own, in a session of its own, so that a terminal's Ctrl-C reaches
 it once, by way of the parent.
 """
 
@@ -29,10 +29,10 @@ def lifeline() -> Iterator[int]:
         os.close(writing)
 
 
-def command(target: str, found: Settings) -> Sequence[str]:
-    """What starts a child. It logs as its parent does."""
+def command(found: Settings, *words: str) -> Sequence[str]:
+    """What starts a child, which does what these words say. It logs as its parent does."""
     logs = ("--log-level", found.log_level, "--log-format", found.log_format)
-    return (sys.executable, "-m", "headrace.cli.main", "run", target, *logs)
+    return (sys.executable, "-m", "headrace.cli.main", *words, *logs)
 
 
 async def start(words: Sequence[str], member: Member) -> anyio.abc.Process:
@@ -43,7 +43,7 @@ async def start(words: Sequence[str], member: Member) -> anyio.abc.Process:
         stdout=None,
         stderr=None,
         env=member.environment(),
-        pass_fds=[member.parent_fd],
+        pass_fds=[fd for fd in (member.parent_fd, member.listen_fd) if fd is not None],
         start_new_session=True,
     )
 

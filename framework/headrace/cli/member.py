@@ -1,4 +1,4 @@
-"""What a process knows that another `headrace run` has started: its number, its database, and whether its parent lives.
+"""What a process knows that another `headrace run` or `serve` has started: its number, its database, and whether its parent lives.
 
 The parent holds the writing end of a pipe and never writes. The kernel closes it when the parent dies, however it dies, and
 each child, which holds the reading end, reads the end of the file.
@@ -24,12 +24,16 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         parent_fd: the reading end of the parent's pipe.
         database: a URL that was passed down.
         ready_file: where it tells that it is ready.
+        listen_fd: the socket that a server shares with its siblings ...
+        directory: ... and where they tell each other what they did.
     """
 
     number: int | None
     parent_fd: int
     database: str | None
     ready_file: str | None
+    listen_fd: int | None = None
+    directory: str | None = None
 
     def environment(self) -> dict[str, str]:
         """The environment for its process. Not its arguments, which everybody on the machine can read."""
@@ -46,7 +50,9 @@ def from_environment() -> Member | None:
     if text is None:
         return None
     me = msgspec.json.decode(text, type=Member)
-    os.set_inheritable(me.parent_fd, False)
+    for fd in (me.parent_fd, me.listen_fd):
+        if fd is not None:
+            os.set_inheritable(fd, False)
     return me
 
 

@@ -1,4 +1,4 @@
-"""The parent of `headrace run --processes N`: starts the processes, passes signals on, and replaces those that die.
+"""The parent of `headrace run --processes N`, and of `headrace serve --processes N`: starts the processes, passes signals on, and replaces those that die.
 
 The parent stays connected: it has made the schema before any of them starts, and keeps the embedded Postgres up while one of
 them is replaced.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from collections.abc import Callable, Sequence
 
 import anyio
 import anyio.abc
+import msgspec
 
 from headrace.app.app import App
 from headrace.app.settings import Settings
@@ -34,24 +36,35 @@ async def run_processes(app: App, target: str, found: Settings) -> int:
     app.telemetry = False  # the parent has nothing to tell, and would take the first process's port to be scraped at
     async with app:
         with lifeline() as fd:
-            return await Crew(target, found, app.dsn, fd).run()
+            member = Member(number=None, parent_fd=fd, database=app.dsn, ready_file=None)
+            return await Crew(command(found, "run", target), found, member).run()
 
 
 class Crew:
-    """Several processes of one application."""
+    """Several processes that do the same.
 
-    def __init__(self, target: str, found: Settings, database: str | None, parent_fd: int) -> None:
-        self._command = command(target, found)
+    Args:
+        words: what starts each.
+        found: says how many there are, and which ready file they keep together.
+        pattern: what each of them is told, but for its number.
+        stopping: called when all are to stop.
+    """
+
+    def __init__(
+        self, words: Sequence[str], found: Settings, pattern: Member, stopping: Callable[[], None] = lambda: None
+    ) -> None:
+        self._command = words
         self._ready_file = found.ready_file
-        self._members = [self._member(number, database, parent_fd) for number in range(1, found.processes + 1)]
+        self._members = [self._member(number, pattern) for number in range(1, found.processes + 1)]
+        self._tell_stopping = stopping
         self._processes: dict[int, anyio.abc.Process] = {}
         self._stopping = anyio.Event()
         self._signals = 0
         self._code = 0
 
-    def _member(self, number: int, database: str | None, parent_fd: int) -> Member:
+    def _member(self, number: int, pattern: Member) -> Member:
         own = None if self._ready_file is None else str(of_member(self._ready_file, number))
-        return Member(number=number, parent_fd=parent_fd, database=database, ready_file=own)
+        return msgspec.structs.replace(pattern, number=number, ready_file=own)
 
     async def run(self) -> int:
         """Run them all until the last has ended; the exit code is that of the first which failed, or 0."""
@@ -128,6 +141,7 @@ class Crew:
 
     def _pass_on(self, number: signal.Signals) -> None:
         self._stopping.set()
+        self._tell_stopping()
         for process in self._processes.values():
             tell(process, number)
 

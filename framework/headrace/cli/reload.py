@@ -50,7 +50,7 @@ async def run_reloading(target: str, directories: Sequence[Path], database: str 
     with lifeline() as fd:
         ready_file = None if found.ready_file is None else str(found.ready_file)
         member = Member(number=None, parent_fd=fd, database=database, ready_file=ready_file)
-        await Reloader(command(target, found), member, directories, found.shutdown_timeout + GRACE).run()
+        await Reloader(command(found, "run", target), member, directories, found.shutdown_timeout + GRACE).run()
     return 0
 
 

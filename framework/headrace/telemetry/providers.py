@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -69,7 +69,7 @@ class Providers:
     def _set_up(self, telemetry: Telemetry) -> None:
         if telemetry.traces is not None:
             self.tracer = self._tracers(telemetry.traces).get_tracer("headrace", _version(), names.SCHEMA)
-        if telemetry.metrics is not None:
+        if telemetry.metrics is not None or telemetry.prometheus_registry is not None:
             self.meters = self._meters(telemetry)
             self.meter = self.meters.get_meter("headrace", _version(), names.SCHEMA)
 
@@ -97,14 +97,23 @@ class Providers:
     def _meters(self, telemetry: Telemetry) -> metrics.MeterProvider:
         if telemetry.metrics == "global":
             return metrics.get_meter_provider()
-        if not isinstance(telemetry.metrics, str):
+        if telemetry.metrics is not None and not isinstance(telemetry.metrics, str):
             return telemetry.metrics  # type: ignore[no-any-return]
         from opentelemetry.sdk.metrics import MeterProvider
 
-        provider = MeterProvider([self._reader(telemetry)], shutdown_on_exit=False)
+        provider = MeterProvider(list(self._readers(telemetry)), shutdown_on_exit=False)
         self._flush.append(provider.force_flush)
         self._shutdown.append(provider.shutdown)
         return provider
+
+    def _readers(self, telemetry: Telemetry) -> Iterator[MetricReader]:
+        registry = telemetry.prometheus_registry
+        if registry is not None:
+            from opentelemetry.exporter.prometheus import PrometheusMetricReader
+
+            yield PrometheusMetricReader(registry=registry)
+        if telemetry.metrics is not None and (telemetry.metrics != "prometheus" or registry is None):
+            yield self._reader(telemetry)
 
     def _reader(self, telemetry: Telemetry) -> MetricReader:
         from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader

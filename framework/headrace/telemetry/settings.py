@@ -38,6 +38,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
         prometheus_host: where the port listens; `OTEL_EXPORTER_PROMETHEUS_HOST`, or else localhost.
         prometheus_port: `OTEL_EXPORTER_PROMETHEUS_PORT`, or else 9464; 0 for any. Of several processes each takes the first that is
             free from there on.
+        prometheus_registry: a `CollectorRegistry` of prometheus_client, which gets the metrics besides; with "prometheus" instead of a port.
+            For programs that have a page of their own for them.
         survey: seconds between two looks at how the consumers are in the store: lag, parked and blocked messages.
         shutdown_timeout: seconds that exporters have at the end, to send what they still hold.
 
@@ -49,6 +51,7 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Any = "global"
     prometheus_host: str | None = None
     prometheus_port: int | None = None
+    prometheus_registry: Any = None
     survey: float = 10.0
     shutdown_timeout: float = 5.0
 
@@ -81,7 +84,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
         if given is None or isinstance(given, bool):
             return cls() if given else None
         if isinstance(given, Telemetry):
-            return given if given.traces or given.metrics else None
+            wanted = (given.traces, given.metrics, given.prometheus_registry)
+            return given if any(one is not None for one in wanted) else None
         raise ConfigurationError(
             f"telemetry={given!r} must be a Telemetry(…), text such as 'otlp', True, False or None."
         )
