@@ -24,12 +24,14 @@ _USAGE = 64  # EX_USAGE
 
 _COMMANDS = {
     "run": ("headrace.cli.run:run", "Run the consumers of an application."),
+    "serve": ("headrace.cli.serve:serve", "Serve the HTTP API, for clients in any language."),
     "publish": ("headrace.cli.publish:publish", "Publish the lines of a file or of standard input to a stream."),
     "stream": ("headrace.cli.groups:stream", "Make, see and change streams, and the messages in them."),
     "consumer": (
         "headrace.cli.groups:consumer",
         "Make, see, change and move consumers; receive by hand; dead letters.",
     ),
+    "source": ("headrace.cli.groups:source", "Make, see, change and remove sources: webhooks that become messages."),
     "token": ("headrace.cli.groups:token", "Make, list and revoke the tokens that open the server."),
     "context": ("headrace.cli.groups:context", "Name servers and databases, and choose which commands are for."),
     "observe": (
