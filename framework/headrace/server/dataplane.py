@@ -17,6 +17,9 @@ from headrace.model.outcomes import Failure
 from headrace.model.specs import Backoff
 from headrace.server.access import Access, Need
 from headrace.server.bodies import Deliveries, Nack, Settle, delay_of, deliveries, named, read_messages, read_receive
+from headrace.server.dialects import consume, pull
+from headrace.server.dialects.consume import Consume
+from headrace.server.dialects.pull import Pull
 from headrace.server.directory import KnownConsumer
 from headrace.server.engine import Engine
 from headrace.server.errors import StaleAckIds
@@ -54,11 +57,19 @@ class DataPlane:
             "nack": self.nack,
             "extend": self.extend,
         }
+        self.pull = Pull(self)
+        self.consume = Consume(self)
+        self._dialects = {pull.PREFIX: self.pull.find, consume.PREFIX: self.consume.find}
 
     def find(self, method: str, path: str) -> tuple[Endpoint, tuple[str, ...]] | None:
         """The endpoint for a path, and the names in it; None when it is for somebody else."""
         parts = path.split("/")
-        if len(parts) < 5 or parts[1] not in ("v1", "api") or parts[2] != "streams":
+        if len(parts) < 5 or parts[1] not in ("v1", "api"):
+            return None
+        if len(parts) == 5 and parts[2] in self._dialects:
+            endpoint = self._dialects[parts[2]](method, parts[4])
+            return None if endpoint is None else (endpoint, (parts[3],))
+        if parts[2] != "streams":
             return None
         if len(parts) == 5 and parts[4] == "messages" and method == "POST":
             return self.publish, (parts[3],)

@@ -1,15 +1,48 @@
-"""Everything but the data plane, by Litestar."""
+"""Everything but the data plane, by Litestar: the routes of all topics under both prefixes, and their description."""
 
 from __future__ import annotations
 
-from litestar import Litestar
+from litestar import Litestar, Router
+from litestar.exceptions import HTTPException
+from litestar.types import ASGIApp
 
+from headrace.server import openapi
 from headrace.server.access import Access
 from headrace.server.dataplane import DataPlane
 from headrace.server.engine import Engine
 from headrace.server.options import Options
+from headrace.server.refusals import refuse
+from headrace.server.routes import (
+    consumers,
+    data_plane,
+    dead_letters,
+    http_consumers,
+    messages,
+    moves,
+    overview,
+    sources,
+    streams,
+    tokens,
+)
+from headrace.server.routes.slashes import marking
+
+PREFIXES = ("/v1", "/api")
+TOPICS = (streams, messages, consumers, moves, dead_letters, http_consumers, overview, tokens, sources)
 
 
-def management(engine: Engine, access: Access, data: DataPlane, options: Options) -> Litestar:
+def management(engine: Engine, access: Access, data: DataPlane, options: Options) -> ASGIApp:
     """The routes of the management plane."""
-    return Litestar([], openapi_config=None)
+    handlers = [handler for topic in TOPICS for handler in topic.routes(engine, access)]
+    handlers += data_plane.routes(data, data.pull, data.consume)
+    app = Litestar(
+        [
+            # The one prefix is described for both.
+            *(Router(prefix, route_handlers=handlers, include_in_schema=prefix == "/v1") for prefix in PREFIXES),
+            *openapi.routes(),
+        ],
+        openapi_config=openapi.config(),
+        exception_handlers={HTTPException: refuse, Exception: refuse},
+        logging_config=None,
+        request_max_body_size=options.max_body,
+    )
+    return marking(app)

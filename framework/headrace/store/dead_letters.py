@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headrace.model.conditions import Condition
 from headrace.model.records import DeadLetter
 from headrace.store.database import Executor
-from headrace.store.peek import decoded, encoded
+from headrace.store.peek import encoded, read
 
 
 async def dead_letters(
@@ -18,17 +18,15 @@ async def dead_letters(
     where: Condition | None = None,
     above: int = 0,
     limit: int = 100,
+    raw: bool = False,
 ) -> list[DeadLetter]:
-    """Dead letters that match, with a seq above `above`, in the order of seq, at most `limit`."""
+    """Dead letters that match, with a seq above `above`, in the order of seq, at most `limit`. `raw` as for `messages`."""
     rows = await executor.fetch(
         """select seq, key, data, headers, created_at, attempts, reason, error, traceback, blocks, died_at
            from headrace.find_dead_letters($1, $2, $3, $4, $5)""",
         consumer, filters, encoded(where), above, limit,
     )  # fmt: skip
-    return [
-        DeadLetter(**{**row, "data": decoded(row["data"]), "headers": decoded(row["headers"] or "null")})
-        for row in rows
-    ]
+    return [DeadLetter(**read(row, raw)) for row in rows]
 
 
 async def redrive(

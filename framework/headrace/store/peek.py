@@ -13,14 +13,15 @@ from headrace.model.records import PeekedMessage, StoredMessage
 from headrace.store.database import Executor
 
 
-async def peek(executor: Executor, consumer: int, *, limit: int = 10) -> list[PeekedMessage]:
+async def peek(executor: Executor, consumer: int, *, limit: int = 10, raw: bool = False) -> list[PeekedMessage]:
     """What a consumer is at: at most `limit` messages that are in flight, parked, blocked, and that come next, each.
 
-    What comes next is looked for among the 10,000 messages above the position.
+    What comes next is looked for among the 10,000 messages above the position. `raw` as for `messages`.
     """
     rows = await executor.fetch("select * from headrace.peek($1, $2)", consumer, limit)
     return [
-        PeekedMessage(**{**_read(row), "owner": None if row["owner"] is None else str(row["owner"])}) for row in rows
+        PeekedMessage(**{**read(row, raw), "owner": None if row["owner"] is None else str(row["owner"])})
+        for row in rows
     ]
 
 
@@ -33,25 +34,34 @@ async def messages(
     start_seq: int | None = None,
     limit: int = 10,
     newest: bool = False,
+    raw: bool = False,
 ) -> list[StoredMessage]:
     """Messages of a stream that match, in the order of seq: the first ones from `start_seq` on, or the `newest`.
 
-    Raises `UnknownStream`.
+    Args:
+        raw: data and headers come as `msgspec.Raw`, letter by letter as they were published. Python's numbers hold less than JSON's.
+
+    Raises:
+        UnknownStream.
     """
     rows = await executor.fetch(
         "select * from headrace.messages($1, $2, $3, $4, $5, $6)",
         stream, filters, encoded(where), start_seq, limit, newest,
     )  # fmt: skip
-    return [StoredMessage(**_read(row)) for row in rows]
+    return [StoredMessage(**read(row, raw)) for row in rows]
 
 
-async def latest(executor: Executor, stream: str, key: str) -> StoredMessage | None:
-    """The latest message of a key, None if there is none. Raises `UnknownStream`."""
+async def latest(executor: Executor, stream: str, key: str, *, raw: bool = False) -> StoredMessage | None:
+    """The latest message of a key, None if there is none. `raw` as for `messages`. Raises `UnknownStream`."""
     row = await executor.fetchrow("select * from headrace.latest($1, $2)", stream, key)
-    return None if row is None else StoredMessage(**_read(row))
+    return None if row is None else StoredMessage(**read(row, raw))
 
 
-def _read(row: Any) -> dict[str, Any]:
+def read(row: Any, raw: bool) -> dict[str, Any]:
+    """The columns of a message, with its data and headers as Python, or as they stand."""
+    if raw:
+        headers = row["headers"]
+        return {**row, "data": msgspec.Raw(row["data"]), "headers": None if headers is None else msgspec.Raw(headers)}
     return {**row, "data": decoded(row["data"]), "headers": decoded(row["headers"] or "null")}
 
 

@@ -1,0 +1,116 @@
+"""Dialect C: the consume API.
+
+`…/http-consumers/{consumer}/next` by GET, and `ack` and `nack` by POST. `next` also says how much there is to do. That is counted at
+most once a second for each consumer, whoever asks, and over so few messages that it takes no time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace import store
+from headrace.model.errors import FilterTooSlow
+from headrace.server.bodies import Nack, Settle, read_receive
+from headrace.server.dialects.pull import anywhere
+from headrace.server.directory import KnownConsumer
+from headrace.server.http import Call, Endpoint, Reply
+from headrace.server.wire.captured import records
+from headrace.store.database import within
+
+if TYPE_CHECKING:
+    from headrace.server.dataplane import DataPlane
+
+PREFIX = "http-consumers"
+
+LOOK = 1000
+"""Messages above the position that are judged at most, to count those that wait."""
+
+FRESH = 1.0
+"""Seconds for which a count is good."""
+
+JUDGING = 0.5
+"""Seconds that counting may take; a condition that takes longer counts nothing."""
+
+MOST = 10_000
+"""Consumers whose counts are remembered."""
+
+_settle = msgspec.json.Decoder(Settle)
+_nack = msgspec.json.Decoder(Nack)
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """How much there is to do for a consumer."""
+
+    pending: int
+    ack_pending: int
+
+
+class Consume:
+    """The endpoints.
+
+    Args:
+        data: does the work.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, data: DataPlane, clock: Callable[[], float] = time.monotonic) -> None:
+        self._data = data
+        self._clock = clock
+        self._counts: dict[int, tuple[float, asyncio.Task[Counts]]] = {}
+
+    def find(self, method: str, verb: str) -> Endpoint | None:
+        """The endpoint for a step of the path after the consumer's name."""
+        if verb == "next" and method == "GET":
+            return self.next
+        if method == "POST":
+            return {"ack": self.ack, "nack": self.nack}.get(verb)
+        return None
+
+    async def next(self, call: Call) -> Reply | None:
+        """Messages as records; takes `batch_size` and `wait_for`, as dialect A does."""
+        consumer = await anywhere(self._data, call)
+        share = await self._data.received(call, consumer, *read_receive(call))
+        if share is None:
+            return None
+        try:
+            counts = await self._counted(consumer)
+        except Exception:  # the client is told of that, and never sees the messages
+            await self._data.engine.give_back(consumer, share)
+            raise
+        return Reply(200, records(consumer, share, counts.pending, counts.ack_pending))
+
+    async def ack(self, call: Call) -> Reply:
+        """They are done."""
+        return await self._data.acked(await anywhere(self._data, call), _settle.decode(call.body))
+
+    async def nack(self, call: Call) -> Reply:
+        """They failed, and come again."""
+        return await self._data.nacked(await anywhere(self._data, call), _nack.decode(call.body))
+
+    async def _counted(self, consumer: KnownConsumer) -> Counts:
+        now = self._clock()
+        known = self._counts.get(consumer.number)
+        if known is None or known[0] <= now:
+            if len(self._counts) >= MOST:
+                self._counts.clear()
+            known = now + FRESH, asyncio.ensure_future(self._count(consumer))
+            self._counts[consumer.number] = known
+        try:
+            return await asyncio.shield(known[1])
+        except Exception:
+            self._counts.pop(consumer.number, None)
+            raise
+
+    async def _count(self, consumer: KnownConsumer) -> Counts:
+        database, where = self._data.engine.app.database, (consumer.stream.name, consumer.name)
+        try:
+            async with within(database, JUDGING) as connection:
+                info = await store.consumer(connection, *where, look=LOOK)
+        except FilterTooSlow:
+            info = await store.consumer(database, *where, look=0)
+        return Counts(info.num_pending, info.num_ack_pending)

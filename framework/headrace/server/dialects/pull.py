@@ -1,0 +1,66 @@
+"""Dialect B: pull consumers by name, for captured changes.
+
+`…/http_pull_consumers/{name}/receive` by GET and POST, and `ack` and `nack` by POST.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.server.bodies import Nack, Settle, read_receive
+from headrace.server.directory import KnownConsumer
+from headrace.server.http import Call, Endpoint, Reply
+from headrace.server.wire.captured import changes
+
+if TYPE_CHECKING:
+    from headrace.server.dataplane import DataPlane
+
+PREFIX = "http_pull_consumers"
+
+_settle = msgspec.json.Decoder(Settle)
+_nack = msgspec.json.Decoder(Nack)
+
+
+class Pull:
+    """The endpoints.
+
+    Args:
+        data: does the work.
+    """
+
+    def __init__(self, data: DataPlane) -> None:
+        self._data = data
+
+    def find(self, method: str, verb: str) -> Endpoint | None:
+        """The endpoint for a step of the path after the consumer's name."""
+        if verb == "receive" and method in ("GET", "POST"):
+            return self.receive
+        if method == "POST":
+            return {"ack": self.ack, "nack": self.nack}.get(verb)
+        return None
+
+    async def receive(self, call: Call) -> Reply | None:
+        """Messages as changes or rows; takes `batch_size` and `wait_for`, as dialect A does."""
+        consumer = await self._consumer(call)
+        share = await self._data.received(call, consumer, *read_receive(call))
+        return None if share is None else Reply(200, changes(consumer, share))
+
+    async def ack(self, call: Call) -> Reply:
+        """They are done."""
+        return await self._data.acked(await self._consumer(call), _settle.decode(call.body))
+
+    async def nack(self, call: Call) -> Reply:
+        """They failed, and come again."""
+        return await self._data.nacked(await self._consumer(call), _nack.decode(call.body))
+
+    async def _consumer(self, call: Call) -> KnownConsumer:
+        return await anywhere(self._data, call)
+
+
+async def anywhere(data: DataPlane, call: Call) -> KnownConsumer:
+    """The consumer that a call names, wherever its stream; raises unless the caller may receive from it."""
+    consumer = await data.engine.consumer_anywhere(call.names[0])
+    await data.allow(call, "consume", consumer.stream.name)
+    return consumer

@@ -1,0 +1,152 @@
+"""The API's description: what Litestar makes of the routes, with what it can't know added; and a page to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+from litestar import Request, get
+from litestar.enums import HttpMethod
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import OpenAPIRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme, Tag
+
+from headrace.server.openapi_extras import ANSWERS, EXAMPLES, PATHS
+from headrace.server.wire.common import Error
+
+DESCRIPTION = """\
+A durable message stream on nothing but Postgres. Publish messages under keys to a stream; each consumer gets those that it wants, in
+order per key, and acks them.
+
+Every route is there under `/v1` and under `/api`. Wherever a stream or a consumer is named, its id does as well as its name. Lists come
+as `{"data": […]}`, errors as `{"summary", "code", "validation_errors"?}`.
+
+`Authorization: Bearer TOKEN` is needed once a token was made.
+"""
+
+_TAGS = {
+    "Streams": "What messages are kept in.",
+    "Messages": "Publish and look.",
+    "Consumers": "Who reads a stream, and where they are.",
+    "Delivery": "Receive, ack, nack.",
+    "Dead letters": "What became of messages that failed too often.",
+    "Pull consumers": "The same by the consumer's name alone, for changes of tables.",
+    "Consume API": "The same once more, for clients of the consume API.",
+    "Sources": "Where messages come from that nobody publishes.",
+    "Tokens": "Who may.",
+    "Overview": "All there is at a glance.",
+    "Health": "For probes and scrapers.",
+}
+_ERRORS_OF_A_BODY = ("400", "413", "422")
+
+
+class _Json(OpenAPIRenderPlugin):
+    """The description as JSON."""
+
+    def __init__(self) -> None:
+        super().__init__(path="/", media_type="application/json")
+        self._rendered: bytes | None = None
+
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
+        if self._rendered is None:
+            self._rendered = msgspec.json.encode(completed(openapi_schema))
+        return self._rendered
+
+
+def config() -> OpenAPIConfig:
+    """How Litestar is to describe the routes, at /openapi.json."""
+    taken: set[str] = set()
+
+    def operation_id(handler: HTTPRouteHandler, method: HttpMethod, _: list[Any]) -> str:
+        name = handler.handler_name + ("_by_put" if method == HttpMethod.PUT else "")
+        while name in taken:
+            name += "_too"
+        taken.add(name)
+        return name
+
+    return OpenAPIConfig(
+        title="Headrace",
+        version=version("headrace"),
+        description=DESCRIPTION,
+        path="/openapi.json",
+        render_plugins=[_Json()],
+        components=Components(
+            security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer", description="An access token.")}
+        ),
+        security=[{"bearer": []}, {}],
+        tags=[Tag(name=name, description=text) for name, text in _TAGS.items()],
+        use_handler_docstrings=True,
+        operation_id_creator=operation_id,  # type: ignore[arg-type]
+    )
+
+
+def routes() -> Sequence[HTTPRouteHandler]:
+    """The page to read it."""
+    page = (files(__package__) / "docs.html").read_text(encoding="utf-8")
+
+    @get("/docs", include_in_schema=False, media_type="text/html")
+    async def docs() -> str:
+        return page
+
+    return [docs]
+
+
+def completed(document: dict[str, Any]) -> dict[str, Any]:
+    """The description with its errors, its examples, and the paths that Litestar doesn't serve."""
+    found: dict[str, Any] = msgspec.to_builtins(document)
+    schemas = found["components"].setdefault("schemas", {})
+    schemas.update(msgspec.json.schema_components([Error], ref_template="#/components/schemas/{name}")[1])
+    found["components"]["responses"] = {name: _answer(name, text) for name, (text, _) in ANSWERS.items()}
+    for path, method, operation in _operations(found):
+        _complete(path, method, operation)
+    found["paths"].update(PATHS)
+    return found
+
+
+def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            yield path, method, operation
+
+
+def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
+    answers = operation["responses"]
+    for status in [status for status in answers if status.startswith(("4", "5"))]:
+        del answers[status]  # as Litestar would tell them
+    body = operation.get("requestBody")
+    for name, (_, status) in ANSWERS.items():
+        if _may_answer(status, path, method, has_body=body is not None, has_parameters="parameters" in operation):
+            answers[status] = {"$ref": f"#/components/responses/{name}"}
+    if body is not None:
+        content = body["content"]["application/json"]
+        body["required"] = not _optional(content["schema"])
+        example = EXAMPLES.get((method, path))
+        if example is not None:
+            content["example"] = example
+
+
+def _may_answer(status: str, path: str, method: str, *, has_body: bool, has_parameters: bool) -> bool:
+    if status in _ERRORS_OF_A_BODY:
+        return has_body or (status == "422" and has_parameters)
+    if status == "404":
+        return "{" in path or has_body
+    if status == "409":
+        return method != "get" or "http" in path
+    if status == "429":
+        return path.endswith(("/receive", "/next", "/messages"))
+    return True
+
+
+def _optional(schema: dict[str, Any]) -> bool:
+    return any(one.get("type") == "null" for one in schema.get("oneOf", schema.get("anyOf", [])))
+
+
+def _answer(name: str, description: str) -> dict[str, Any]:
+    return {
+        "description": description,
+        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{Error.__name__}"}}},
+    }

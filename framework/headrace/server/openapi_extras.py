@@ -1,0 +1,106 @@
+"""What the API's description has besides what routes tell of themselves: errors, examples, and paths that are served by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ANSWERS: dict[str, tuple[str, str]] = {
+    "Malformed": ("The body is not JSON.", "400"),
+    "Unauthorized": ("There is no token, or a wrong one.", "401"),
+    "Forbidden": ("The token has no scope for this.", "403"),
+    "Unknown": ("There is no such thing.", "404"),
+    "Conflict": ("It exists already, or is in use; or leases were lost, on a strict settle.", "409"),
+    "TooLarge": ("The body is too large.", "413"),
+    "Invalid": ("Something can't be so; `validation_errors` names the fields.", "422"),
+    "TooManyWaiting": ("As many requests wait as the consumer's `max_waiting` allows.", "429"),
+    "Unavailable": ("The database is away, or the server has too much to do; try again after `Retry-After`.", "503"),
+}
+"""For each error its name, what it says, and its status."""
+
+_KEY = "orders.us.cus_a.order_1"
+_CONSUMER = "/v1/streams/{stream}/consumers/{consumer}"
+_ACK_IDS = {"ack_ids": ["AAAAAQAAAAAAAAAqAAAAAAAAAAEAAAABAAoP5VTXw2fWYjEr"]}
+
+EXAMPLES: dict[tuple[str, str], Any] = {
+    ("post", "/v1/streams"): {"name": "mystream", "retain_up_to": "30d"},
+    ("patch", "/v1/streams/{stream}"): {"max_storage": 10_000_000_000},
+    ("put", "/v1/streams/{stream}"): {"max_storage": 10_000_000_000},
+    ("post", "/v1/streams/{stream}/messages"): {"key": _KEY, "data": {"product": "Shoes"}},
+    ("post", "/v1/streams/{stream}/republish"): {"target": "mystream", "filter": "orders.us.>", "dry_run": True},
+    ("post", "/v1/streams/{stream}/consumers"): {
+        "name": "us_orders",
+        "filter": "orders.us.>",
+        "ack_wait_ms": 30000,
+        "max_ack_pending": 100,
+        "max_deliver": 10,
+    },
+    ("patch", _CONSUMER): {"max_ack_pending": 500},
+    ("put", _CONSUMER): {"max_ack_pending": 500},
+    ("post", f"{_CONSUMER}/receive"): {"batch_size": 10, "wait_for": "5s"},
+    ("post", f"{_CONSUMER}/messages"): {"batch_size": 10},
+    ("post", f"{_CONSUMER}/ack"): _ACK_IDS,
+    ("post", f"{_CONSUMER}/nack"): {**_ACK_IDS, "delay_ms": 5000, "error": "the warehouse is closed"},
+    ("post", f"{_CONSUMER}/extend"): _ACK_IDS,
+    ("post", f"{_CONSUMER}/seek"): {"to": "start"},
+    ("post", f"{_CONSUMER}/replay"): {"start_time": "2030-01-31T12:00:00Z", "dry_run": True},
+    ("post", f"{_CONSUMER}/pause"): {"until": None},
+    ("post", f"{_CONSUMER}/dead_letters/redrive"): {"key": _KEY},
+    ("post", f"{_CONSUMER}/dead_letters/purge"): {"key": _KEY},
+    ("post", "/v1/http_pull_consumers/{consumer}/receive"): {"batch_size": 10},
+    ("post", "/v1/http_pull_consumers/{consumer}/ack"): {"ack_tokens": _ACK_IDS["ack_ids"]},
+    ("post", "/v1/http_pull_consumers/{consumer}/nack"): {"ack_tokens": _ACK_IDS["ack_ids"]},
+    ("post", "/v1/http-consumers"): {
+        "name": "my-http-consumer",
+        "ack_wait_ms": 30000,
+        "max_deliver": -1,
+        "deliver_policy": "all",
+        "filters": {"collection_id": "salesforce:contact", "resource_id": "*"},
+    },
+    ("patch", "/v1/http-consumers/{consumer}"): {"max_ack_pending": 500},
+    ("put", "/v1/http-consumers/{consumer}"): {"max_ack_pending": 500},
+    ("post", "/v1/http-consumers/{consumer}/ack"): {"ack_tokens": _ACK_IDS["ack_ids"]},
+    ("post", "/v1/http-consumers/{consumer}/nack"): {"ack_tokens": _ACK_IDS["ack_ids"]},
+    ("post", "/v1/tokens"): {"name": "ci", "scopes": ["publish:mystream"]},
+}
+"""Bodies of requests, by method and path."""
+
+
+def _json(description: str) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": {"type": "object"}}}}
+
+
+PATHS: dict[str, Any] = {
+    "/health": {
+        "get": {
+            "operationId": "health",
+            "summary": "Is the process alive?",
+            "tags": ["Health"],
+            "security": [{}],
+            "responses": {"200": _json("It is.")},
+        }
+    },
+    "/ready": {
+        "get": {
+            "operationId": "ready",
+            "summary": "Can it serve?",
+            "description": "Whether the database can be reached, its schema is current, and no source has stopped; and if not, why.",
+            "tags": ["Health"],
+            "security": [{}],
+            "responses": {"200": _json("It can."), "503": _json("It can't, and why.")},
+        }
+    },
+    "/metrics": {
+        "get": {
+            "operationId": "metrics",
+            "summary": "Figures for Prometheus",
+            "tags": ["Health"],
+            "responses": {
+                "200": {"description": "As text.", "content": {"text/plain": {"schema": {"type": "string"}}}},
+                "401": {"$ref": "#/components/responses/Unauthorized"},
+                "403": {"$ref": "#/components/responses/Forbidden"},
+                "503": {"$ref": "#/components/responses/Unavailable"},
+            },
+        }
+    },
+}
+"""Paths that are served before Litestar is asked."""

@@ -1,0 +1,50 @@
+"""Messages for who looks on, letter by letter as they were published: what `Admin` gives as Python's objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace import store
+from headrace.app.admin.base import Base
+from headrace.app.admin.given import Filter, Where, check_limit, check_seq, condition_of, filters_of
+from headrace.model.keys import check_key
+from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
+from headrace.server.directory import KnownConsumer
+
+
+class Reading(Base):
+    """Reads messages. Data and headers are `msgspec.Raw`; everything else is as `Admin` has it."""
+
+    async def messages(
+        self, stream: str, *, filter: Filter, where: Where, start_seq: int | None, limit: int, newest: bool  # noqa: A002
+    ) -> list[StoredMessage]:  # fmt: skip
+        """Messages of a stream, in the order of seq."""
+        filters, condition = filters_of(filter), condition_of(where)
+        check_seq("start_seq", start_seq)
+        check_limit(limit)
+        async with self._bounded(condition) as executor:
+            return await store.messages(
+                executor, stream, filters=filters, where=condition, start_seq=start_seq, limit=limit, newest=newest, raw=True
+            )  # fmt: skip
+
+    async def message(self, stream: str, key: str) -> StoredMessage | None:
+        """The latest message of a key."""
+        check_key(key)
+        async with self._bounded(None) as executor:
+            return await store.latest(executor, stream, key, raw=True)
+
+    async def peek(self, consumer: KnownConsumer, limit: int) -> list[PeekedMessage]:
+        """What a consumer is at, at most `limit` messages of each state."""
+        check_limit(limit)
+        async with self._bounded(None) as executor:
+            return await store.peek(executor, consumer.number, limit=limit, raw=True)
+
+    async def dead_letters(
+        self, consumer: KnownConsumer, *, limit: int, filter: Filter = None, where: Where = None, above: int = 0  # noqa: A002
+    ) -> list[DeadLetter]:  # fmt: skip
+        """Dead letters that match, in the order of seq."""
+        filters, condition = filters_of(filter), condition_of(where)
+        check_limit(limit)
+        async with self._bounded(condition) as executor:
+            bounds: dict[str, Any] = {"above": above, "limit": limit, "raw": True}
+            return await store.dead_letters(executor, consumer.number, filters=filters, where=condition, **bounds)

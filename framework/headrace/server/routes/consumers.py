@@ -1,0 +1,99 @@
+"""Consumers: make, list, see, change, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from litestar import delete, get, post, route
+from litestar.enums import HttpMethod
+from litestar.handlers import HTTPRouteHandler
+
+from headrace import store
+from headrace.model.records import ConsumerInfo
+from headrace.model.specs import ConsumerSpec
+from headrace.server.access import Access
+from headrace.server.directory import KnownConsumer
+from headrace.server.engine import Engine
+from headrace.server.errors import Problem
+from headrace.server.routes.desk import AnyRequest, Desk
+from headrace.server.routes.parameters import ConsumerRef, Force, StreamRef
+from headrace.server.wire.common import Deleted, Listed
+from headrace.server.wire.consumers import ConsumerSettings, NewConsumer, changes
+from headrace.server.wire.consumers_told import Consumer
+
+_PATH = "/streams/{stream:str}/consumers/{consumer:str}"
+
+
+def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
+    """The handlers."""
+    desk = Desk(engine, access)
+
+    @post("/streams/{stream:str}/consumers", summary="Make a consumer", tags=["Consumers"])
+    async def create_consumer(request: AnyRequest, stream: StreamRef, data: NewConsumer) -> Consumer:
+        """Every setting may have any of the names that it has in the answer. 409 if the stream has one of this name."""
+        known = await desk.stream(request, stream, "admin")
+        return Consumer.of(await create(desk, data.spec(known.name)))
+
+    @get("/consumers", summary="List the consumers of all streams", tags=["Consumers"])
+    async def list_all_consumers(request: AnyRequest) -> Listed[Consumer]:
+        """By stream and name."""
+        await desk.all(request, "consume")
+        return Listed([Consumer.of(info) for info in await desk.admin.consumers()])
+
+    @get("/streams/{stream:str}/consumers", summary="List a stream's consumers", tags=["Consumers"])
+    async def list_consumers(request: AnyRequest, stream: StreamRef) -> Listed[Consumer]:
+        """By name."""
+        known = await desk.stream(request, stream, "consume")
+        return Listed([Consumer.of(info) for info in await desk.admin.consumers(known.name)])
+
+    @get(_PATH, summary="See a consumer", tags=["Consumers"])
+    async def read_consumer(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef) -> Consumer:
+        """Its settings, where it is, and how much waits for it."""
+        known = await desk.consumer(request, stream, consumer, "consume")
+        return Consumer.of(await desk.admin.consumer(known.stream.name, known.name))
+
+    @route(_PATH, http_method=[HttpMethod.PATCH, HttpMethod.PUT], summary="Change a consumer", tags=["Consumers"],
+           status_code=200)  # fmt: skip
+    async def edit_consumer(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: ConsumerSettings
+    ) -> Consumer:
+        """Live: receivers go by the settings from their next call on. What is left out stays as it is, by PUT too."""
+        return Consumer.of(await edit(desk, await desk.consumer(request, stream, consumer, "admin"), data))
+
+    @delete(_PATH, summary="Delete a consumer", tags=["Consumers"], status_code=200)
+    async def delete_consumer(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, force: Force = False
+    ) -> Deleted:
+        """With its place and its dead letters. 409 if somebody is at it."""
+        return await remove(desk, await desk.consumer(request, stream, consumer, "admin"), force)
+
+    return [create_consumer, list_all_consumers, list_consumers, read_consumer, edit_consumer, delete_consumer]
+
+
+async def create(desk: Desk, spec: ConsumerSpec) -> ConsumerInfo:
+    """Make a consumer. Raises a `Problem` if it is there."""
+    async with desk.engine.app.database.transaction() as connection:
+        declared = await store.declare_consumer(connection, spec)
+        if not declared.new:  # and the transaction is undone
+            raise Problem(
+                409,
+                "exists",
+                f"The stream {spec.stream!r} has a consumer {spec.name!r} already: change it by PATCH, or take another name.",
+            )
+    desk.engine.forget()
+    return await desk.admin.consumer(spec.stream, spec.name)
+
+
+async def edit(desk: Desk, known: KnownConsumer, data: ConsumerSettings) -> ConsumerInfo:
+    """Change a consumer."""
+    before, _ = await store.consumer_spec(desk.engine.app.database, known.number)
+    await desk.admin.edit_consumer(known.stream.name, known.name, **changes(data, before))
+    desk.engine.forget()
+    return await desk.admin.consumer(known.stream.name, known.name)
+
+
+async def remove(desk: Desk, known: KnownConsumer, force: bool) -> Deleted:
+    """Delete a consumer."""
+    await desk.admin.delete_consumer(known.stream.name, known.name, force=force)
+    desk.engine.forget()
+    return Deleted(known.id)

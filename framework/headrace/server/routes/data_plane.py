@@ -1,0 +1,149 @@
+"""The data plane, as the API's description has it.
+
+The server finds these endpoints by hand, before it asks Litestar (`DataPlane.find`). Here they are declared with the types that they
+take and give, and lead to the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from litestar import Response, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import Parameter
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from headrace.server.dataplane import DataPlane
+from headrace.server.dialects.consume import Consume
+from headrace.server.dialects.pull import Pull
+from headrace.server.http import Call, Endpoint
+from headrace.server.routes.desk import AnyRequest
+from headrace.server.routes.parameters import AnyConsumerRef, ConsumerRef, StreamRef
+from headrace.server.routes.slashes import unmarked
+from headrace.server.wire.captured import Change, NextAnswer
+from headrace.server.wire.common import Listed, Success
+from headrace.server.wire.messages import Nack, NewMessage, PublishedAnswer, Receive, Received, Settle
+
+_OF_STREAM = "/streams/{stream:str}/consumers/{consumer:str}"
+_PULL = "/http_pull_consumers/{consumer:str}"
+_CONSUME = "/http-consumers/{consumer:str}"
+
+BatchSize = Annotated[int, Parameter(ge=1, le=1000, description="At most so many messages.")]
+WaitFor = Annotated[
+    str, Parameter(description='How long to wait for the first message: milliseconds, or "60s", "500ms", "5m".')
+]
+
+
+class Publish(Struct, kw_only=True, forbid_unknown_fields=True):
+    """One message to be published, or several, all or nothing: `messages`, and then nothing else."""
+
+    key: Annotated[str | UnsetType, Meta(examples=["orders.us.cus_a.order_1"])] = UNSET
+    data: Annotated[Any, Meta(description="Any JSON.", examples=[{"product": "Shoes"}])] = UNSET
+    headers: dict[str, Any] | None = None
+    message_id: Annotated[str | None, Meta(description="Published once within the stream's dedupe window.")] = None
+    deliver_at: Annotated[Any, Meta(description="When it is to be published, in ISO 8601.")] = None
+    delay_ms: Annotated[float | None, Meta(description="The same, from now.")] = None
+    messages: Annotated[list[NewMessage] | UnsetType, Meta(description="At most 10,000.")] = UNSET
+
+
+def routes(data_plane: DataPlane, pull: Pull, consume: Consume) -> Sequence[HTTPRouteHandler]:
+    """The handlers of all dialects."""
+    return [*_of_streams(data_plane), *_of_pull_consumers(pull), *_of_http_consumers(consume)]
+
+
+async def _called(request: AnyRequest, endpoint: Endpoint, *names: str) -> Response[Any]:
+    call = Call(request.scope, request.receive, tuple(map(unmarked, names)), await request.body())  # type: ignore[arg-type]
+    reply = await endpoint(call)
+    if reply is None:  # the client has gone away
+        return Response(b"", status_code=204)
+    headers = {name.decode(): value.decode("latin-1") for name, value in reply.headers}
+    return Response(reply.body, status_code=reply.status, headers=headers, media_type="application/json")
+
+
+def _of_streams(plane: DataPlane) -> Sequence[HTTPRouteHandler]:
+    @post("/streams/{stream:str}/messages", summary="Publish messages", tags=["Messages"], status_code=200)
+    async def publish(request: AnyRequest, stream: StreamRef, data: Publish) -> Response[PublishedAnswer]:
+        """One, or several by `messages`, all or nothing. The answer comes after the commit."""
+        return await _called(request, plane.publish, stream)
+
+    @get(f"{_OF_STREAM}/receive", summary="Receive messages", tags=["Delivery"])
+    async def receive_by_query(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, batch_size: BatchSize = 1, wait_for: WaitFor = "0"
+    ) -> Response[Listed[Received]]:  # fmt: skip
+        """They are yours for the consumer's `ack_wait_ms`: ack, nack or extend them by then, or they come again."""
+        return await _called(request, plane.receive, stream, consumer)
+
+    @post([f"{_OF_STREAM}/receive", f"{_OF_STREAM}/messages"], summary="Receive messages", tags=["Delivery"],
+          status_code=200)  # fmt: skip
+    async def receive(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: Receive | None = None
+    ) -> Response[Listed[Received]]:
+        """They are yours for the consumer's `ack_wait_ms`: ack, nack or extend them by then, or they come again."""
+        return await _called(request, plane.receive, stream, consumer)
+
+    @post(f"{_OF_STREAM}/ack", summary="Ack messages", tags=["Delivery"], status_code=200)
+    async def ack(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: Settle) -> Response[Success]:
+        """They are done. Ids whose leases were lost change nothing."""
+        return await _called(request, plane.ack, stream, consumer)
+
+    @post(f"{_OF_STREAM}/nack", summary="Nack messages", tags=["Delivery"], status_code=200)
+    async def nack(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: Nack) -> Response[Success]:
+        """They failed, and come again."""
+        return await _called(request, plane.nack, stream, consumer)
+
+    @post(f"{_OF_STREAM}/extend", summary="Hold messages longer", tags=["Delivery"], status_code=200)
+    async def extend(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: Settle) -> Response[Success]:
+        """For another `ack_wait_ms` from now; with each, all that came with it in one answer."""
+        return await _called(request, plane.extend, stream, consumer)
+
+    return [publish, receive_by_query, receive, ack, nack, extend]
+
+
+def _of_pull_consumers(pull: Pull) -> Sequence[HTTPRouteHandler]:
+    @get(f"{_PULL}/receive", summary="Receive changes or rows", tags=["Pull consumers"])
+    async def pull_by_query(
+        request: AnyRequest, consumer: AnyConsumerRef, batch_size: BatchSize = 1, wait_for: WaitFor = "0"
+    ) -> Response[Listed[Change]]:
+        """Of tables that were captured. The data of any other message is its `record`."""
+        return await _called(request, pull.receive, consumer)
+
+    @post(f"{_PULL}/receive", summary="Receive changes or rows", tags=["Pull consumers"], status_code=200)
+    async def pull_changes(
+        request: AnyRequest, consumer: AnyConsumerRef, data: Receive | None = None
+    ) -> Response[Listed[Change]]:
+        """Of tables that were captured. The data of any other message is its `record`."""
+        return await _called(request, pull.receive, consumer)
+
+    @post(f"{_PULL}/ack", summary="Ack changes or rows", tags=["Pull consumers"], status_code=200)
+    async def pull_ack(request: AnyRequest, consumer: AnyConsumerRef, data: Settle) -> Response[Success]:
+        """They are done."""
+        return await _called(request, pull.ack, consumer)
+
+    @post(f"{_PULL}/nack", summary="Nack changes or rows", tags=["Pull consumers"], status_code=200)
+    async def pull_nack(request: AnyRequest, consumer: AnyConsumerRef, data: Nack) -> Response[Success]:
+        """They failed, and come again."""
+        return await _called(request, pull.nack, consumer)
+
+    return [pull_by_query, pull_changes, pull_ack, pull_nack]
+
+
+def _of_http_consumers(consume: Consume) -> Sequence[HTTPRouteHandler]:
+    @get(f"{_CONSUME}/next", summary="Receive records", tags=["Consume API"])
+    async def next_records(
+        request: AnyRequest, consumer: AnyConsumerRef, batch_size: BatchSize = 1, wait_for: WaitFor = "0"
+    ) -> Response[NextAnswer]:
+        """With how much there is to do, as of a second ago at most."""
+        return await _called(request, consume.next, consumer)
+
+    @post(f"{_CONSUME}/ack", summary="Ack records", tags=["Consume API"], status_code=200)
+    async def consume_ack(request: AnyRequest, consumer: AnyConsumerRef, data: Settle) -> Response[Success]:
+        """They are done."""
+        return await _called(request, consume.ack, consumer)
+
+    @post(f"{_CONSUME}/nack", summary="Nack records", tags=["Consume API"], status_code=200)
+    async def consume_nack(request: AnyRequest, consumer: AnyConsumerRef, data: Nack) -> Response[Success]:
+        """They failed, and come again."""
+        return await _called(request, consume.nack, consumer)
+
+    return [next_records, consume_ack, consume_nack]

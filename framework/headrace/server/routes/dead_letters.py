@@ -1,0 +1,83 @@
+"""Dead letters, and the keys that they block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from litestar import get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import Parameter
+
+from headrace.app.admin.given import check_seq
+from headrace.model.records import BlockedKey, DeadLetter
+from headrace.server.access import Access
+from headrace.server.engine import Engine
+from headrace.server.errors import Problem
+from headrace.server.routes.desk import AnyRequest, Desk
+from headrace.server.routes.parameters import ConsumerRef, KeyPattern, Limit, SeqRef, StreamRef, Where
+from headrace.server.wire.common import Listed
+from headrace.server.wire.dead_letters import DeadLetterChoice, Purged, PurgedAnswer, Redriven, RedrivenAnswer
+
+_PATH = "/streams/{stream:str}/consumers/{consumer:str}"
+
+
+def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
+    """The handlers."""
+    desk = Desk(engine, access)
+
+    @get(f"{_PATH}/dead_letters", summary="List dead letters", tags=["Dead letters"])
+    async def list_dead_letters(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, filter: KeyPattern = None,  # noqa: A002
+        where: Where = None,
+        above: Annotated[int, Parameter(ge=0, lt=2**62, description="Only those with a larger seq.")] = 0,
+    ) -> Listed[DeadLetter]:  # fmt: skip
+        """In the order of seq, with the error of the last attempt."""
+        known = await desk.consumer(request, stream, consumer, "consume")
+        return Listed(await desk.reading.dead_letters(known, limit=limit, filter=filter, where=where, above=above))
+
+    @get(f"{_PATH}/dead_letters/{{seq:int}}", summary="See a dead letter", tags=["Dead letters"])
+    async def read_dead_letter(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, seq: SeqRef
+    ) -> DeadLetter:
+        """404 if there is none."""
+        known = await desk.consumer(request, stream, consumer, "consume")
+        check_seq("seq", seq)
+        found = await desk.reading.dead_letters(known, above=seq - 1, limit=1)
+        if not found or found[0].seq != seq:
+            raise Problem(404, "unknown_dead_letter", f"The consumer {known.name!r} has no dead letter {seq}.")
+        return found[0]
+
+    @post(f"{_PATH}/dead_letters/redrive", summary="Deliver dead letters again", tags=["Dead letters"], status_code=200)
+    async def redrive(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: DeadLetterChoice | None = None
+    ) -> RedrivenAnswer:
+        """Attempts are counted from zero. A key that they block goes on."""
+        known, which = await desk.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
+        count = await desk.admin.redrive(
+            known.stream.name, known.name, seqs=which.seqs, key=which.key, filter=which.filter, where=which.where,
+            dry_run=which.dry_run,
+        )  # fmt: skip
+        return RedrivenAnswer(Redriven(count))
+
+    @post(f"{_PATH}/dead_letters/purge", summary="Forget dead letters", tags=["Dead letters"], status_code=200)
+    async def purge(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: DeadLetterChoice | None = None
+    ) -> PurgedAnswer:
+        """A key that they block goes on after them."""
+        known, which = await desk.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
+        count = await desk.admin.purge(
+            known.stream.name, known.name, seqs=which.seqs, key=which.key, filter=which.filter, where=which.where,
+            dry_run=which.dry_run,
+        )  # fmt: skip
+        return PurgedAnswer(Purged(count))
+
+    @get(f"{_PATH}/blocked_keys", summary="List blocked keys", tags=["Dead letters"])
+    async def list_blocked_keys(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100
+    ) -> Listed[BlockedKey]:
+        """Those that wait for a person: redrive or purge their dead letters."""
+        known = await desk.consumer(request, stream, consumer, "consume")
+        return Listed(await desk.admin.blocked_keys(known.stream.name, known.name, limit=limit))
+
+    return [list_dead_letters, read_dead_letter, redrive, purge, list_blocked_keys]

@@ -1,0 +1,90 @@
+"""Consumers of the consume API: make, list, see, change, delete, without naming their streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from litestar import delete, get, post, route
+from litestar.enums import HttpMethod
+from litestar.handlers import HTTPRouteHandler
+from msgspec import UNSET, Meta, UnsetType
+
+from headrace.server.access import Access
+from headrace.server.engine import Engine
+from headrace.server.errors import Problem
+from headrace.server.routes.consumers import create, edit, remove
+from headrace.server.routes.desk import AnyRequest, Desk
+from headrace.server.routes.parameters import AnyConsumerRef, Force
+from headrace.server.wire.common import Deleted, Listed
+from headrace.server.wire.consumers import ConsumerSettings, NewConsumer
+from headrace.server.wire.consumers_told import HttpConsumer
+
+_PATH = "/http-consumers/{consumer:str}"
+
+
+class NewHttpConsumer(NewConsumer, kw_only=True, forbid_unknown_fields=True):
+    """A consumer to be made."""
+
+    stream: Annotated[
+        str | UnsetType, Meta(description="Its stream, by id or name; may be left out while there is only one.")
+    ] = UNSET
+
+
+def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
+    """The handlers."""
+    desk = Desk(engine, access)
+
+    @post("/http-consumers", summary="Make a consumer", tags=["Consume API"])
+    async def create_http_consumer(request: AnyRequest, data: NewHttpConsumer) -> HttpConsumer:
+        """`filters` are top-level fields of the messages' data and the values that they must have; `*` is anything."""
+        known = await desk.stream(request, await _stream(desk, data), "admin")
+        data.stream = UNSET
+        return HttpConsumer.of(await create(desk, data.spec(known.name)), _sent(data))
+
+    @get("/http-consumers", summary="List consumers", tags=["Consume API"])
+    async def list_http_consumers(request: AnyRequest) -> Listed[HttpConsumer]:
+        """Of all streams."""
+        await desk.all(request, "consume")
+        return Listed([HttpConsumer.of(info) for info in await desk.admin.consumers()])
+
+    @get(_PATH, summary="See a consumer", tags=["Consume API"])
+    async def read_http_consumer(request: AnyRequest, consumer: AnyConsumerRef) -> HttpConsumer:
+        """What was `*` in its filters is not told any more."""
+        known = await desk.consumer_anywhere(request, consumer, "consume")
+        return HttpConsumer.of(await desk.admin.consumer(known.stream.name, known.name))
+
+    @route(_PATH, http_method=[HttpMethod.PATCH, HttpMethod.PUT], summary="Change a consumer", tags=["Consume API"],
+           status_code=200)  # fmt: skip
+    async def edit_http_consumer(request: AnyRequest, consumer: AnyConsumerRef, data: ConsumerSettings) -> HttpConsumer:
+        """Live. What is left out stays as it is, by PUT too."""
+        known = await desk.consumer_anywhere(request, consumer, "admin")
+        return HttpConsumer.of(await edit(desk, known, data), _sent(data))
+
+    @delete(_PATH, summary="Delete a consumer", tags=["Consume API"], status_code=200)
+    async def delete_http_consumer(request: AnyRequest, consumer: AnyConsumerRef, force: Force = False) -> Deleted:
+        """409 if somebody is at it."""
+        return await remove(desk, await desk.consumer_anywhere(request, consumer, "admin"), force)
+
+    return [create_http_consumer, list_http_consumers, read_http_consumer, edit_http_consumer, delete_http_consumer]
+
+
+async def _stream(desk: Desk, data: NewHttpConsumer) -> str:
+    """The stream that is meant. Raises a `Problem` when it has to be named."""
+    if data.stream is not UNSET:
+        return str(data.stream)
+    names = [info.name for info in await desk.admin.streams()]
+    if len(names) == 1:
+        return names[0]
+    told = f"say which of them: {', '.join(names[:20])}" if names else "make one first, by POST to /v1/streams"
+    raise Problem(
+        422,
+        "invalid",
+        f"There are {len(names)} streams, and `stream` is missing: {told}.",
+        validation_errors={"stream": [f"{told}."]},
+    )
+
+
+def _sent(data: ConsumerSettings) -> dict[str, Any] | None:
+    """The filters as they were sent, if they were an object."""
+    return data.filters if isinstance(data.filters, dict) else None

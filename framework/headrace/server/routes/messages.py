@@ -1,0 +1,81 @@
+"""Messages of a stream: list them, see the latest of a key, publish them anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from litestar import get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import Parameter
+
+from headrace.server.access import Access
+from headrace.server.engine import Engine
+from headrace.server.errors import Problem
+from headrace.server.routes.desk import AnyRequest, Desk
+from headrace.server.routes.parameters import KeyPattern, KeyRef, Limit, Sort, StreamRef, Where
+from headrace.server.routes.slashes import unmarked
+from headrace.server.wire.common import Listed
+from headrace.server.wire.messages import ConsumerStanding, Message, Published, PublishedAnswer, Republish
+
+
+def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
+    """The handlers."""
+    desk = Desk(engine, access)
+
+    @get("/streams/{stream:str}/messages", summary="List messages", tags=["Messages"])
+    async def list_messages(
+        request: AnyRequest, stream: StreamRef, limit: Limit = 100, sort: Sort = "seq_asc", key_pattern: KeyPattern = None,
+        where: Where = None,
+        start_seq: Annotated[int | None, Parameter(description="Only from this seq on.")] = None,
+    ) -> Listed[Message]:  # fmt: skip
+        """The first ones, or the newest, newest first."""
+        known = await desk.stream(request, stream, "consume")
+        newest = sort == "seq_desc"
+        found = await desk.reading.messages(
+            known.name, filter=key_pattern, where=where, start_seq=start_seq, limit=limit, newest=newest
+        )
+        if newest:
+            found.reverse()
+        return Listed([Message.of(message, known.id) for message in found])
+
+    @get("/streams/{stream:str}/messages/{key:str}", summary="See the latest message of a key", tags=["Messages"])
+    async def read_message(request: AnyRequest, stream: StreamRef, key: KeyRef) -> Message:
+        """404 if the key has none."""
+        known = await desk.stream(request, stream, "consume")
+        found = await desk.reading.message(known.name, unmarked(key))
+        if found is None:
+            raise _unknown_key(known.name, unmarked(key))
+        return Message.of(found, known.id)
+
+    @get(
+        "/streams/{stream:str}/messages/{key:str}/consumer_info",
+        summary="See where consumers stand with a key",
+        tags=["Messages"],
+    )
+    async def read_standing(request: AnyRequest, stream: StreamRef, key: KeyRef) -> Listed[ConsumerStanding]:
+        """Of every consumer of the stream, where it stands with the latest message of the key."""
+        known = await desk.stream(request, stream, "consume")
+        found = await desk.admin.standing(known.name, unmarked(key))
+        if found is None:
+            raise _unknown_key(known.name, unmarked(key))
+        seq, standings = found
+        return Listed([ConsumerStanding.of(one, seq) for one in standings])
+
+    @post("/streams/{stream:str}/republish", summary="Publish messages to another stream", tags=["Messages"],
+          status_code=200)  # fmt: skip
+    async def republish(request: AnyRequest, stream: StreamRef, data: Republish) -> PublishedAnswer:
+        """Or to the same one. All that match or none; they are new messages there, in their order."""
+        known = await desk.stream(request, stream, "consume")
+        target = await desk.stream(request, data.target, "publish")
+        count = await desk.admin.republish(
+            known.name, target.name, filter=data.filter, where=data.where, start_seq=data.start_seq, end_seq=data.end_seq,
+            start_time=data.start_time, end_time=data.end_time, dry_run=data.dry_run,
+        )  # fmt: skip
+        return PublishedAnswer(Published(count))
+
+    return [list_messages, read_message, read_standing, republish]
+
+
+def _unknown_key(stream: str, key: str) -> Problem:
+    return Problem(404, "unknown_key", f"The stream {stream!r} has no message of the key {key!r}.")

@@ -1,0 +1,23 @@
+"""Parameters that many routes have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from litestar.params import Parameter
+
+from headrace.app.admin import MOST
+
+StreamRef = Annotated[str, Parameter(description="A stream, by its id or name.")]
+ConsumerRef = Annotated[str, Parameter(description="A consumer, by its id or name.")]
+AnyConsumerRef = Annotated[
+    str, Parameter(description="A consumer, by its id, by a name that only one stream has, or as `stream:name`.")
+]
+KeyRef = Annotated[str, Parameter(description="A message's key; a slash in it is written %2F.")]
+SeqRef = Annotated[int, Parameter(description="A message's seq.")]
+
+Limit = Annotated[int, Parameter(ge=1, le=MOST, description="At most so many.")]
+Sort = Annotated[Literal["seq_asc", "seq_desc"], Parameter(description="In which order, and so which ones.")]
+Force = Annotated[bool, Parameter(description="Also if somebody is at it.")]
+KeyPattern = Annotated[str | None, Parameter(description="Only keys that match this filter, such as `orders.us.>`.")]
+Where = Annotated[str | None, Parameter(description="Only messages that meet this condition: `data.total > 100`.")]

@@ -1,0 +1,79 @@
+"""Streams: make, list, see, change, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from litestar import delete, get, post, route
+from litestar.enums import HttpMethod
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import Parameter
+
+from headrace.model.errors import UnknownStream
+from headrace.server.access import Access
+from headrace.server.engine import Engine
+from headrace.server.errors import Problem
+from headrace.server.routes.desk import AnyRequest, Desk
+from headrace.server.routes.parameters import StreamRef
+from headrace.server.wire.common import Deleted, Listed
+from headrace.server.wire.streams import NewStream, Stream, StreamSettings, changes
+
+
+def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
+    """The handlers."""
+    desk = Desk(engine, access)
+
+    @post("/streams", summary="Make a stream", tags=["Streams"])
+    async def create_stream(request: AnyRequest, data: NewStream) -> Stream:
+        """409 if there is one of this name."""
+        await desk.named(request, data.name, "admin")
+        spec = data.spec()
+        try:
+            found = await desk.admin.stream(spec.name)
+        except UnknownStream:
+            await desk.admin.create_stream(spec)
+            engine.forget()
+            return Stream.of(await desk.admin.stream(spec.name))
+        raise Problem(
+            409, "exists", f"There is a stream {found.name!r} already: change it by PATCH, or take another name."
+        )
+
+    @get("/streams", summary="List streams", tags=["Streams"])
+    async def list_streams(request: AnyRequest) -> Listed[Stream]:
+        """All of them, by name."""
+        await desk.all(request, "consume")
+        return Listed([Stream.of(info) for info in await desk.admin.streams()])
+
+    @get("/streams/{stream:str}", summary="See a stream", tags=["Streams"])
+    async def read_stream(request: AnyRequest, stream: StreamRef) -> Stream:
+        """Its settings and its size."""
+        known = await desk.stream(request, stream, "consume")
+        return Stream.of(await desk.admin.stream(known.name))
+
+    @route(
+        "/streams/{stream:str}",
+        http_method=[HttpMethod.PATCH, HttpMethod.PUT],
+        summary="Change a stream",
+        tags=["Streams"],
+        status_code=200,
+    )
+    async def edit_stream(request: AnyRequest, stream: StreamRef, data: StreamSettings) -> Stream:
+        """What is left out stays as it is, by PUT too."""
+        known = await desk.stream(request, stream, "admin")
+        await desk.admin.edit_stream(known.name, **changes(data, known.name))
+        return Stream.of(await desk.admin.stream(known.name))
+
+    @delete("/streams/{stream:str}", summary="Delete a stream", tags=["Streams"], status_code=200)
+    async def delete_stream(
+        request: AnyRequest,
+        stream: StreamRef,
+        force: Annotated[bool, Parameter(description="Also if somebody is at one of its consumers.")] = False,
+    ) -> Deleted:
+        """With its messages and its consumers. 409 if somebody is at one of them."""
+        known = await desk.stream(request, stream, "admin")
+        await desk.admin.delete_stream(known.name, force=force)
+        engine.forget()
+        return Deleted(known.id)
+
+    return [create_stream, list_streams, read_stream, edit_stream, delete_stream]

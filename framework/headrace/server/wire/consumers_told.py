@@ -1,0 +1,137 @@
+"""Consumers, as the wire tells them: every setting under every name that it has had."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from headrace.model.records import ConsumerInfo
+from headrace.model.specs import Backoff
+from headrace.server.wire.common import milliseconds
+from headrace.server.wire.filters import filters_of
+
+Status = Literal["active", "paused"]
+
+
+class PushTold(Struct, kw_only=True):
+    """Where a push consumer's messages are sent to."""
+
+    url: str
+    headers: dict[str, str]
+    secret: Annotated[str | None, Meta(description='"…" if there is one.')]
+    timeout_ms: int | float
+    batch_size: int | None
+    concurrency: tuple[int, int]
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> PushTold:
+        """From the settings that `ConsumerInfo` has; what is left out there has its default."""
+        return cls(
+            url=settings["url"],
+            headers=settings.get("headers", {}),
+            secret=settings.get("secret"),
+            timeout_ms=milliseconds(settings.get("timeout", 30.0)),
+            batch_size=settings.get("batch"),
+            concurrency=tuple(settings.get("concurrency", (1, 64))),
+        )
+
+
+class _Told(Struct, kw_only=True):
+    """What both APIs tell of a consumer."""
+
+    id: str
+    name: str
+    stream: Annotated[str, Meta(description="Its stream's name.")]
+    stream_id: str
+    kind: Literal["pull", "push"]
+    status: Status
+    filter: Annotated[str | list[str], Meta(description="Which keys; a list if there are several filters.")]
+    filter_key_pattern: str | list[str]
+    where: Annotated[str | None, Meta(description="The condition on the content, as text.")]
+    ordered: bool
+    ack_wait_ms: int | float
+    max_ack_pending: int
+    max_deliver: int
+    max_waiting: int
+    deliver_policy: str
+    start_seq: int | None
+    start_time: datetime | None
+    backoff_ms: Annotated[
+        int | float | list[int | float] | None, Meta(description="Null for an exponential one: see `backoff`.")
+    ]
+    backoff: Annotated[Backoff, Meta(description="In seconds.")]
+    on_exhausted: str
+    rate_limit: float | None
+    rate_burst: int | None
+    push: PushTold | None
+    url: Annotated[str | None, Meta(description="The same as `push.url`.")]
+    paused_until: Annotated[datetime | None, Meta(description="The end of year 9999: until somebody resumes it.")]
+    inserted_at: datetime
+    updated_at: datetime
+    info: Annotated[ConsumerInfo, Meta(description="All that is known of it.")]
+
+
+class Consumer(_Told, kw_only=True):
+    """A consumer."""
+
+    filters: list[str]
+
+    @classmethod
+    def of(cls, info: ConsumerInfo) -> Consumer:
+        """A consumer as the store tells it."""
+        return cls(filters=list(info.settings["filters"]), **_told(info))
+
+
+class HttpConsumer(_Told, kw_only=True):
+    """A consumer of the consume API."""
+
+    filters: Annotated[
+        dict[str, Any] | None,
+        Meta(description="Top-level fields of the data and their values; null if its condition is another one."),
+    ]
+
+    @classmethod
+    def of(cls, info: ConsumerInfo, filters: dict[str, Any] | None = None) -> HttpConsumer:
+        """A consumer as the store tells it; with `filters` as they were sent, if that is known."""
+        return cls(filters=filters_of(info.settings["where"]) if filters is None else filters, **_told(info))
+
+
+def _told(info: ConsumerInfo) -> dict[str, Any]:
+    settings = info.settings
+    backoff = msgspec.convert(settings["backoff"], Backoff)
+    filters = settings["filters"]
+    keys = filters[0] if len(filters) == 1 else list(filters)
+    push = None if settings["push"] is None else PushTold.of(settings["push"])
+    same = ("where", "ordered", "max_ack_pending", "max_deliver", "max_waiting", "deliver_policy", "start_seq",
+            "on_exhausted", "rate_limit", "rate_burst")  # fmt: skip
+    return dict(
+        id=info.id,
+        name=info.name,
+        stream=info.stream,
+        stream_id=info.stream_id,
+        kind="pull" if push is None else "push",
+        status="active" if info.paused_until is None else "paused",
+        filter=keys,
+        filter_key_pattern=keys,
+        **{name: settings[name] for name in same},
+        ack_wait_ms=milliseconds(settings["ack_wait"]),
+        start_time=msgspec.convert(settings["start_time"], datetime | None),
+        backoff_ms=_backoff_ms(backoff),
+        backoff=backoff,
+        push=push,
+        url=None if push is None else push.url,
+        paused_until=info.paused_until,
+        inserted_at=info.created_at,
+        updated_at=info.updated_at,
+        info=info,
+    )
+
+
+def _backoff_ms(backoff: Backoff) -> int | float | list[int | float] | None:
+    delays = [milliseconds(delay) for delay in backoff.delays]
+    if not delays:
+        return None
+    return delays[0] if len(delays) == 1 else delays

@@ -1,0 +1,62 @@
+"""The `filters` of the consume API: which top-level fields of the data have which values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from headrace.model import conditions
+from headrace.model.conditions import And, Compare, Condition, In, Null
+from headrace.model.conditions.paths import join, split
+from headrace.model.conditions.tree import Scalar
+
+ANY = "*"
+
+
+def condition_of(filters: Mapping[str, Any]) -> Condition | None:
+    """The condition that an object of filters stands for; None if it takes everything.
+
+    A list takes any of its values, null a field that is missing or null, and `*` anything. Raises `InvalidFilter`.
+    """
+    tests = [_test(join(("data", name)), value) for name, value in filters.items() if value != ANY]
+    if not tests:
+        return None
+    return tests[0] if len(tests) == 1 else And(tuple(tests))
+
+
+def _test(field: str, value: Any) -> Condition:
+    if value is None:
+        return Null(field, "is null")
+    if isinstance(value, list):
+        return In(field, "in", tuple(value))
+    return Compare(field, "=", value)
+
+
+def filters_of(where: str | None) -> dict[str, Any] | None:
+    """The object of filters that says the same as a condition; None if none does. What was `*` is not known any more."""
+    if where is None:
+        return {}
+    condition = conditions.parse(where)
+    found: dict[str, Any] = {}
+    for test in condition.conditions if isinstance(condition, And) else (condition,):
+        match test:
+            case Compare(field, "=", value):
+                told: Any = _plain(value)
+            case In(field, "in", values):
+                told = [_plain(value) for value in values]
+            case Null(field, "is null"):
+                told = None
+            case _:
+                return None
+        path = split(field)
+        if len(path) != 2 or path[0] != "data" or path[1] in found:
+            return None
+        found[path[1]] = told
+    return found
+
+
+def _plain(value: Scalar) -> str | bool | int | float:
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value

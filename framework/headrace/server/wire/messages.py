@@ -1,0 +1,179 @@
+"""Messages, as the wire has them. Data and headers pass through as they were published, letter by letter."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from headrace.model.records import PeekedMessage, Standing, StoredMessage
+
+
+class Message(Struct, kw_only=True):
+    """A message of a stream."""
+
+    key: Annotated[str, Meta(examples=["orders.us.cus_a.order_1"])]
+    data: Annotated[Any, Meta(description="Any JSON, as it was published.")]
+    seq: int
+    stream_id: str
+    headers: Annotated[Any, Meta(description="An object, or null.")]
+    inserted_at: datetime
+
+    @classmethod
+    def of(cls, message: StoredMessage, stream_id: str) -> Message:
+        """A message as the store tells it."""
+        return cls(
+            key=message.key,
+            data=message.data,
+            seq=message.seq,
+            stream_id=stream_id,
+            headers=message.headers,
+            inserted_at=message.created_at,
+        )
+
+
+class PeekInfo(Struct, kw_only=True):
+    """Where a consumer stands with a message."""
+
+    ack_id: Annotated[str | None, Meta(description="Of a message in flight, to settle it by.")]
+    deliver_count: Annotated[int, Meta(description="Deliveries that counted, the one in flight included.")]
+    state: Literal["in_flight", "parked", "blocked", "next"]
+    not_visible_until: Annotated[datetime | None, Meta(description="When its lease ends, or it comes again.")]
+    owner: Annotated[str | None, Meta(description="Who has it in flight.")]
+
+
+class Peeked(Struct):
+    """A message that a consumer is at, or comes to next."""
+
+    message: Message
+    info: PeekInfo
+
+
+def peeked(message: PeekedMessage, stream_id: str, ack_id: str | None) -> Peeked:
+    """A message as the store tells it."""
+    info = PeekInfo(
+        ack_id=ack_id,
+        deliver_count=message.attempts,
+        state=message.state,
+        not_visible_until=message.until,
+        owner=message.owner,
+    )
+    return Peeked(Message.of(message, stream_id), info)
+
+
+class ConsumerStanding(Struct, kw_only=True):
+    """Where a consumer stands with the latest message of a key."""
+
+    consumer_id: str
+    consumer: Annotated[str, Meta(description="Its name.")]
+    seq: Annotated[int, Meta(description="Of the message.")]
+    state: Literal["in_flight", "parked", "blocked", "replaying", "pending", "dead_letter", "filtered", "acked"]
+    deliver_count: Annotated[int | None, Meta(description="Deliveries that counted; null if nobody remembers.")]
+    not_visible_until: datetime | None
+    owner: str | None
+
+    @classmethod
+    def of(cls, standing: Standing, seq: int) -> ConsumerStanding:
+        """As the store tells it."""
+        return cls(
+            consumer_id=standing.consumer_id,
+            consumer=standing.consumer,
+            seq=seq,
+            state=standing.state,
+            deliver_count=standing.attempts,
+            not_visible_until=standing.until,
+            owner=standing.owner,
+        )
+
+
+class Choice(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which messages: those to which all applies that is given. Bounds are inclusive."""
+
+    filter: Annotated[str | list[str] | None, Meta(description="Which keys.", examples=["orders.us.>"])] = None
+    where: Annotated[str | dict[str, Any] | None, Meta(description="A condition on the content.")] = None
+    start_seq: int | None = None
+    end_seq: int | None = None
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+    dry_run: Annotated[bool, Meta(description="Only count.")] = False
+
+
+class Republish(Choice, kw_only=True, forbid_unknown_fields=True):
+    """Messages to be published to another stream."""
+
+    target: Annotated[str, Meta(description="The stream that gets them, by id or name.", examples=["mystream"])]
+
+
+class Published(Struct):
+    """How many messages were published."""
+
+    published: int
+
+
+class PublishedAnswer(Struct):
+    """How many messages were published."""
+
+    data: Published
+
+
+class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A message to be published."""
+
+    key: Annotated[str, Meta(examples=["orders.us.cus_a.order_1"])]
+    data: Annotated[Any, Meta(description="Any JSON.")]
+    headers: dict[str, Any] | None = None
+    message_id: Annotated[str | None, Meta(description="Published once within the stream's dedupe window.")] = None
+    deliver_at: Annotated[datetime | None, Meta(description="When it is to be published.")] = None
+    delay_ms: Annotated[float | None, Meta(description="The same, from now.")] = None
+
+
+class NewMessages(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Messages to be published, all or nothing."""
+
+    messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=10_000)]
+
+
+class Receive(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to receive."""
+
+    batch_size: Annotated[int, Meta(ge=1, le=1000)] = 1
+    wait_for: Annotated[
+        float | str,
+        Meta(description='How long to wait for the first message: milliseconds, or "60s".', examples=["5s"]),
+    ] = 0
+
+
+class Settle(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which messages."""
+
+    ack_ids: list[str] | UnsetType = UNSET
+    ack_tokens: Annotated[list[str] | UnsetType, Meta(description="The same as `ack_ids`.")] = UNSET
+    strict: Annotated[bool, Meta(description="Whether lost leases are told, by 409.")] = False
+
+
+class Nack(Settle, kw_only=True, forbid_unknown_fields=True):
+    """Which messages failed, and why."""
+
+    delay_ms: Annotated[
+        float | None, Meta(description="When they come again; null for at once, or by the consumer's own backoff.")
+    ] = None
+    error: Annotated[str | None, Meta(description="Why, for people.")] = None
+
+
+class ReceivedMessage(Message, kw_only=True):
+    """A message that was received."""
+
+    attempt: Annotated[int, Meta(description="1 for the first.")]
+
+
+class Received(Struct):
+    """A message, and what to ack it by."""
+
+    ack_id: str
+    message: ReceivedMessage
+
+
+def raw(text: str | None) -> Raw:
+    """JSON text as it stands; null for none."""
+    return Raw(b"null" if text is None else text.encode())
