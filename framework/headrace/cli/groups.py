@@ -7,7 +7,7 @@ from typing import Any
 
 from cyclopts import App
 
-from headrace.cli import consumers, dead_letters, delivery, messages, moves, naming, streams, tokens
+from headrace.cli import consumers, dead_letters, delivery, messages, moves, naming, sources, streams, tokens
 
 EXIT_CODES = """\
 Exit codes:
@@ -15,7 +15,7 @@ Exit codes:
    1  not done, or not all of it: nothing to receive, an ack too late, no yes
   64  the command was called wrongly
   65  something given can't be: a key, a condition, data, a place
-  66  there is no such stream, consumer, token or context
+  66  there is no such stream, consumer, source, token or context
   69  the database or the server can't be reached, or can't do it now: try again
   74  there is no room: the disk is full, or the stream
   75  it is in use: --force, or later; or the server has too much to do
@@ -89,6 +89,27 @@ context = _group(
         "ls": (naming.ls, ""),
         "rm": (naming.rm, "NAME"),
     },
+)
+
+source = _group(
+    "source",
+    "Sources: where messages come from that nobody publishes.",
+    {
+        "ls": (sources.ls, ""),
+        "info": (sources.info, "NAME"),
+        "rm": (sources.rm, "NAME"),
+    },
+)
+
+source.command(
+    _group(
+        "source webhook",
+        "Webhooks that the server takes in.",
+        {
+            "add": (sources.add_webhook, "NAME --stream STREAM"),
+            "edit": (sources.edit_webhook, "NAME"),
+        },
+    )
 )
 
 token = _group(

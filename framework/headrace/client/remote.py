@@ -9,6 +9,7 @@ from headrace.client.by_hand import ByHand
 from headrace.client.consumers import Consumers
 from headrace.client.overview import AtAGlance
 from headrace.client.server import DEFAULT_URL, Server
+from headrace.client.sources import Sources
 from headrace.client.streams import Streams
 from headrace.client.tokens import Tokens
 from headrace.client.transport import Transport
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Remote"]
 
 
-class Remote(Streams, Consumers, ByHand, AtAGlance, Tokens):
+class Remote(Streams, Consumers, ByHand, Sources, AtAGlance, Tokens):
     """Streams, consumers and messages of a server, to be seen and mended, as `Admin` does it with a database.
 
         async with Remote("https://headrace.example.com", token=token) as remote:

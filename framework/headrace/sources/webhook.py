@@ -105,6 +105,11 @@ class WebhookSpec(msgspec.Struct, frozen=True, kw_only=True):
         del settings["name"], settings["stream"]
         return settings
 
+    def given(self) -> dict[str, Any]:
+        """Those of its settings that are not the default."""
+        plain = {field.name: field.default for field in msgspec.structs.fields(self)}
+        return {name: value for name, value in self.settings().items() if getattr(self, name) != plain[name]}
+
     @classmethod
     def stored(cls, name: str, stream: str, settings: Mapping[str, Any]) -> WebhookSpec:
         """The settings as the store has them."""

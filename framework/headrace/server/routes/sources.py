@@ -10,7 +10,7 @@ from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
 
-from headrace.model.errors import UnknownSource
+from headrace.model.errors import UnknownSource, UnknownStream
 from headrace.model.sources import SourceInfo
 from headrace.server.access import Access
 from headrace.server.engine import Engine
@@ -40,7 +40,10 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     @post("/sources", summary="Make a webhook source", tags=["Sources"])
     async def create_source(request: AnyRequest, data: NewSource) -> Response[Source]:
         """201; or 200 if there is one of this name and these settings, and 409 if its settings are others."""
-        stream = await desk.stream(request, data.stream, "admin")
+        try:
+            stream = await desk.stream(request, data.stream, "admin")
+        except UnknownStream as error:
+            raise UnknownStream(f"There is no stream {data.stream!r}: create it first, a source makes none.") from error
         new = await desk.admin.create_source(data.spec(stream.name))
         engine.forget()
         return Response(Source.of(await desk.admin.source(data.name)), status_code=201 if new else 200)

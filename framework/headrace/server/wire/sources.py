@@ -43,9 +43,11 @@ class WebhookSettings(Struct, kw_only=True, forbid_unknown_fields=True):
         list[str] | UnsetType,
         Meta(description="Request headers that are kept with the message.", examples=[["x-github-event"]]),
     ] = UNSET
-    max_body: Annotated[
-        int | UnsetType | None, Meta(ge=1, le=LARGEST_BODY, description="Bytes; null for as many as the server takes.")
-    ] = UNSET
+    max_body: (
+        Annotated[int, Meta(ge=1, le=LARGEST_BODY, description="Bytes; null for as many as the server takes.")]
+        | UnsetType
+        | None
+    ) = UNSET
 
     def changes(self) -> dict[str, Any]:
         """What was given, as a `WebhookSpec` has it. Raises a `Problem` when secrets are given in both ways."""

@@ -1,0 +1,249 @@
+"""`headrace source webhook add|edit`, `headrace source ls|info|rm`: where messages come from that nobody publishes."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from headrace.cli.backend import Backend
+from headrace.cli.connection import administer
+from headrace.cli.options import JsonOption, YesOption, print_json
+from headrace.cli.problems import NoInput, UsageProblem
+from headrace.cli.sizes import size_in_bytes
+from headrace.cli.tables import print_pairs, print_table, size
+from headrace.cli.talk import NOT_DONE, confirmed, count, say
+from headrace.cli.times import NO_VALUE, told
+from headrace.model.sources import SourceInfo
+from headrace.sources.webhook import WebhookSpec
+
+if TYPE_CHECKING:
+    from headrace.client import Administration
+
+SourceName = Annotated[str, Parameter(help="The source's name.")]
+SourceRef = Annotated[str, Parameter(name="NAME", help="The source's name or id.")]
+
+_STDIN = "-"
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class WebhookSettings:
+    """A webhook source's settings, as they were given."""
+
+    key: Annotated[
+        str | None,
+        Parameter(
+            name="--key",
+            show_default=False,
+            help="The template of keys, such as 'stripe.{body.type}.{body.id}'; by default '{name}.{sha256}'.",
+        ),
+    ] = None
+    signature: Annotated[
+        Literal["standard", "github", "stripe", "none"] | None,
+        Parameter(
+            name="--signature",
+            show_default=False,
+            help="Who signs deliveries, and how; standard is Standard Webhooks. By default they are not checked.",
+        ),
+    ] = None
+    secret: Annotated[
+        list[str] | None,
+        Parameter(
+            name="--secret",
+            negative="",
+            show_default=False,
+            help="What they are signed with, which other users may see while this runs; several while it is changed.",
+        ),
+    ] = None
+    secret_file: Annotated[
+        str | None,
+        Parameter(
+            name="--secret-file",
+            show_default=False,
+            help="A file with the secret, or several, each on a line; - is standard input.",
+        ),
+    ] = None
+    keep_header: Annotated[
+        list[str] | None,
+        Parameter(
+            name="--keep-header",
+            negative="",
+            show_default=False,
+            help="A request header to keep with the message; may be given several times, and none keeps none.",
+        ),
+    ] = None
+    max_body: Annotated[
+        str | None,
+        Parameter(
+            name="--max-body", show_default=False, help="The largest body, such as 1MB; none for the server's limit."
+        ),
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """The settings that were given, as a `WebhookSpec` has them. Raises `UsageProblem`, `NoInput`."""
+        found: dict[str, Any] = {}
+        if self.key is not None:
+            found["key"] = self.key
+        if self.signature is not None:
+            found["signature"] = None if self.signature == "none" else self.signature
+            if self.signature == "none":
+                found["secrets"] = ()
+        secrets = self._secrets()
+        if secrets is not None:
+            found["secrets"] = secrets
+        if self.keep_header is not None:
+            found["keep_headers"] = () if self.keep_header == ["none"] else tuple(map(str.lower, self.keep_header))
+        if self.max_body is not None:
+            found["max_body"] = None if self.max_body in NO_VALUE else size_in_bytes(self.max_body, "--max-body")
+        return found
+
+    def _secrets(self) -> tuple[str, ...] | None:
+        if self.secret is not None and self.secret_file is not None:
+            raise UsageProblem("Give --secret or --secret-file, and not both.")
+        if self.secret_file is not None:
+            return _secrets_in(self.secret_file)
+        return None if self.secret is None else tuple(self.secret)
+
+
+def _secrets_in(file: str) -> tuple[str, ...]:
+    try:
+        text = sys.stdin.read() if file == _STDIN else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise NoInput(f"The file {file!r} with the secret can't be read: {error}.") from error
+    secrets = tuple(line.strip() for line in text.splitlines() if line.strip())
+    if not secrets:
+        raise UsageProblem(f"The file {file!r} has no secret in it: write one on a line.")
+    return secrets
+
+
+def add_webhook(
+    name: SourceName,
+    /,
+    *,
+    stream: Annotated[str, Parameter(help="The stream that deliveries are published to.")],
+    settings: WebhookSettings = WebhookSettings(),
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
+    """Take webhooks in, at /api/webhook/NAME of the server, as messages of a stream.
+
+    One that is there with the same settings is left as it is.
+    """
+    new, created = administer(backend, _add, WebhookSpec(name=name, stream=stream, **settings.given()))
+    if json:
+        print_json(created)
+        return
+    did = "Created" if new else "There is"
+    print(f"{did} the source {name!r}: what is sent to /api/webhook/{name} goes to the stream {created.stream!r}.")
+    if not created.settings["signature"]:
+        say("Its deliveries are not signed: whoever knows the address can publish by it. See --signature.")
+
+
+async def _add(admin: Administration, spec: WebhookSpec) -> tuple[bool, SourceInfo]:
+    """Whether it is new, or was there with the same settings; and how it is now."""
+    new = await admin.create_source(spec)
+    return new, await admin.source(spec.name)
+
+
+def edit_webhook(
+    source: SourceRef,
+    /,
+    *,
+    settings: WebhookSettings = WebhookSettings(),
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
+    """Change settings of a webhook source.
+
+    What isn't given stays as it is. Servers heed it within two seconds. To change a secret without losing a delivery, give
+    both, the old one and the new one, change it at the sender, and then give the new one alone.
+    """
+    changes = settings.given()
+    if not changes:
+        raise UsageProblem("There is nothing to change: give a setting, such as --key '{name}.{body.type}'.")
+    changed = administer(backend, lambda admin: admin.edit_source(source, **changes))
+    if json:
+        print_json(changed)
+    else:
+        print(f"Changed the source {changed.name!r}.")
+        print_pairs(_settings(changed))
+
+
+def ls(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
+    """List all sources."""
+    found = administer(backend, lambda admin: admin.sources())
+    if json:
+        print_json(found)
+    elif not found:
+        say("There is no source yet: `headrace source webhook add` makes one.")
+    else:
+        print_table(
+            ("source", "kind", "stream", "signature", "key"),
+            ((s.name, s.kind, s.stream, s.settings.get("signature") or "–", s.settings.get("key", "–")) for s in found),
+        )
+
+
+def info(source: SourceRef, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
+    """Show one source, and its settings but for its secrets."""
+    found = administer(backend, lambda admin: admin.source(source))
+    if json:
+        print_json(found)
+    else:
+        print_pairs(
+            [
+                ("source", found.name),
+                ("kind", found.kind),
+                ("stream", found.stream),
+                ("address", f"/api/webhook/{found.name}"),
+                *_settings(found),
+                ("created", told(found.created_at)),
+                ("changed", told(found.updated_at)),
+            ]
+        )
+
+
+def rm(
+    source: SourceRef,
+    /,
+    *,
+    yes: YesOption = False,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> int:
+    """Remove a source.
+
+    What it has delivered stays in its stream; what is sent to it from then on is refused.
+    """
+    if not administer(backend, _rm, source, backend.asked(yes)):
+        return NOT_DONE
+    if json:
+        print_json({"deleted": source})
+    else:
+        print(f"Removed the source {source!r}.")
+    return 0
+
+
+async def _rm(admin: Administration, ref: str, yes: bool) -> bool:
+    if not yes and not await confirmed(_question(await admin.source(ref))):
+        return False
+    await admin.delete_source(ref)
+    return True
+
+
+def _question(source: SourceInfo) -> str:
+    return f"Remove the source {source.name!r}, which delivers to {source.stream!r}?"
+
+
+def _settings(source: SourceInfo) -> list[tuple[str, str]]:
+    spec = WebhookSpec.stored(source.name, source.stream, source.settings)
+    checked = f"{spec.signature}, with {count(len(spec.secrets), 'secret')}" if spec.signature else "none is asked for"
+    return [
+        ("key", spec.key),
+        ("signature", checked),
+        ("kept headers", ", ".join(("content-type", "content-encoding", *spec.keep_headers))),
+        ("largest body", "as the server has it" if spec.max_body is None else size(spec.max_body)),
+    ]
