@@ -13,6 +13,7 @@ from cyclopts.validators import Number
 from headrace.app import settings
 from headrace.app.app import App
 from headrace.app.consumer import Consumer
+from headrace.app.roster import this_process_is
 from headrace.cli import member
 from headrace.cli.logs import LogFormatOption, LogLevelOption, set_up_logging
 from headrace.cli.loop import run_async
@@ -92,6 +93,7 @@ def run(
 
 
 async def _run(app: App, ready_file: Path | None) -> None:
+    this_process_is("run")
     if ready_file is None:
         await app.run()
         return

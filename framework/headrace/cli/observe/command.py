@@ -1,0 +1,57 @@
+"""`headrace observe`: the command."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from headrace.cli.backend import Backend
+from headrace.cli.connection import administer
+from headrace.cli.problems import UsageProblem
+from headrace.cli.times import duration
+from headrace.client.server import Server
+from headrace.model.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from headrace.client import Administration
+
+SHORTEST, LONGEST = 0.2, 3600.0
+
+
+def observe(
+    *,
+    interval: Annotated[str, Parameter(help="How long from one look to the next, such as 500ms or 5s.")] = "1s",
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+) -> None:
+    """Watch streams, consumers and processes live, and mend them from the keyboard.
+
+    A look is 3 queries that judge no message, so at the usual interval there are 3 a second at most; a store that answers slowly
+    is asked less often. What changes something asks first. In the program, `?` shows the keys.
+    """
+    seconds = duration(interval, "--interval")
+    if not SHORTEST <= seconds <= LONGEST:
+        raise UsageProblem(f"--interval {interval!r} can't be: take 200ms to 1h.")
+    backend.one_request("leave --as-curl out")
+    if find_spec("textual") is None:
+        raise ConfigurationError("headrace observe needs textual: pip install 'headrace[observe]'.")
+    administer(backend, _observe, where(backend), seconds)
+
+
+def where(backend: Backend) -> str:
+    """What is looked at, as the title says it."""
+    from headrace.app import settings
+    from headrace.store.translate import safe
+
+    found = backend.found()
+    if isinstance(found, Server):
+        return found.url
+    database = found or settings.read({}).database
+    return "the embedded Postgres" if database is None else safe(database)
+
+
+async def _observe(admin: Administration, title: str, interval: float) -> None:
+    from headrace.cli.observe.observer import Observer
+
+    await Observer(admin, title, interval).run_async()

@@ -1,0 +1,85 @@
+"""The first screen: streams, consumers, and the processes at work."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable, Footer, Static
+
+from headrace.cli.observe.board import Board
+from headrace.cli.observe.columns import CONSUMERS, STREAMS, WORKERS
+from headrace.cli.observe.dialogs import AskText
+from headrace.cli.observe.history import ConsumerLine, Picture, StreamLine, WorkerLine
+from headrace.cli.observe.of_consumer import OfConsumer
+from headrace.cli.observe.of_stream import OfStream
+from headrace.cli.observe.operating import Operating
+
+
+class Everything(Operating):
+    """Three tables. The one that has the focus is the largest where room is short."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "Filter", key_display="/"),
+        Binding("o", "sort", "Sort"),
+        Binding("1", "focus_board('streams')", show=False),
+        Binding("2", "focus_board('consumers')", show=False),
+        Binding("3", "focus_board('workers')", show=False),
+    ]
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="bar")
+        yield Static("", id="away")
+        yield Board[StreamLine]("Streams", STREAMS, lambda s: s.info.id, lambda s: s.info.name, id="streams")
+        yield Board[ConsumerLine](
+            "Consumers", CONSUMERS, lambda c: c.info.id, lambda c: f"{c.info.stream}:{c.info.name}", id="consumers"
+        )
+        yield Board[WorkerLine](
+            "Processes", WORKERS, lambda w: w.info.id, lambda w: f"{w.info.host}:{w.info.pid}", id="workers"
+        )
+        yield Footer()
+
+    def on_mount(self) -> None:
+        self.board("consumers").focus()
+        if self.observer.picture is not None:
+            self.show(self.observer.picture)
+
+    def board(self, name: str) -> Board[Any]:
+        return self.query_one(f"#{name}", Board)
+
+    def show(self, picture: Picture) -> None:
+        """This is how all is now."""
+        for name in ("streams", "consumers", "workers"):
+            self.board(name).show(getattr(picture, name))
+
+    def chosen(self) -> ConsumerLine | None:
+        board = self.board("consumers")
+        return board.current if board.has_focus else None
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        line = event.data_table.current if isinstance(event.data_table, Board) else None
+        if isinstance(line, StreamLine):
+            self.app.push_screen(OfStream(line.info.name))
+        elif isinstance(line, ConsumerLine):
+            self.app.push_screen(OfConsumer(line))
+        elif isinstance(line, WorkerLine):
+            self.observer.tell_of_worker(line)
+
+    def action_focus_board(self, name: str) -> None:
+        self.board(name).focus()
+
+    def action_sort(self) -> None:
+        """Sort the table that has the focus by another column."""
+        board = self.focused
+        if isinstance(board, Board):
+            self.notify(f"Sorted: {board.sort_next()}", timeout=2)
+
+    @work
+    async def action_filter(self) -> None:
+        """Show only what has a text in its name."""
+        text = await self.app.push_screen_wait(AskText(self.board("consumers").text))
+        if text is not None:
+            for name in ("streams", "consumers"):
+                self.board(name).look_for(text)

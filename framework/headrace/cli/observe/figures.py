@@ -1,0 +1,76 @@
+"""Figures for people, in few columns of a terminal, and the colours that mean something."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from headrace.cli.tables import printable
+
+GOOD, WARN, BAD, STUCK, HELD, FAINT, STRONG = "#5fd7af", "#e5b567", "#f2777a", "#c792ea", "#82aaff", "#7f8c98", "bold"
+"""Moving; growing or unattended; dead or full; blocked; paused; nothing to see; a name."""
+
+_BARS = "▁▂▃▄▅▆▇█"
+_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def short(value: float | None) -> str:
+    """A count in at most six characters: `0`, `9,876`, `98,765`, `987k`, `1.23M`; nothing for None."""
+    if value is None:
+        return ""
+    whole = round(value)
+    if abs(whole) < 100_000:
+        return f"{whole:,}"
+    factor, unit = next(one for one in _UNITS if abs(whole) >= one[0])
+    amount = whole / factor
+    return f"{amount:.0f}{unit}" if amount >= 100 else f"{amount:.3g}{unit}"
+
+
+def pace(rate: float | None) -> str:
+    """A rate a second: as `short`, but one that is below ten with a decimal."""
+    if rate is None or rate >= 9.95 or rate == 0:
+        return short(rate)
+    return f"{rate:.1f}" if rate >= 0.05 else "<0.1"
+
+
+def bytes_of(count: int) -> str:
+    """Bytes: `8 kB`, `1.2 MB`."""
+    amount, units = float(count), ["B", "kB", "MB", "GB", "TB"]
+    while amount >= 999.5 and len(units) > 1:
+        amount, units = amount / 1000, units[1:]
+    return f"{amount:.3g} {units[0]}" if amount < 100 else f"{amount:.0f} {units[0]}"
+
+
+def lasting(seconds: float) -> str:
+    """How long, roughly: `5s`, `12m`, `3h`, `9d`."""
+    for unit, factor in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * factor:
+            return f"{seconds // factor:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The last values as bars, the highest one full; so many columns, blank where there is none yet."""
+    shown = list(values)[-width:] if width > 0 else []
+    most = max(shown, default=0)
+    bars = "".join(_BARS[0 if most <= 0 else min(7, round(value / most * 7))] for value in shown)
+    return bars.rjust(width)
+
+
+def cell(text: str | Text, width: int, *, right: bool = False) -> Text:
+    """One line of exactly `width` columns and a gap; what does not fit ends in `…`. What a terminal would obey is written out."""
+    found = Text(printable(text)) if isinstance(text, str) else text.copy()
+    if cell_len(found.plain) > width:
+        found.truncate(len(set_cell_size(found.plain, max(width - 1, 0))))
+        while cell_len(found.plain) > max(width - 1, 0):
+            found.right_crop(1)
+        found.append("…" if width else "")
+    space = width - cell_len(found.plain)
+    if right:
+        found.pad_left(space)
+    else:
+        found.pad_right(space)
+    found.pad_right(1)
+    return found

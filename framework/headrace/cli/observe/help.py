@@ -1,0 +1,67 @@
+"""What the keys and the columns say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.observe.figures import BAD, FAINT, GOOD, HELD, STRONG, STUCK, WARN
+
+QUERIES = 3
+"""Queries by which everything is seen, whatever there is."""
+
+_KEYS = (
+    ("Tab, 1 2 3", "go from table to table"),
+    ("↑ ↓ ⏎", "choose a line, and open it: messages, dead letters, what a process tells"),
+    ("p", "pause the consumer, or resume it"),
+    ("s", "seek: move the consumer; asks where to"),
+    ("r", "redrive: deliver dead letters again; of a consumer that is open, the one under the cursor, and R all"),
+    ("u, b", "of what is open: read it anew, further back"),
+    ("/", "show only what has a text in its name"),
+    ("o", "sort by the next column"),
+    ("q, Esc", "back, and out"),
+)
+_COLUMNS = (
+    ("in/s", "messages published a second: how the last seq moved, over 3 looks; what was rolled back is counted"),
+    ("lag", "sequence numbers above the consumer's position: at least as many as there are messages"),
+    ("done/s", "messages that the consumer is done with a second, what its filter passes over included"),
+    ("flight", "leased by a worker, and not settled"),
+    ("parked", "due later, or behind another one of their key"),
+    ("block", "behind a dead letter that blocks their key, until somebody redrives or purges it"),
+    ("dead", "dead letters"),
+    ("actors", "busy, of those that the processes have that tell of themselves; why so many stands at the right"),
+)
+_COLOURS = (
+    ("moves", GOOD),
+    ("lag that grows, nobody at work", WARN),
+    ("dead letters, a full stream, an open breaker, gone", BAD),
+    ("blocked", STUCK),
+    ("paused", HELD),
+)
+
+
+def help_page(interval: float | None) -> RenderableType:
+    """The help, with what it costs to look."""
+    often = f"A look is {QUERIES} queries, whatever there is"
+    if interval is not None:
+        often += f": at most {QUERIES / interval:.3g} a second at an interval of {interval:g} s"
+    cost = Text(
+        f"{often}. They count, and judge no message. A store that answers slowly is asked less often: each rest is at least 4 times as long"
+        " as the look before it took. A stream or a consumer that is open is read once, and then when you ask for it. Processes tell of"
+        " themselves every 3 s.",
+        FAINT,
+    )
+    colours = Text("  ").join(Text(says, style) for says, style in _COLOURS)
+    parts = (("Keys", _two(_KEYS)), ("Columns", _two(_COLUMNS)), ("Colours", colours), ("Cost", cost))
+    return Group(*(Group(Text(heading, STRONG), Padding(content, (0, 0, 1, 2))) for heading, content in parts))
+
+
+def _two(lines: Iterable[tuple[str, str]]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    for name, says in lines:
+        grid.add_row(Text(name, GOOD, no_wrap=True), says)
+    return grid
