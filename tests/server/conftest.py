@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+import pytest
 import pytest_asyncio
 
 from headrace import App
 from headrace.model.specs import ConsumerSpec
 from headrace.server.engine import Engine, KnownConsumer
+from tests.support import servers
+from tests.torture.http_servers import ServerProcess
 
 Consume = Callable[..., Awaitable[KnownConsumer]]
 
@@ -32,3 +35,15 @@ async def consume(engine: Engine) -> Consume:
         return await engine.consumer("orders", name)
 
     return consume
+
+
+@pytest.fixture(scope="session")
+def served_url(server_dsn: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a `headrace serve` that tests share, so each has streams and consumers of its own names."""
+    with servers.clone(server_dsn, template) as dsn:
+        server = ServerProcess(dsn, tmp_path_factory.mktemp("served") / "server.log")
+        try:
+            server.start()
+            yield server.url
+        finally:
+            assert server.stop() in (0, None), server.last_words()
