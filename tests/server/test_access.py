@@ -31,6 +31,7 @@ class Door:
     def __init__(self, database: Any) -> None:
         self._database = database
         self.away = False
+        self.breaks = 0  # so many calls break while they are under way
         self.passed = 0
         self.open = asyncio.Event()
         self.open.set()
@@ -49,6 +50,9 @@ class Door:
         found = await method(*args)
         self.arrived.set()
         await self.open.wait()  # what was read is old by now
+        if self.breaks:
+            self.breaks -= 1
+            raise StoreUnavailable("The connection broke.")
         return found
 
 
@@ -364,6 +368,24 @@ async def test_an_unknown_token_is_not_judged_while_the_database_is_away(house: 
     house.door.away = False
     house.now += 1
     assert await house.passes(header)
+
+
+@pytest.mark.asyncio
+async def test_one_failure_is_over_with_the_next_answer(house: House) -> None:
+    headers = [await house.token(f"t{n}", "consume") for n in range(3)]
+    assert not await house.passes(None)
+    house.door.arrived.clear()
+    house.door.open.clear()
+    first = asyncio.create_task(house.passes(headers[0]))
+    await house.door.arrived.wait()
+    second = asyncio.create_task(house.passes(headers[1]))  # waits for the next statement
+    await asyncio.sleep(0)
+    house.door.breaks = 1
+    house.door.open.set()
+    with pytest.raises(StoreUnavailable, match="broke"):
+        await first
+    assert await second
+    assert await house.passes(headers[2])
 
 
 @pytest.mark.asyncio

@@ -1,0 +1,90 @@
+"""Access tokens: make, list, revoke."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, TypeVar
+
+from litestar import delete, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import Parameter
+from msgspec import Meta, Struct
+
+from headrace.model.errors import ConfigurationError, InvalidInput
+from headrace.model.tokens import NewToken, TokenInfo, check_lifetime, check_name, parse_all
+from headrace.server.access import Access
+from headrace.server.engine import Engine
+from headrace.server.errors import Problem
+from headrace.server.routes.desk import AnyRequest, Desk
+from headrace.server.routes.slashes import unmarked
+from headrace.server.wire.common import Listed
+
+T = TypeVar("T")
+Given = TypeVar("Given")
+
+_LONGEST = 100 * 365 * 86_400_000
+
+TokenRef = Annotated[str, Parameter(description="A token, by its id or name.")]
+
+
+class WantedToken(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A token to be made."""
+
+    name: Annotated[str, Meta(description="What it is for; it can be revoked by this name.", examples=["ci"])]
+    scopes: Annotated[
+        list[str],
+        Meta(
+            description="What it opens: `publish`, `consume` or `admin`, alone or for one stream.",
+            examples=[["publish:mystream", "consume:mystream"]],
+        ),
+    ]
+    expires_in_ms: Annotated[
+        Annotated[int, Meta(ge=1, le=_LONGEST)] | None,
+        Meta(description="How long it is good for; without it, for ever.", examples=[86_400_000]),
+    ] = None
+
+    def checked(self) -> tuple[str, tuple[str, ...], float | None]:
+        """Name, scopes and seconds until it expires. Raises a `Problem` that tells which of them can't be."""
+        lasts = None if self.expires_in_ms is None else self.expires_in_ms / 1000
+        return (
+            _field("name", check_name, self.name),
+            _field("scopes", parse_all, self.scopes),
+            _field("expires_in_ms", check_lifetime, lasts),
+        )
+
+
+def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
+    """The handlers."""
+    desk = Desk(engine, access)
+
+    @post("/tokens", summary="Make a token", tags=["Tokens"])
+    async def create_token(request: AnyRequest, data: WantedToken) -> NewToken:
+        """It is told this once. As soon as there is a token, every call wants one. 409 if the name is taken."""
+        await desk.all(request, "admin")
+        name, scopes, lasts = data.checked()
+        made = await desk.admin.create_token(name, scopes, expires_in=lasts)
+        access.changed(made.id)
+        return made
+
+    @get("/tokens", summary="List tokens", tags=["Tokens"])
+    async def list_tokens(request: AnyRequest) -> Listed[TokenInfo]:
+        """All of them by name, without their secrets, also those that expired or were revoked."""
+        await desk.all(request, "admin")
+        return Listed(await desk.admin.tokens())
+
+    @delete("/tokens/{token:str}", summary="Revoke a token", tags=["Tokens"], status_code=200)
+    async def revoke_token(request: AnyRequest, token: TokenRef) -> TokenInfo:
+        """For good. This server heeds it at once, others within two seconds. It stays on the list, and its name taken."""
+        await desk.all(request, "admin")
+        revoked = await desk.admin.revoke_token(unmarked(token))
+        access.changed(revoked.id)
+        return revoked
+
+    return [create_token, list_tokens, revoke_token]
+
+
+def _field(field: str, check: Callable[[Given], T], given: Given) -> T:
+    try:
+        return check(given)
+    except (InvalidInput, ConfigurationError) as error:
+        raise Problem(422, "invalid", str(error), validation_errors={field: [str(error)]}) from error
