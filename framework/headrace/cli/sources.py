@@ -63,6 +63,7 @@ class WebhookSettings:
         str | None,
         Parameter(
             name="--secret-file",
+            allow_leading_hyphen=True,
             show_default=False,
             help="A file with the secret, or several, each on a line; - is standard input.",
         ),

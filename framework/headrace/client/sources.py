@@ -27,9 +27,7 @@ class Sources(Base):
 
     async def create_source(self, spec: WebhookSpec) -> bool:
         """Create a webhook source; one that exists with these very settings is left as it is. Returns whether it is new."""
-        answer = await self._send(
-            post("sources", kind="webhook", name=spec.name, stream=spec.stream, **spec.settings())
-        )
+        answer = await self._send(post("sources", kind="webhook", name=spec.name, stream=spec.stream, **spec.given()))
         return answer.status == _MADE
 
     async def edit_source(self, ref: str, /, **changes: Any) -> SourceInfo:

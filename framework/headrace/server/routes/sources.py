@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from litestar import Response, delete, get, post, route
 from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter
+from litestar.params import Body, Parameter
 
 from headrace.model.errors import UnknownSource, UnknownStream
 from headrace.model.sources import SourceInfo
@@ -38,7 +38,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         return source
 
     @post("/sources", summary="Make a webhook source", tags=["Sources"])
-    async def create_source(request: AnyRequest, data: NewSource) -> Response[Source]:
+    async def create_source(request: AnyRequest, data: Annotated[NewSource, Body()]) -> Response[Source]:
         """201; or 200 if there is one of this name and these settings, and 409 if its settings are others."""
         try:
             stream = await desk.stream(request, data.stream, "admin")
@@ -66,7 +66,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         tags=["Sources"],
         status_code=200,
     )
-    async def edit_source(request: AnyRequest, source: SourceRef, data: WebhookSettings) -> Source:
+    async def edit_source(request: AnyRequest, source: SourceRef, data: Annotated[WebhookSettings, Body()]) -> Source:
         """What is left out stays as it is, by PUT too. This server heeds it at once, others within two seconds."""
         known = await found(request, source)
         changed = await desk.admin.edit_source(known.id, **data.changes())
