@@ -42,7 +42,7 @@ class Connection(HttpToolsProtocol):
         self._options = self.limits.options
         self._in_head = False
         self._head = 0  # bytes of it that came after the piece that it began in
-        self._piece = 0  # bytes of what came last
+        self._piece = self._first = 0  # bytes of what came last, and of the piece that the head began in
         self._deaf = False  # nothing more is read of this client
         self._refusal: Problem | None = None
         self._impatience: asyncio.TimerHandle | None = None  # of the head, of a refusal, of the rest of a refused body
@@ -108,7 +108,7 @@ class Connection(HttpToolsProtocol):
             pass  # answered as if nothing had been said of it
         cycle = self.cycle
         if self._in_head:
-            if self._head > self._options.max_head:  # whatever is in the piece that it began in: that is bounded, too
+            if self._head > self._options.max_head or self._is_too_large():
                 self._refuse(_head_too_large(self._options.max_head))
             else:
                 self._wait_for_head()
@@ -120,12 +120,12 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head = True
         self._head = 0
+        self._first = self._piece
 
     def on_headers_complete(self) -> None:
         """Its headers are complete. Raises to refuse them."""
         options = self._options
-        # Mostly all of it has come in a piece that is no larger than a head may be.
-        if self._head + self._piece > options.max_head and self._size_of_head() > options.max_head:
+        if self._is_too_large():
             self._refusal = _head_too_large(options.max_head)
         elif len(self.headers) > options.max_headers:
             self._refusal = Problem(431, "headers_too_large", f"A request has at most {options.max_headers} headers.")
@@ -138,8 +138,13 @@ class Connection(HttpToolsProtocol):
             self._patient()
         super().on_headers_complete()
 
-    def _size_of_head(self) -> int:
-        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+    def _is_too_large(self) -> bool:
+        """Whether what is known of the head is too large. A header that began in the piece that the head did, and has not ended, is not:
+        but a piece is bounded, too."""
+        most = self._options.max_head
+        if self._first + self._head <= most:  # all that came; mostly that is all there is to look at
+            return False
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > most
 
     def on_message_complete(self) -> None:
         """Its body is complete, perhaps long after it was refused."""

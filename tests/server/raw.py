@@ -1,0 +1,128 @@
+"""HTTP by hand: a client that sends what it likes, as slowly as it likes; and a listener for any application."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NamedTuple
+
+import anyio
+import msgspec
+
+from headrace.server.limits import Application, Limits
+from headrace.server.listener import Address, Listener
+from headrace.server.options import Options
+
+PATIENCE = 20.0
+"""Seconds after which an answer is said to be missing."""
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def code(self) -> str:
+        """Of an error."""
+        return str(msgspec.json.decode(self.body)["code"])
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, *pieces: bytes) -> None:
+        """Send each as a piece of its own, as far as the other side listens."""
+        for piece in pieces:
+            self._writer.write(piece)
+            await self._writer.drain()
+            await asyncio.sleep(0)
+
+    async def answer(self) -> Answer:
+        """The next answer."""
+        async with asyncio.timeout(PATIENCE):
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            headers = {
+                name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:-2])
+            }
+            body = await self._reader.readexactly(int(headers["content-length"]))
+        return Answer(int(head[0].split(" ")[1]), headers, body)
+
+    async def ask(self, *pieces: bytes) -> Answer:
+        """Send, and await the answer."""
+        await self.send(*pieces)
+        return await self.answer()
+
+    async def end(self) -> bytes:
+        """What else comes until the other side closes."""
+        async with asyncio.timeout(PATIENCE):
+            try:
+                return await self._reader.read()
+            except ConnectionError:
+                return b""
+
+    async def close(self) -> None:
+        self._writer.close()
+        with suppress(OSError):  # the other side was quicker
+            await self._writer.wait_closed()
+
+
+@asynccontextmanager
+async def connected(port: int, tls: ssl.SSLContext | None = None) -> AsyncIterator[Client]:
+    """A connection to a port of this machine."""
+    name = None if tls is None else "localhost"
+    client = Client(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def listening(application: Application, limits: Limits, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """An application behind limits, on the port that this yields."""
+    listener = Listener(limits.around(application), limits, tls)
+    one = Address("127.0.0.1", 0).bind()
+    port = one.getsockname()[1]
+    await listener.open([one])
+    try:
+        yield port
+    finally:
+        with anyio.CancelScope(shield=True):
+            await listener.abort()
+
+
+def request(body: bytes = b"", *headers: bytes, method: bytes = b"POST", path: bytes = b"/") -> bytes:
+    """A request with its length told."""
+    lines = [method + b" " + path + b" HTTP/1.1", b"host: localhost", b"content-length: %d" % len(body), *headers]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def echo(limits: Limits) -> Any:
+    """An application that answers a body with its length, read as the server reads bodies."""
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        from headrace.server.errors import reply_of
+        from headrace.server.http import Reply
+
+        try:
+            body = await limits.read_body(scope, receive)
+            reply = Reply(200, b"%d" % len(body))
+        except Exception as error:
+            reply = reply_of(error)
+        await reply.send(send)
+
+    return application
+
+
+def limits(**options: Any) -> Limits:
+    """Limits with these options."""
+    return Limits(Options(**options))
