@@ -12,8 +12,17 @@ import pytest
 
 from headrace.cli.main import call
 from tests.cli.processes import Commands
+from tests.support.serving import serving
 
-OURS = ("HEADRACE_DATABASE", "HEADRACE_DATA", "HEADRACE_LOG_LEVEL", "HEADRACE_PG_PORT")
+OURS = (
+    "HEADRACE_DATABASE",
+    "HEADRACE_SERVER",
+    "HEADRACE_TOKEN",
+    "HEADRACE_CA_FILE",
+    "HEADRACE_DATA",
+    "HEADRACE_LOG_LEVEL",
+    "HEADRACE_PG_PORT",
+)
 
 
 class Ended:
@@ -32,9 +41,10 @@ Headrace = Callable[..., Ended]
 class Operator:
     """Calls commands on one database, and says what was wrong if one does not end as it should."""
 
-    def __init__(self, headrace: Headrace, dsn: str) -> None:
+    def __init__(self, headrace: Headrace, dsn: str, *, over_http: bool = False) -> None:
         self._headrace = headrace
         self.dsn = dsn
+        self.over_http = over_http
 
     def call(self, *words: object, code: int = 0) -> Ended:
         """Call a command that is to end with `code`."""
@@ -73,6 +83,7 @@ def _nothing_of_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     for name in OURS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HEADRACE_DATA", str(tmp_path / "no-postgres-here"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 @pytest.fixture
@@ -95,7 +106,21 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
 
 
 @pytest.fixture
-def operator(headrace: Headrace, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Operator:
-    """A person at a terminal of his own: every command is for the same fresh database."""
-    monkeypatch.setenv("HEADRACE_DATABASE", dsn)
-    return Operator(headrace, dsn)
+def operator(
+    headrace: Headrace, dsn: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Operator]:
+    """A person at a terminal of his own: every command is for the same fresh database.
+
+    With the parameter "server" it is asked over HTTP; see `BOTH_WAYS`.
+    """
+    if getattr(request, "param", "database") == "database":
+        monkeypatch.setenv("HEADRACE_DATABASE", dsn)
+        yield Operator(headrace, dsn)
+        return
+    with serving(dsn) as url:
+        monkeypatch.setenv("HEADRACE_SERVER", url)
+        yield Operator(headrace, dsn, over_http=True)
+
+
+BOTH_WAYS = pytest.mark.parametrize("operator", ["database", "server"], indirect=True)
+"""Tests that hold for a database as well as for a server in front of it."""

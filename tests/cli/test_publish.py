@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from headrace import store
+from headrace.app.admin import Admin
 from headrace.cli import records
 from headrace.cli.lines import open_lines
 from headrace.cli.problems import Unfinished
@@ -187,7 +188,7 @@ async def test_a_connection_that_breaks_at_a_commit_leaves_it_open_what_was_publ
     try:
         await store.create_stream(database, "orders")
         with open_lines(str(_file(tmp_path / "x", *_numbered(30)))) as lines:
-            publication = Publication(database, "orders", lines, 10)
+            publication = Publication(Admin(database), "orders", lines, 10)
             with pytest.raises(Unfinished, match=r"not known whether lines 11 to 20 .* up to line 10") as caught:
                 await publication.run(Progress())
     finally:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from headrace.client.request import Answer, Request
-from headrace.client.transport import Transport
 from headrace.model import conditions
 
 if TYPE_CHECKING:
     from headrace.app.admin.given import Filter, Where
+    from headrace.client.transport import Transport
 
 T = TypeVar("T")
 

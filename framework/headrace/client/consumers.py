@@ -94,7 +94,7 @@ class Consumers(Base):
 
     async def peek(self, stream: str, name: str, *, limit: int = 10) -> list[PeekedMessage]:
         """What a consumer is at, without touching it: messages in flight, parked, blocked and next, at most `limit` of each."""
-        found = await self._ask(get(*_place(stream, name), "messages", limit=limit), Listed[_Peeked])
+        found = await self._ask(get(*_place(stream, name), "messages", limit=limit, of_each=True), Listed[_Peeked])
         return [_peeked(one.message, one.info) for one in found.data]
 
     async def seek(self, stream: str, name: str, to: int | datetime | str) -> int:

@@ -12,10 +12,9 @@ from headrace.client.server import DEFAULT_URL, Server
 from headrace.client.sources import Sources
 from headrace.client.streams import Streams
 from headrace.client.tokens import Tokens
-from headrace.client.transport import Transport
 
 if TYPE_CHECKING:
-    from headrace.client.transport import Http
+    from headrace.client.transport import Http, Transport
 
 __all__ = ["Remote"]
 

@@ -35,6 +35,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         visible: Annotated[
             bool | None, Parameter(description="true: only what could be received now; false: only what could not.")
         ] = None,
+        of_each: Annotated[bool, Parameter(description="`limit` is for each state, and they come state by state.")] = False,
     ) -> Listed[Peeked]:  # fmt: skip
         """In flight, parked, blocked, and next, without changing anything."""
         known = await desk.consumer(request, stream, consumer, "consume")
@@ -45,8 +46,9 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
             for message in await desk.reading.peek(known, limit)
             if visible is None or visible == _visible(message, now)
         ]
-        found.sort(key=lambda message: message.seq, reverse=sort == "seq_desc")
-        return Listed([peeked(message, known.stream.id, _ack_id(known, message, sealing)) for message in found[:limit]])
+        if not of_each:
+            found = sorted(found, key=lambda message: message.seq, reverse=sort == "seq_desc")[:limit]
+        return Listed([peeked(message, known.stream.id, _ack_id(known, message, sealing)) for message in found])
 
     @post(f"{_PATH}/seek", summary="Move a consumer", tags=["Consumers"], status_code=200)
     async def seek(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: Seek) -> PositionAnswer:

@@ -19,5 +19,8 @@ SeqRef = Annotated[int, Parameter(description="A message's seq.")]
 Limit = Annotated[int, Parameter(ge=1, le=MOST, description="At most so many.")]
 Sort = Annotated[Literal["seq_asc", "seq_desc"], Parameter(description="In which order, and so which ones.")]
 Force = Annotated[bool, Parameter(description="Also if somebody is at it.")]
-KeyPattern = Annotated[str | None, Parameter(description="Only keys that match this filter, such as `orders.us.>`.")]
+KeyPattern = Annotated[
+    list[str] | None,
+    Parameter(description="Only keys that match this filter, such as `orders.us.>`; of several, any."),
+]
 Where = Annotated[str | None, Parameter(description="Only messages that meet this condition: `data.total > 100`.")]

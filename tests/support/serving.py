@@ -1,0 +1,55 @@
+"""A server on a socket of its own, in a thread of this process, for clients that block."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headrace import App
+from headrace.server.asgi import Server
+from headrace.server.serve import Serving
+
+PATIENCE = 30.0
+"""Seconds after which a server is said not to start, or not to end."""
+
+
+@contextmanager
+def serving(dsn: str) -> Iterator[str]:
+    """The URL of a server in front of a database."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    up = threading.Event()
+    made: list[tuple[asyncio.AbstractEventLoop, Serving]] = []
+    failed: list[BaseException] = []
+
+    async def serve() -> None:
+        app = App(dsn)
+        server = Serving(app, Server(app), listening, up=up.set)
+        made.append((asyncio.get_running_loop(), server))
+        await server.run(signals=False)
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            failed.append(error)
+            up.set()
+
+    thread = threading.Thread(target=run, name="server")
+    thread.start()
+    try:
+        assert up.wait(PATIENCE), "the server doesn't start"
+        if failed:
+            raise failed[0]
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        for loop, server in made:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(server.stop)
+        thread.join(PATIENCE)
+        listening.close()
+        assert not thread.is_alive(), "the server doesn't end"
+    if failed:
+        raise failed[0]
