@@ -88,6 +88,33 @@ async def test_the_server_of_a_process_is_told_of_when_there_is_one(database: st
     assert found.requests == 10
 
 
+async def test_what_is_attached_to_an_app_is_told_of_with_it(dsn: str) -> None:
+    app = App(dsn)
+
+    class Pushing:
+        """Does nothing, and tells of it."""
+
+        async def run(self, _: Any) -> None: ...
+        def drain(self) -> None: ...
+        def hurry(self) -> None: ...
+        def notified(self, _: int) -> None: ...
+        def published(self, _: str) -> None: ...
+        def hear(self, *, deaf: bool) -> None: ...
+        def tells(self) -> dict[str, Any]:
+            return {"consumers": {"orders:hook": {"actors": 4, "busy": 1}}, "server": {"requests": 5, "waiting": 2}}
+
+    @app.consumer("orders")
+    async def ship() -> None: ...
+
+    app.attach(Pushing())
+    async with running(app):
+        facts = Roster(app.database, app.statistics).facts()
+    assert [one.name for one in facts.consumers] == ["ship", "hook"]
+    assert facts.consumers[1].actors == 4
+    assert facts.server is not None
+    assert facts.server.waiting == 2
+
+
 async def test_a_process_with_very_many_consumers_tells_of_some_and_how_many_more_there_are(
     database: store.Database,
 ) -> None:

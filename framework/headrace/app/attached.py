@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from headrace.runtime.shared import Shared
 
@@ -30,3 +31,11 @@ class Attached(Protocol):
 
     def hear(self, *, deaf: bool) -> None:
         """From now on `notified` is called, or, deaf, it isn't: then a quicker poll has to do."""
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """What is attached may also tell of itself: others see it in `App.statistics`, in metrics, and in `headrace observe`."""
+
+    def tells(self) -> Mapping[str, Any]:
+        """What to add to the app's statistics. Its `consumers`, by stream and name, stand beside the app's own."""

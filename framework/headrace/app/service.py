@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from headrace import store
-from headrace.app.attached import Attached
+from headrace.app.attached import Attached, Telling
 from headrace.app.consumer import Consumer
 from headrace.app.readiness import NOT_RUNNING, Readiness, Sight, judge
 from headrace.app.roster import Roster
@@ -163,11 +163,15 @@ class Service:
         return judge(sights, draining=self._stopping.is_set())
 
     def statistics(self) -> dict[str, Any]:
-        """Counts and states of every consumer, by its name, and of the connection pool."""
-        return {
-            "consumers": {f"{p.spec.stream}:{p.spec.name}": p.statistics() for p in self.pipelines},
-            "connections": self._database.statistics(),
-        }
+        """Counts and states of every consumer, by its name, of the connection pool, and of what is attached."""
+        consumers = {f"{p.spec.stream}:{p.spec.name}": p.statistics() for p in self.pipelines}
+        found = {"consumers": consumers, "connections": self._database.statistics()}
+        for one in self._attached:
+            if isinstance(one, Telling):
+                told = dict(one.tells())
+                consumers.update(told.pop("consumers", {}))
+                found.update(told)
+        return found
 
 
 def _since(then: float | None, now: float) -> float | None:

@@ -45,6 +45,7 @@ class Server:
         self._webhooks = Webhooks(self.engine)
         self.monitoring = Monitoring(self.engine, self.access, self.limits)
         self._bounded = self.limits.around(self._answer)
+        self.engine.requests = self._requests
         app.attach(self.engine)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,6 +53,9 @@ class Server:
             await self._management(scope, receive, send)  # type: ignore[arg-type]
         elif not scope["path"].endswith(PATHS) or not await self.monitoring.answer(_path(scope), scope, send):
             await self._bounded(scope, receive, send)
+
+    def _requests(self) -> dict[str, int]:
+        return {"requests": self.monitoring.requests.count, "in_flight": self.limits.under_way}
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = perf_counter()

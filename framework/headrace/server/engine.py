@@ -61,11 +61,16 @@ class Engine:
 
     Args:
         app: the app whose database it serves. It works while that runs.
+
+    Attributes:
+        counts: what was done.
+        requests: tells how many requests were answered, `requests`, and how many are `in_flight`, where they are counted.
     """
 
     def __init__(self, app: App, clock: Callable[[], float] = time.monotonic) -> None:
         self.app = app
         self.counts = Counts()
+        self.requests: Callable[[], dict[str, int]] = dict
         self._clock = clock
         self._directory = Directory(lambda: app.database, clock)
         self._memories = [self._directory.forget]
@@ -259,6 +264,10 @@ class Engine:
         """Counts since the start, and how many requests wait for messages now."""
         waiting = sum(one.waiting for one in self._receivers.values())
         return {**msgspec.structs.asdict(self.counts), "waiting": waiting}
+
+    def tells(self) -> dict[str, Any]:
+        """For the app's statistics: what went through the server, and what it is asked."""
+        return {"server": {**self.statistics(), **self.requests()}}
 
     # --- as attached to the app
 

@@ -51,6 +51,11 @@ class Requests:
     def _new(self, route: str, method: str, status: int) -> Series:
         return self._series.setdefault((route, method if method in METHODS else "other", status), Series())
 
+    @property
+    def count(self) -> int:
+        """All that were answered."""
+        return sum(series.count for series in list(self._series.values()))
+
     def samples(self) -> Iterator[Sample]:
         """As a histogram."""
         for (route, method, status), series in list(self._series.items()):

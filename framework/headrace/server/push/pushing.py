@@ -217,6 +217,10 @@ class Pushing:
         """Counts and states of every consumer that is pushed, by its name."""
         return {f"{p.spec.stream}:{p.spec.name}": p.statistics() for p in self._pipelines()}
 
+    def tells(self) -> dict[str, Any]:
+        """For the app's statistics: these consumers are at work as its own are."""
+        return {"consumers": self.statistics()}
+
     def _pipelines(self) -> list[Pipeline]:
         return [running.pipeline for running in list(self._running.values())]
 
