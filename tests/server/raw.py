@@ -41,10 +41,11 @@ class Client:
 
     async def send(self, *pieces: bytes) -> None:
         """Send each as a piece of its own, as far as the other side listens."""
-        for piece in pieces:
-            self._writer.write(piece)
-            await self._writer.drain()
-            await asyncio.sleep(0)
+        with suppress(ConnectionError):
+            for piece in pieces:
+                self._writer.write(piece)
+                await self._writer.drain()
+                await asyncio.sleep(0)
 
     async def answer(self) -> Answer:
         """The next answer."""

@@ -101,6 +101,11 @@ def url_of(listening: socket.socket, *, tls: bool) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """uvicorn takes it for a failure of the application that we end what is under way."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 class Listener:
     """The connections of one server process.
 
@@ -119,7 +124,9 @@ class Listener:
         self._closed = anyio.Event()
         self._left = anyio.Event()  # a connection has
         # What uvicorn has to tell is of clients that send what isn't HTTP, and they are told so.
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        told = logging.getLogger("uvicorn.error")
+        told.setLevel(logging.ERROR)
+        told.addFilter(_is_no_cancellation)
         self._config = Config(
             application, http=self._protocol, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False,
             proxy_headers=False, server_header=False, timeout_keep_alive=self._options.idle_timeout,  # type: ignore[arg-type]

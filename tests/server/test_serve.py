@@ -1,0 +1,435 @@
+"""`headrace serve`: what it says when it can't, how it ends, several processes on one port, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from headrace import store
+from headrace.cli.main import call
+from headrace.model.errors import ConfigurationError
+from headrace.server.listener import Address, CantListen
+from headrace.server.tls import Certificate
+from tests.cli.processes import Commands, Running
+from tests.server.raw import connected, echo, limits, listening, request
+from tests.support import servers
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("HEADRACE_DATABASE", "HEADRACE_HOST", "HEADRACE_PORT", "HEADRACE_PROCESSES", "HEADRACE_TELEMETRY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HEADRACE_DATA", str(tmp_path / "no-postgres-here"))
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Iterator[Commands]:
+    with Commands(tmp_path) as commands:
+        yield commands
+
+
+Serve = Callable[..., tuple[Running, httpx.Client]]
+
+
+@pytest.fixture
+def serve(commands: Commands, dsn: str) -> Iterator[Serve]:
+    """Starts a server on a port that it chooses; with a client for it."""
+    clients: list[httpx.Client] = []
+
+    def start(*words: str, verify: Any = True) -> tuple[Running, httpx.Client]:
+        running = commands("serve", "--port", "0", "--database", dsn, *words)
+        url = running.line("listening on").split()[-1]
+        clients.append(httpx.Client(base_url=url, verify=verify, timeout=30))
+        return running, clients[-1]
+
+    yield start
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def aside() -> Iterator[ThreadPoolExecutor]:
+    """Where requests wait while the test goes on."""
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+def _with_orders(client: httpx.Client, **settings: Any) -> str:
+    """A stream and a consumer; where the consumer is."""
+    assert client.post("/v1/streams", json={"name": "orders"}).status_code == 201
+    created = client.post("/v1/streams/orders/consumers", json={"name": "ship", **settings})
+    assert created.status_code == 201
+    return "/v1/streams/orders/consumers/ship"
+
+
+def _waits(client: httpx.Client, running: Running) -> None:
+    """Wait until somebody waits for messages: asked again and again, since nobody tells."""
+    while "headrace_server_receivers_waiting 1" not in client.get("/metrics").text:
+        assert running.lines
+
+
+def _receive(client: httpx.Client, where: str, **query: Any) -> list[Any]:
+    answer = client.get(f"{where}/receive", params=query)
+    assert answer.status_code == 200, answer.text
+    found: list[Any] = answer.json()["data"]
+    return found
+
+
+# --- the end
+
+
+def test_the_end_lets_go_who_waits_and_takes_no_more(serve: Serve, aside: ThreadPoolExecutor) -> None:
+    running, client = serve()
+    where = _with_orders(client)
+    waiting = aside.submit(_receive, client, where, wait_for="10m")
+    _waits(client, running)
+    running.send(signal.SIGTERM)
+    assert waiting.result(10) == []
+    running.line("draining")
+    assert running.end() == 0
+    assert not any("Traceback" in line or "error" in line.lower() for line in running.lines)
+    with pytest.raises(httpx.ConnectError):
+        client.get("/health")
+
+
+def test_what_is_under_way_is_answered_before_the_end(serve: Serve, dsn: str) -> None:
+    running, client = serve()
+    _with_orders(client)
+    url = client.base_url
+    assert url.port is not None
+
+    async def go() -> bytes:
+        async with connected(url.port or 0) as raw:
+            body = json.dumps({"key": "a", "data": 1}).encode()
+            whole = request(body, path=b"/v1/streams/orders/messages")
+            await raw.send(whole[:-5])
+            # It has been read once a later connection is answered.
+            async with connected(url.port or 0) as other:
+                assert (await other.ask(request(method=b"GET", path=b"/health"))).status == 200
+            running.send(signal.SIGINT)
+            await asyncio.to_thread(running.line, "draining")
+            answer = await raw.ask(whole[-5:])
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+            return await raw.end()
+
+    assert asyncio.run(go()) == b""
+    assert running.end() == 0
+    assert _ask(dsn, lambda database: store.stream(database, "orders")).messages == 1
+
+
+def test_a_second_signal_ends_it_at_once(serve: Serve) -> None:
+    running, client = serve()
+    port = client.base_url.port or 0
+
+    async def go() -> None:
+        async with connected(port) as raw:
+            await raw.send(request(b"x" * 100, path=b"/v1/streams/orders/messages")[:-5])
+            async with connected(port) as other:
+                assert (await other.ask(request(method=b"GET", path=b"/health"))).status == 200
+            running.send(signal.SIGTERM)
+            await asyncio.to_thread(running.line, "draining")
+            running.send(signal.SIGTERM)
+            await raw.end()
+
+    asyncio.run(go())
+    assert running.end() == 0
+    assert not any("Traceback" in line for line in running.lines)
+
+
+def test_the_ready_file_is_there_while_it_serves(serve: Serve, tmp_path: Path) -> None:
+    running, client = serve("--ready-file", "ready")
+    while not (tmp_path / "ready").exists():
+        assert client.get("/ready").json()["ready"]
+    running.send(signal.SIGTERM)
+    assert running.end() == 0
+    assert not (tmp_path / "ready").exists()
+
+
+def _ask(dsn: str, question: Callable[[store.Database], Any]) -> Any:
+    async def ask() -> Any:
+        database = store.Database(dsn)
+        await database.open()
+        try:
+            return await question(database)
+        finally:
+            await database.close()
+
+    return servers.run(ask())
+
+
+# --- two servers
+
+
+def test_two_servers_are_one_service_and_one_that_is_killed_loses_nothing(
+    serve: Serve, aside: ThreadPoolExecutor
+) -> None:
+    first, one = serve()
+    second, two = serve()
+    where = _with_orders(one, ack_wait_ms=1000, max_waiting=2)
+    waiting: Future[list[Any]] = aside.submit(_receive, two, where, wait_for="60s")
+    _waits(two, second)
+    one.post("/v1/streams/orders/messages", json={"key": "a", "data": 1}).raise_for_status()
+    assert [got["message"]["data"] for got in waiting.result(10)] == [1]
+    second.send(signal.SIGKILL)
+    assert second.end() == -signal.SIGKILL
+    again = _receive(one, where, wait_for="60s")
+    assert [(got["message"]["data"], got["message"]["attempt"]) for got in again] == [(1, 2)]
+    one.post(f"{where}/ack", json={"ack_ids": [again[0]["ack_id"]], "strict": True}).raise_for_status()
+    first.send(signal.SIGTERM)
+    assert first.end() == 0
+
+
+# --- several processes
+
+
+def _pids(running: Running, count: int) -> dict[int, int]:
+    told = [running.line("runs with id").split() for _ in range(count)]
+    return {int(words[words.index("process") + 1]): int(words[-1]) for words in told}
+
+
+def _until_it_serves(client: httpx.Client) -> None:
+    while True:
+        try:
+            client.get("/health").raise_for_status()
+            return
+        except httpx.TransportError:
+            pass
+
+
+def test_several_processes_share_a_port_and_one_that_dies_is_replaced(serve: Serve, tmp_path: Path) -> None:
+    running, client = serve("--processes", "2", "--ready-file", "ready")
+    pids = _pids(running, 2)
+    while not (tmp_path / "ready").exists():
+        client.get("/ready")
+    where = _with_orders(client)
+    for seq in range(20):
+        with httpx.Client(base_url=client.base_url) as fresh:  # a connection of its own, which either may take
+            fresh.post("/v1/streams/orders/messages", json={"key": f"k{seq}", "data": seq}).raise_for_status()
+    text = client.get("/metrics").text
+    published = [line for line in text.splitlines() if line.startswith("headrace_server_messages_published_total{")]
+    assert sorted(line.split("{")[1].split("}")[0] for line in published) == ['process="1"', 'process="2"']
+    assert sum(int(line.split()[-1]) for line in published) == 20
+    assert text.count("# TYPE headrace_server_messages_published_total ") == 1
+    os.kill(pids[1], signal.SIGKILL)
+    running.line("another takes its place")
+    assert _pids(running, 1).keys() == {1}
+    with httpx.Client(base_url=client.base_url, timeout=30) as fresh:
+        _until_it_serves(fresh)
+        assert len(_receive(fresh, where, batch_size=100)) == 20
+    running.send(signal.SIGINT)
+    assert running.end() == 0
+    running.ended_with_all()
+
+
+def test_the_end_of_several_processes_lets_go_who_waits(serve: Serve, aside: ThreadPoolExecutor) -> None:
+    running, client = serve("--processes", "2")
+    _pids(running, 2)
+    where = _with_orders(client)
+    waiting = aside.submit(_receive, client, where, wait_for="10m")
+    while not any(
+        line.startswith("headrace_server_receivers_waiting{") and line.endswith(" 1")
+        for line in client.get("/metrics").text.splitlines()
+    ):
+        pass
+    running.send(signal.SIGTERM)
+    assert waiting.result(10) == []
+    assert running.end() == 0
+    running.ended_with_all()
+
+
+def test_processes_end_with_their_parent_however_it_dies(serve: Serve) -> None:
+    running, client = serve("--processes", "2")
+    _pids(running, 2)
+    _until_it_serves(client)
+    running.send(signal.SIGKILL)
+    assert running.end() == -signal.SIGKILL
+    running.ended_with_all()
+
+
+# --- what it can't do, in a sentence
+
+
+def _refused(capfd: pytest.CaptureFixture[str], code: int, *words: str) -> str:
+    capfd.readouterr()
+    assert call(["serve", "--log-level", "error", *words]) == code
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1), (out, err)
+    assert err.startswith("headrace: ")
+    return err
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_port_that_is_taken_is_told_once(capfd: pytest.CaptureFixture[str], dsn: str, processes: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        said = _refused(capfd, 69, "--port", port, "--database", dsn, "--processes", processes)
+    assert said == f"headrace: Port {port} of 127.0.0.1 is taken: stop what listens there, or name another --port.\n"
+
+
+def test_what_cannot_be_is_told_in_a_sentence(capfd: pytest.CaptureFixture[str], dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "text.pem").write_text("no certificate")
+    asked = ["--port", "0", "--database", dsn]
+    assert "192.0.2.1 is no address of this machine" in _refused(capfd, 69, "--host", "192.0.2.1", *asked)
+    assert "'no such host' is no host" in _refused(capfd, 78, "--host", "no such host", *asked)
+    assert "give that, too, with --tls-cert" in _refused(capfd, 78, "--tls-key", str(tmp_path / "text.pem"), *asked)
+    absent = str(tmp_path / "absent.pem")
+    assert f"--tls-cert {absent} can't be read: No such file" in _refused(capfd, 78, "--tls-cert", absent, *asked)
+    said = _refused(capfd, 78, "--tls-cert", str(tmp_path / "text.pem"), *asked)
+    assert "are not a certificate and its private key in PEM" in said
+    assert "is not a size" in _refused(capfd, 64, "--max-body", "large", *asked)
+    assert "10.0.0.1/8" in _refused(capfd, 78, "--push-allow", "10.0.0.1/8", *asked)
+    gone = "postgresql://127.0.0.1:1/x"
+    assert "127.0.0.1:1" in _refused(capfd, 69, "--port", "0", "--database", gone)
+    assert "127.0.0.1:1" in _refused(capfd, 69, "--port", "0", "--database", gone, "--processes", "2")
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_it_does_not_open_to_the_network_without_a_token(
+    capfd: pytest.CaptureFixture[str], dsn: str, processes: str
+) -> None:
+    said = _refused(capfd, 78, "--host", "0.0.0.0", "--port", "0", "--database", dsn, "--processes", processes)
+    assert "0.0.0.0 can be reached from other machines, and no token has been made" in said
+
+
+def test_it_opens_to_the_network_with_a_token_or_when_told_to(serve: Serve, dsn: str) -> None:
+    _, client = serve("--host", "0.0.0.0", "--insecure")
+    assert client.get("/v1/streams").status_code == 200
+    token = client.post("/v1/tokens", json={"name": "me", "scopes": ["admin"]}).json()["token"]
+    _, client = serve("--host", "0.0.0.0")
+    assert client.get("/v1/streams").status_code == 401
+    assert client.get("/metrics").status_code == 401
+    assert client.get("/health").status_code == client.get("/ready").status_code == 200
+    client.headers["authorization"] = f"Bearer {token}"
+    assert client.get("/v1/streams").status_code == client.get("/metrics").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"), [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("::", False)]
+)
+def test_an_address_knows_whether_others_can_reach_it(host: str, loopback: bool) -> None:
+    assert Address(host, 0).loopback is loopback
+
+
+def test_an_address_that_is_closed_can_be_taken_again_at_once() -> None:
+    first = Address("127.0.0.1", 0).bind()
+    port = first.getsockname()[1]
+    with pytest.raises(CantListen):
+        Address("127.0.0.1", port).bind()
+    first.close()
+    Address("127.0.0.1", port).bind().close()
+
+
+# --- TLS
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+
+
+def _certificate(directory: Path, name: str) -> tuple[Path, Path]:
+    """A certificate for localhost, signed by itself, and its key."""
+    certificate, key = directory / f"{name}.crt", directory / f"{name}.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+         "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return certificate, key
+
+
+@needs_openssl
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_it_serves_https(serve: Serve, tmp_path: Path, processes: str) -> None:
+    certificate, key = _certificate(tmp_path, "first")
+    trust = ssl.create_default_context(cafile=str(certificate))
+    running, client = serve(
+        "--tls-cert", str(certificate), "--tls-key", str(key), "--processes", processes, verify=trust
+    )
+    assert client.base_url.scheme == "https"
+    _until_it_serves(client)
+    where = _with_orders(client)
+    assert client.post("/v1/streams/orders/messages", json={"key": "a", "data": "x" * 200_000}).status_code == 200
+    assert _receive(client, where)[0]["message"]["data"] == "x" * 200_000
+    running.send(signal.SIGTERM)
+    assert running.end() == 0
+
+
+@needs_openssl
+def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
+    first, _ = _certificate(tmp_path, "first")
+    _, other = _certificate(tmp_path, "other")
+    with pytest.raises(
+        ConfigurationError, match=r"first\.crt and .*other\.key are not a certificate and its private key"
+    ):
+        Certificate(first, other)
+
+
+@needs_openssl
+def test_an_encrypted_key_is_refused_without_asking(tmp_path: Path) -> None:
+    certificate, key = _certificate(tmp_path, "first")
+    subprocess.run(
+        ["openssl", "ec", "-in", str(key), "-aes128", "-passout", "pass:secret", "-out", str(tmp_path / "locked.key")],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with pytest.raises(ConfigurationError, match="unencrypted"):
+        Certificate(certificate, tmp_path / "locked.key")
+
+
+@needs_openssl
+def test_a_certificate_that_changes_counts_for_new_connections(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = _certificate(tmp_path, "first")
+    served = Certificate(certificate, key)
+    trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trust.load_verify_locations(certificate)
+
+    async def go() -> None:
+        bounds = limits()
+        async with listening(echo(bounds), bounds, served.context) as port:
+            async with connected(port, trust) as client:
+                assert (await client.ask(request(b"abc"))).body == b"3"
+                assert not served.renew()
+                key.write_text("half written")
+                assert not served.renew()
+                assert "can't be used" in caplog.text
+                second, its_key = _certificate(tmp_path, "second")
+                shutil.copy(second, certificate)
+                shutil.copy(its_key, key)
+                assert served.renew()
+                assert (await client.ask(request(b"abcd"))).body == b"4"
+            with pytest.raises(ssl.SSLCertVerificationError):
+                async with connected(port, trust):
+                    pass
+            trust.load_verify_locations(second)
+            async with connected(port, trust) as client:
+                assert (await client.ask(request())).body == b"0"
+
+    asyncio.run(go())
+
+
+@needs_openssl
+def test_a_handshake_that_is_not_finished_is_given_up(tmp_path: Path) -> None:
+    served = Certificate(*_certificate(tmp_path, "first"))
+
+    async def go() -> None:
+        bounds = limits(head_timeout=0.05)
+        async with listening(echo(bounds), bounds, served.context) as port, connected(port) as client:
+            await client.send(b"\x16\x03\x01")
+            assert await client.end() == b""
+
+    asyncio.run(go())
