@@ -207,6 +207,23 @@ async def test_a_token_that_expired_opens_nothing_and_says_so(house: House) -> N
     assert "unknown" in await house.refusal(header[:-3] + "000")  # who hasn't the secret isn't told
 
 
+@pytest.mark.asyncio
+async def test_a_request_is_admitted_with_any_good_token_and_where_none_is_wanted(house: House) -> None:
+    token = await house.token("ci", "consume:parcels")
+    good, none = [(b"host", b"here"), (b"authorization", token.encode())], [(b"host", b"here")]
+    for path in ("/v1/streams", "/api/streams/orders/messages", "/v1/nowhere", "/v1/webhooks"):
+        await house.access.admit(path, good)
+        with pytest.raises(Unauthorized):
+            await house.access.admit(path, none)
+    for path in ("/health", "/openapi.json", "/docs", "/", "/v1/webhook/shop", "/api/webhook/shop"):
+        await house.access.admit(path, none)
+
+
+@pytest.mark.asyncio
+async def test_everything_is_admitted_while_no_token_was_ever_made(house: House) -> None:
+    await house.access.admit("/v1/streams", [])
+
+
 # --- how soon a change counts
 
 

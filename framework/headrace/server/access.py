@@ -22,7 +22,7 @@ from __future__ import annotations
 import hmac
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from headrace import store
 from headrace.model.tokens import Forbidden, Need, Unauthorized, allows, digest
@@ -32,6 +32,8 @@ __all__ = ["Access", "Forbidden", "Need", "Unauthorized"]
 
 _BEARER = re.compile(r"bearer +(hr_([0-9a-z]{12})_[0-9a-z]{32,64})", re.ASCII | re.IGNORECASE)
 _NO_DIGEST = bytes(32)  # of which nobody knows a text
+_PREFIXES = ("/v1/", "/api/")
+_WEBHOOKS = ("/v1/webhook/", "/api/webhook/")
 
 
 class Access:
@@ -60,6 +62,21 @@ class Access:
         Where that has to be looked up first it is False, and `check` does it.
         """
         return self._cache.surely_none
+
+    async def admit(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Let a request come in, before its body is read or a name in it looked up: it has a good token, whatever for, or wants none.
+
+        So who has none costs little, and learns nothing: neither which streams there are, nor what a body should have been.
+
+        Args:
+            path: below where the server is mounted.
+            headers: as ASGI has them.
+
+        Raises:
+            Unauthorized, StoreUnavailable: as `check`.
+        """
+        if not self.open and path.startswith(_PREFIXES) and not path.startswith(_WEBHOOKS):
+            await self.authenticate(authorization_of(headers))
 
     async def check(self, authorization: str | None, need: Need, stream: str | None) -> None:
         """Let a call pass, or raise.
@@ -103,3 +120,8 @@ class Access:
     def changed(self, token_id: str) -> None:
         """This server has made or revoked the token, which counts at once."""
         self._cache.changed(token_id)
+
+
+def authorization_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The header of that name, of those that ASGI has."""
+    return next((str(value, "latin-1") for name, value in headers if name == b"authorization"), None)

@@ -1,0 +1,164 @@
+"""Tokens over HTTP, and that every route asks for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from headrace import App
+from headrace.model.specs import ConsumerSpec
+from headrace.server.asgi import Server
+from tests.server.calling import Api
+
+pytestmark = pytest.mark.asyncio
+
+# What a route wants in its body, by the end of its path: without it, it may complain of that first.
+BODIES: dict[str, Any] = {
+    "POST /streams": {"name": "orders2"},
+    "POST /streams/{stream}/messages": {"key": "k", "data": 1},
+    "POST /streams/{stream}/republish": {"target": "orders"},
+    "POST /streams/{stream}/consumers": {"name": "ship2"},
+    "POST /streams/{stream}/consumers/{consumer}/seek": {"to": "end"},
+    "POST /http-consumers": {"name": "ship2", "stream": "orders"},
+    "POST /tokens": {"name": "another", "scopes": ["consume"]},
+    "POST /sources": {"kind": "webhook", "name": "shop2", "stream": "orders"},
+}
+NAMES = {"stream": "orders", "consumer": "ship", "key": "k", "seq": "1", "token": "spare", "source": "shop"}
+WANT_NONE = {"POST /webhook/{source}", "GET /health", "GET /ready"}
+
+
+@pytest_asyncio.fixture
+async def ops(api: Api) -> Api:
+    """The API of a server that is closed, called with a token that may do everything."""
+    made = await api.post("/tokens", {"name": "ops", "scopes": ["admin"]}, 201)
+    api.client.headers["authorization"] = f"Bearer {made['token']}"
+    return api
+
+
+async def test_the_first_token_closes_the_server(api: Api) -> None:
+    assert await api.get("/tokens") == {"data": []}
+    made = await api.post("/tokens", {"name": "ops", "scopes": ["admin"]}, 201)
+    answer = await api.answer("GET", "/tokens")
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert answer.json()["code"] == "unauthorized"
+    api.client.headers["authorization"] = f"Bearer {made['token']}"
+    (listed,) = (await api.get("/tokens"))["data"]
+    assert listed == {name: value for name, value in made.items() if name != "token"}
+    assert listed["scopes"] == ["admin"]
+
+
+@pytest.mark.parametrize("by", ["id", "name"])
+async def test_a_token_is_revoked_at_once_by_its_id_or_its_name(ops: Api, by: str) -> None:
+    made = await ops.post("/tokens", {"name": "ci", "scopes": ["consume"], "expires_in_ms": 60_000}, 201)
+    header = {"authorization": f"Bearer {made['token']}"}
+    assert (await ops.client.get(f"{ops.prefix}/streams", headers=header)).status_code == 200
+    revoked = await ops.call("DELETE", f"/tokens/{made[by]}")
+    assert (revoked["id"], revoked["revoked_at"] is None) == (made["id"], False)
+    assert (await ops.client.get(f"{ops.prefix}/streams", headers=header)).status_code == 401
+    assert revoked in (await ops.get("/tokens"))["data"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"name": "a b", "scopes": ["consume"]}, "name"),
+        ({"name": "ci", "scopes": []}, "scopes"),
+        ({"name": "ci", "scopes": ["publish:Orders!"]}, "scopes"),
+        ({"name": "ci", "scopes": ["consume"], "expires_in_ms": 0}, "expires_in_ms"),
+        ({"name": "ci", "scopes": ["consume"], "expires_in_ms": 10**30}, "expires_in_ms"),
+        ({"scopes": ["consume"]}, "name"),
+    ],
+)
+async def test_what_cannot_be_makes_no_token(ops: Api, body: dict[str, Any], field: str) -> None:
+    told = await ops.refused("POST", "/tokens", body, status=422)
+    assert list(told["validation_errors"]) == [field]
+    assert len((await ops.get("/tokens"))["data"]) == 1
+
+
+async def test_a_name_that_is_taken_and_one_that_is_not_there(ops: Api) -> None:
+    told = await ops.refused("POST", "/tokens", {"name": "ops", "scopes": ["consume"]}, status=409)
+    assert told["code"] == "token_exists"
+    assert (await ops.refused("DELETE", "/tokens/nobody", status=404))["code"] == "unknown_token"
+
+
+async def test_a_publisher_publishes_and_nothing_else(ops: Api) -> None:
+    await ops.stream()
+    await ops.consumer()
+    made = await ops.post("/tokens", {"name": "shop", "scopes": ["publish:orders"]}, 201)
+    ops.client.headers["authorization"] = f"Bearer {made['token']}"
+    await ops.publish(("k", 1))
+    for method, path in (("GET", "/streams/orders/messages"), ("POST", "/streams/orders/consumers/ship/receive")):
+        told = await ops.refused(method, path, status=403)
+        assert "'consume:orders'" in told["summary"]
+    told = await ops.refused("POST", "/tokens", {"name": "more", "scopes": ["admin"]}, status=403)
+    assert "'admin'" in told["summary"]
+
+
+# --- every route
+
+
+@pytest_asyncio.fixture
+async def client(dsn: str) -> AsyncIterator[httpx.AsyncClient]:
+    """Of a server that has one of everything but tokens."""
+    app = App(dsn, streams=["orders", "parcels"])
+    server = Server(app)
+    async with app.running():
+        await app.admin.create_consumer(ConsumerSpec(stream="orders", name="ship"))
+        transport = httpx.ASGITransport(app=server)
+        async with httpx.AsyncClient(transport=transport, base_url="http://headrace") as client:
+            made = await client.post("/v1/sources", json={"kind": "webhook", "name": "shop", "stream": "orders"})
+            assert made.status_code == 201, made.text
+            yield client
+
+
+async def _tokens(client: httpx.AsyncClient) -> dict[str, str]:
+    """Tokens that may do everything; everything to another stream than calls are about; and one to be revoked."""
+    found = {}
+    header: dict[str, str] = {}
+    for name, scopes in (("ops", ["admin"]), ("weak", ["admin:parcels"]), ("spare", ["consume"])):
+        answer = await client.post("/v1/tokens", json={"name": name, "scopes": scopes}, headers=header)
+        found[name] = answer.json()["token"]
+        header = {"authorization": f"Bearer {found['ops']}"}
+    return found
+
+
+async def _routes(client: httpx.AsyncClient) -> list[tuple[str, str, str]]:
+    """Method, path and a word for each that the API's description has, under both prefixes; what deletes comes last."""
+    paths = (await client.get("/openapi.json")).json()["paths"]
+    found = [(method.upper(), path) for path, methods in paths.items() for method in methods if method in _METHODS]
+    assert len(found) > 50
+    found.sort(key=lambda one: (one[0] == "DELETE", -len(one[1])))
+    return list(_under_both(found))
+
+
+_METHODS = ("get", "post", "put", "patch", "delete")
+
+
+def _under_both(routes: list[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+    for method, path in routes:
+        word = f"{method} {path.removeprefix('/v1')}"
+        for prefix in ("/v1", "/api") if path.startswith("/v1/") else ("",):
+            filled = re.sub(r"\{(\w+)\}", lambda place: NAMES[place[1]], path)
+            yield method, prefix + filled.removeprefix("/v1"), word
+
+
+async def _status(client: httpx.AsyncClient, method: str, path: str, word: str, token: str | None) -> int:
+    body = BODIES.get(word, None if method in ("GET", "DELETE") else {})
+    header = {} if token is None else {"authorization": f"Bearer {token}"}
+    return (await client.request(method, path, json=body, headers=header)).status_code
+
+
+async def test_every_route_wants_a_token_and_the_right_one(client: httpx.AsyncClient) -> None:
+    tokens = await _tokens(client)
+    for method, path, word in await _routes(client):
+        statuses = [await _status(client, method, path, word, token) for token in (None, tokens["weak"], tokens["ops"])]
+        if word in WANT_NONE:
+            assert not {401, 403} & set(statuses), (method, path, statuses)
+        else:
+            assert statuses[:2] == [401, 403], (method, path, statuses)
+            assert statuses[2] not in (401, 403), (method, path, statuses)
