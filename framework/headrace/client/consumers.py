@@ -198,7 +198,8 @@ def _given(spec: ConsumerSpec) -> dict[str, Any]:
 def _told(spec: ConsumerSpec) -> dict[str, Any]:
     """The settings as `ConsumerInfo` tells them, but for where it began. A secret can't be compared."""
     where = None if spec.where is None else conditions.describe(spec.where)
-    found: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(spec, where=None))
+    # By way of JSON, since that is how the others were kept.
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(msgspec.structs.replace(spec, where=None)))
     if spec.push is not None and spec.push.secret:
         found["push"]["secret"] = "…"
     for begins in ("deliver_policy", "start_seq", "start_time"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from headrace.client.errors import not_headrace
+from headrace.model.errors import InvalidInput
 
 T = TypeVar("T")
 
@@ -79,7 +80,9 @@ def delete(*place: str, **query: Any) -> Request:
     return Request(method="DELETE", path=_path(place), query=_query(query))
 
 
-def _path(place: Iterable[str]) -> str:
+def _path(place: Collection[str]) -> str:
+    if not all(place):
+        raise InvalidInput("A name is empty: write that of a stream, a consumer, a key.")
     return "/".join((PREFIX, *(quote(part, safe="") for part in place)))
 
 

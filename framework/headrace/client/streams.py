@@ -119,7 +119,9 @@ class Streams(Base):
     async def send_many(
         self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None]
     ) -> int:
-        """Publish messages in their order, all or none. Returns how many were published."""
+        """Publish messages in their order, all or none; at most 10,000. Returns how many were published."""
+        if not keys:
+            return 0
         messages = [_outgoing(*one) for one in zip(keys, data, headers, strict=True)]
         return await self._count(post("streams", stream, "messages", messages=messages), "published")
 

@@ -1,0 +1,96 @@
+"""A server that answers as its script says: what real ones do only when they are ill."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+PATIENCE = 20.0
+
+Conversation = Callable[["Peer"], None]
+
+
+class Peer:
+    """A client that has connected."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def request(self) -> bytes:
+        """Its next request, whole; empty once it has hung up."""
+        heard = b""
+        while b"\r\n\r\n" not in heard:
+            piece = self.sock.recv(65536)
+            if not piece:
+                return b""
+            heard += piece
+        head, _, body = heard.partition(b"\r\n\r\n")
+        length = next(
+            (int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")), 0
+        )
+        while len(body) < length:
+            body += self.sock.recv(65536)
+        return head + b"\r\n\r\n" + body
+
+    def answer(self, body: bytes = b'{"data":[]}', status: str = "200 OK", more: str = "") -> None:
+        head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n{more}\r\n"
+        self.sock.sendall(head.encode() + body)
+
+    def send(self, raw: bytes) -> None:
+        self.sock.sendall(raw)
+
+
+class Scripted:
+    """What it heard: `connections`, and when one was `hung_up`."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.heard: list[bytes] = []
+        self.url = ""
+        self.asked = threading.Event()
+        self.hung_up = threading.Event()
+
+
+@contextmanager
+def scripted(*conversations: Callable[[Peer, Scripted], None], tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
+    """A server that holds one conversation after another, each with its own connection; the last one is held again."""
+    state = Scripted()
+    listening = socket.create_server(("127.0.0.1", 0))
+    scheme = "http" if tls is None else "https"
+    state.url = f"{scheme}://localhost:{listening.getsockname()[1]}"
+    failed: list[BaseException] = []
+
+    def talk() -> None:
+        while True:
+            try:
+                sock, _ = listening.accept()
+            except OSError:
+                return
+            sock.settimeout(PATIENCE)
+            conversation = conversations[min(state.connections, len(conversations) - 1)]
+            state.connections += 1
+            try:
+                if tls is not None:
+                    sock = tls.wrap_socket(sock, server_side=True)
+                conversation(Peer(sock), state)
+            except (ConnectionError, ssl.SSLError):
+                pass
+            except BaseException as error:
+                failed.append(error)
+            finally:
+                sock.close()
+
+    thread = threading.Thread(target=talk, name="scripted server")
+    thread.start()
+    try:
+        yield state
+    finally:
+        with suppress(OSError):
+            listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "the conversation doesn't end"
+    assert not failed, failed

@@ -1,0 +1,98 @@
+"""What a server refuses comes back as the error that the database's own call raises."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from headrace.client.errors import AlreadyThere, Busy, NotThere, StaleAckIds, error_of
+from headrace.model import errors
+from headrace.model.errors import (
+    ConfigurationError,
+    HeadraceError,
+    InvalidInput,
+    StoreUnavailable,
+)
+from headrace.model.sources import SourceExists
+from headrace.model.tokens import TokenExists, UnknownToken
+from headrace.server.errors import Problem, TooManyWaiting, reply_of
+from headrace.server.errors import StaleAckIds as Stale
+
+URL = "http://server:7376"
+
+
+def _heard(error: Exception) -> HeadraceError:
+    """The error that a client raises for one that the server's own code raised."""
+    reply = reply_of(error)
+    return error_of(URL, reply.status, "reason", reply.body)
+
+
+_KINDS = [
+    kind
+    for kind in (*vars(errors).values(), SourceExists, TokenExists, UnknownToken)
+    if isinstance(kind, type) and issubclass(kind, HeadraceError) and kind is not HeadraceError
+]
+
+
+@pytest.mark.parametrize("kind", _KINDS, ids=lambda kind: kind.__name__)
+def test_an_error_has_the_same_class_on_both_sides(kind: type[HeadraceError]) -> None:
+    heard = _heard(kind("It is so."))
+    assert type(heard) is kind
+    assert "It is so." in str(heard)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (TooManyWaiting("ship", 20), Busy),
+        (Problem(503, "busy", "Too many requests."), StoreUnavailable),
+        (Problem(409, "exists", "There is one."), AlreadyThere),
+        (Problem(409, "ambiguous", "Which?"), InvalidInput),
+        (Problem(404, "unknown_key", "None."), NotThere),
+        (Problem(413, "too_large", "Too large."), InvalidInput),
+        (Problem(422, "invalid", "No."), InvalidInput),
+        (Problem(400, "malformed", "No."), InvalidInput),
+        (RuntimeError("a bug"), HeadraceError),
+    ],
+    ids=lambda value: getattr(value, "code", ""),
+)
+def test_what_only_servers_refuse(error: Exception, kind: type[HeadraceError]) -> None:
+    assert type(_heard(error)) is kind
+
+
+def test_stale_ack_ids_are_named() -> None:
+    heard = _heard(Stale(["a", "b"]))
+    assert isinstance(heard, StaleAckIds)
+    assert heard.stale == ["a", "b"]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_who_may_not_is_told_how_to_give_a_token(status: int) -> None:
+    heard = error_of(URL, status, "", msgspec.json.encode({"summary": "No good.", "code": "x"}))
+    assert isinstance(heard, ConfigurationError)
+    for words in (URL, "No good.", "--token", "headrace context"):
+        assert words in str(heard)
+
+
+def test_a_server_that_is_away_is_named() -> None:
+    assert URL in str(_heard(StoreUnavailable("The database is away.")))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "told"),
+    [
+        (200, ConfigurationError, "Headrace"),
+        (301, ConfigurationError, "redirects"),
+        (404, ConfigurationError, "404"),
+        (429, Busy, "429"),
+        (502, StoreUnavailable, "502"),
+        (503, StoreUnavailable, "503"),
+        (504, StoreUnavailable, "504"),
+    ],
+)
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"detail": "x"}', b"\xff"])
+def test_what_is_no_headrace_server_is_told_so(status: int, kind: type[HeadraceError], told: str, body: bytes) -> None:
+    heard = error_of(URL, status, "As it is", body)
+    assert type(heard) is kind
+    assert told in str(heard)
+    assert URL in str(heard)

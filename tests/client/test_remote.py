@@ -1,0 +1,279 @@
+"""A server is administered as a database is: by the same methods, which do and tell the same."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from headrace import store
+from headrace.app.admin import Admin
+from headrace.client import Remote
+from headrace.client.errors import Busy, StaleAckIds
+from headrace.model.conditions import field
+from headrace.model.errors import (
+    ConfigurationError,
+    HeadraceError,
+    InvalidInput,
+    LeaseLost,
+    UnknownConsumer,
+    UnknownStream,
+)
+from headrace.model.push import Push
+from headrace.model.specs import Backoff, ConsumerSpec, StreamSpec
+from headrace.model.tokens import TokenExists, UnknownToken
+from tests.support.serving import serving
+
+
+def _methods(kind: type) -> dict[str, inspect.Signature]:
+    return {
+        name: inspect.signature(value)
+        for name, value in inspect.getmembers(kind, inspect.iscoroutinefunction)
+        if not name.startswith("_")
+    }
+
+
+def test_the_administration_of_a_server_has_the_methods_of_that_of_a_database() -> None:
+    assert _methods(Remote) == _methods(Admin)
+
+
+@pytest_asyncio.fixture
+async def admin(database: store.Database) -> Admin:
+    """The database's own administration."""
+    return Admin(database)
+
+
+@pytest_asyncio.fixture
+async def remote(dsn: str) -> AsyncIterator[Remote]:
+    """The same database, over HTTP."""
+    with serving(dsn) as url:
+        async with Remote(url) as remote:
+            yield remote
+
+
+async def _filled(remote: Remote, messages: int = 3) -> None:
+    await remote.create_stream("orders")
+    await remote.create_consumer(ConsumerSpec(stream="orders", name="ship", max_deliver=2))
+    await remote.send_many(
+        "orders", [f"orders.{n}" for n in range(messages)], [f'{{"n": {n}}}' for n in range(messages)], [None] * messages
+    )  # fmt: skip
+
+
+class TestAgainstADatabase:
+    """Both are asked, and what they say is compared."""
+
+    pytestmark = pytest.mark.asyncio
+
+    async def test_what_is_told_is_the_same(self, admin: Admin, remote: Remote) -> None:
+        await _filled(remote)
+        await remote.send("orders", "orders.0", "[1, 1.50]", '{"trace": "t"}', message_id="m")
+        await remote.send("orders", "later", "1", deliver_at=datetime.now(UTC) + timedelta(hours=1))
+        first, _ = await remote.receive("orders", "ship", limit=2)
+        await remote.nack("orders", "ship", [first.ack_id], delay="1h", error="no")
+        await remote.pause("orders", "ship")
+        asked: list[Callable[[Any], Any]] = [
+            lambda who: who.streams(),
+            lambda who: who.stream("orders"),
+            lambda who: who.messages("orders"),
+            lambda who: who.messages("orders", newest=True, limit=2),
+            lambda who: who.messages("orders", filter=["orders.0", "orders.1"], where="data.n >= 0", start_seq=1),
+            lambda who: who.messages("orders", where=field("n") > 0),
+            lambda who: who.messages("orders", where={"field": "data.n", "op": ">", "value": 0}),
+            lambda who: who.message("orders", "orders.0"),
+            lambda who: who.message("orders", "none"),
+            lambda who: who.standing("orders", "orders.0"),
+            lambda who: who.standing("orders", "none"),
+            lambda who: who.consumers(),
+            lambda who: who.consumers("orders"),
+            lambda who: who.consumer("orders", "ship"),
+            lambda who: who.blocked_keys("orders", "ship"),
+            lambda who: who.dead_letters("orders", "ship"),
+            lambda who: who.republish("orders", "orders", dry_run=True),
+            lambda who: who.replay("orders", "ship", start_seq=1, end_seq=1, dry_run=True),
+            lambda who: who.redrive("orders", "ship", dry_run=True),
+            lambda who: who.purge("orders", "ship", dry_run=True),
+            lambda who: who.tokens(),
+            lambda who: who.sources(),
+        ]
+        for ask in asked:
+            assert await ask(remote) == await ask(admin)
+        peeked = await remote.peek("orders", "ship")
+        assert [(one.seq, one.state, one.attempts, one.until, one.owner) for one in peeked] == [
+            (one.seq, one.state, one.attempts, one.until, one.owner) for one in await admin.peek("orders", "ship")
+        ]
+        ours, theirs = await remote.overview(), await admin.overview()
+        assert (ours.streams, ours.consumers) == (theirs.streams, theirs.consumers)
+
+    async def test_dead_letters_come_as_they_are(self, admin: Admin, remote: Remote) -> None:
+        await _filled(remote)
+        await remote.edit_consumer("orders", "ship", max_deliver=1, on_exhausted="block")
+        received = await remote.receive("orders", "ship", limit=3)
+        await remote.nack("orders", "ship", [one.ack_id for one in received], error="no stock")
+        assert await remote.dead_letters("orders", "ship") == await admin.dead_letters("orders", "ship")
+        assert await remote.dead_letter("orders", "ship", 2) == await admin.dead_letter("orders", "ship", 2)
+        assert await remote.blocked_keys("orders", "ship") == await admin.blocked_keys("orders", "ship")
+        assert await remote.redrive("orders", "ship", seqs=[1]) == 1
+        assert await remote.purge("orders", "ship", filter="orders.*", where="data.n > 1") == 1
+        assert [one.seq for one in await admin.dead_letters("orders", "ship")] == [2]
+
+    async def test_an_edit_tells_the_settings_as_they_are_now(self, admin: Admin, remote: Remote) -> None:
+        await _filled(remote)
+        stream = await remote.edit_stream("orders", retain_up_to="7d", max_storage=10**9)
+        assert stream == StreamSpec(name="orders", retain_up_to=604800, max_storage=10**9)
+        assert await remote.edit_stream("orders", retain_up_to=None) == StreamSpec(name="orders", max_storage=10**9)
+        changes: list[dict[str, Any]] = [
+            {"where": "data.total > 100", "filter": ["a", "b.>"]},
+            {"where": field("total") > 2, "filters": (">",)},
+            {"where": None, "ack_wait": "1m", "rate_limit": "60/m", "rate_burst": 3},
+            {"rate_limit": None},
+            {"backoff": ["1s", 2]},
+            {"backoff": Backoff(base=2.0, jitter=0.0)},
+            {"backoff": None, "ordered": False, "max_waiting": 5, "max_ack_pending": 7},
+        ]
+        for change in changes:
+            spec = await remote.edit_consumer("orders", "ship", **change)
+            assert spec == await admin.edit_consumer("orders", "ship", **change)
+
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            ConsumerSpec(stream="orders", name="plain"),
+            ConsumerSpec(
+                stream="orders", name="all", filters=("a.>", "b"), where=field("x") > 1, ordered=False, ack_wait=1.5,
+                max_ack_pending=3, max_deliver=-1, backoff=Backoff(delays=(1.0, 2.5)), on_exhausted="block", max_waiting=3,
+                deliver_policy="by_start_time", start_time=datetime(2026, 1, 1, tzinfo=UTC), rate_limit=2.5, rate_burst=4,
+            ),
+            ConsumerSpec(stream="orders", name="new", deliver_policy="new", backoff=Backoff(base=3.0)),
+            ConsumerSpec(
+                stream="orders", name="push",
+                push=Push(url="https://example.com/x", headers={"a": "b"}, secret="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+                          timeout=2.5, batch=10, concurrency=(2, 3)),
+            ),
+        ],
+        ids=lambda spec: spec.name,
+    )  # fmt: skip
+    async def test_a_consumer_made_over_http_is_the_same_as_one_made_here(
+        self, admin: Admin, remote: Remote, database: store.Database, spec: ConsumerSpec
+    ) -> None:
+        await remote.create_stream("orders")
+        assert await remote.create_consumer(spec)
+        number = await store.consumer_id(database, "orders", spec.name)
+        assert (await store.consumer_spec(database, number))[0] == spec
+        assert not await remote.create_consumer(spec)
+        assert not await admin.create_consumer(spec)
+        for who in (admin, remote):
+            with pytest.raises(InvalidInput, match="max_deliver is"):
+                await who.create_consumer(ConsumerSpec(stream="orders", name=spec.name, max_deliver=77))
+
+    async def test_a_stream_made_over_http_is_the_same_as_one_made_here(self, admin: Admin, remote: Remote) -> None:
+        spec = StreamSpec(
+            name="x", retain_up_to=90.5, retain_at_least=1.0, max_storage=2**40, one_message_per_key=True, dedupe=True,
+            tombstones=True, dedupe_window=0.5,
+        )  # fmt: skip
+        assert await remote.create_stream(spec)
+        assert not await admin.create_stream(spec)
+        assert not await remote.create_stream(spec)
+        for who in (admin, remote):
+            with pytest.raises(InvalidInput, match="dedupe_window is"):
+                await who.create_stream("x")
+
+    async def test_what_is_not_there_is_told_by_the_same_errors(self, admin: Admin, remote: Remote) -> None:
+        await _filled(remote)
+        asked: list[tuple[Callable[[Any], Any], type[HeadraceError]]] = [
+            (lambda who: who.stream("nope"), UnknownStream),
+            (lambda who: who.message("nope", "a"), UnknownStream),
+            (lambda who: who.standing("nope", "a"), UnknownStream),
+            (lambda who: who.consumer("orders", "nope"), UnknownConsumer),
+            (lambda who: who.consumer("nope", "ship"), UnknownStream),
+            (lambda who: who.dead_letter("orders", "ship", 5), InvalidInput),
+            (lambda who: who.seek("orders", "ship", 10**6), InvalidInput),
+            (lambda who: who.seek("orders", "ship", "yesterday"), InvalidInput),
+            (lambda who: who.revoke_token("nope"), UnknownToken),
+            (lambda who: who.receive("orders", "nope"), UnknownConsumer),
+            (lambda who: who.edit_consumer("orders", "ship", max_deliver=0), ConfigurationError),
+            (lambda who: who.edit_consumer("orders", "ship", nope=1), InvalidInput),
+            (lambda who: who.send("orders", "a..b", "1"), InvalidInput),
+        ]
+        for ask, kind in asked:
+            for who in (admin, remote):
+                with pytest.raises(kind):
+                    await ask(who)
+
+
+@pytest.mark.asyncio
+async def test_seeks_to_every_kind_of_place(remote: Remote) -> None:
+    await _filled(remote)
+    assert await remote.seek("orders", "ship", 3) == 2
+    assert await remote.seek("orders", "ship", "end") == 3
+    assert await remote.seek("orders", "ship", "start") == 0
+    assert await remote.seek("orders", "ship", datetime.now(UTC) - timedelta(hours=1)) == 0
+
+
+@pytest.mark.asyncio
+async def test_an_ack_of_what_was_lost_names_it(remote: Remote) -> None:
+    await _filled(remote)
+    first, second = await remote.receive("orders", "ship", limit=2)
+    assert await remote.ack("orders", "ship", [first.ack_id]) == []
+    assert await remote.ack("orders", "ship", [first.ack_id, second.ack_id]) == [first.ack_id]
+    assert await remote.nack("orders", "ship", [second.ack_id]) == [second.ack_id]
+    assert (await remote.consumer("orders", "ship")).num_ack_pending == 0
+
+
+@pytest.mark.asyncio
+async def test_a_receiver_that_goes_away_while_it_waits_takes_nothing_along(remote: Remote) -> None:
+    await _filled(remote, 0)
+    await remote.edit_consumer("orders", "ship", max_waiting=1)
+
+    async def somebody_waits() -> bool:
+        try:
+            return bool(await remote.receive("orders", "ship"))
+        except Busy:
+            return True
+
+    waiting = asyncio.create_task(remote.receive("orders", "ship", wait=600))
+    async with asyncio.timeout(30):
+        while not await somebody_waits():  # each look takes its time
+            pass
+        waiting.cancel()
+        while await somebody_waits():
+            pass
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await remote.send("orders", "a", "1")
+    (received,) = await remote.receive("orders", "ship", wait=30)
+    assert received.attempt == 1
+
+
+@pytest.mark.asyncio
+async def test_a_server_with_tokens_wants_one(dsn: str) -> None:
+    with serving(dsn) as url:
+        async with Remote(url) as anybody:
+            made = await anybody.create_token("ci", ["publish:orders", "admin:orders"], expires_in="1h")
+            assert made.token.startswith("hr_")
+            with pytest.raises(ConfigurationError, match=r"--token.*headrace context"):
+                await anybody.streams()
+        async with Remote(url, token=made.token) as ours:
+            await ours.create_stream("orders")
+            with pytest.raises(ConfigurationError, match="may not"):
+                await ours.create_stream("parcels")
+
+
+@pytest.mark.asyncio
+async def test_tokens_are_made_listed_and_revoked(dsn: str, admin: Admin) -> None:
+    with serving(dsn) as url:
+        all_of_it = await admin.create_token("root", ["admin"])
+        async with Remote(url, token=all_of_it.token) as remote:
+            made = await remote.create_token("ci", ["publish"])
+            with pytest.raises(TokenExists):
+                await remote.create_token("ci", ["publish"])
+            assert (await remote.revoke_token("ci")).id == made.id
+            assert await remote.tokens() == await admin.tokens()
+
+
+def test_a_lost_lease_is_one_for_both() -> None:
+    assert issubclass(StaleAckIds, LeaseLost)

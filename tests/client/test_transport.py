@@ -1,0 +1,278 @@
+"""Requests over real sockets, to servers that behave in all the ways they may."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace.client import Remote, Server
+from headrace.client import line as lines
+from headrace.client.request import get, post
+from headrace.client.transport import Http
+from headrace.model.errors import ConfigurationError, InDoubt, InvalidInput, StoreUnavailable, UnknownStream
+from tests.client.scripted import PATIENCE, Peer, Scripted, scripted
+
+pytestmark = pytest.mark.asyncio
+
+
+def _obliging(peer: Peer, state: Scripted) -> None:
+    """Answers whatever is asked, for as long as somebody asks."""
+    while request := peer.request():
+        state.heard.append(request)
+        peer.answer()
+    state.hung_up.set()
+
+
+def _once(peer: Peer, state: Scripted) -> None:
+    """Answers one request, and closes the connection without saying so."""
+    state.heard.append(peer.request())
+    peer.answer()
+
+
+def _silent(peer: Peer, state: Scripted) -> None:
+    """Hears the request, and never answers."""
+    state.heard.append(peer.request())
+    state.asked.set()
+    if not peer.request():
+        state.hung_up.set()
+
+
+def _rude(peer: Peer, state: Scripted) -> None:
+    """Hears the request, and closes the connection."""
+    state.heard.append(peer.request())
+
+
+async def test_one_connection_serves_many_requests() -> None:
+    with scripted(_obliging) as server:
+        async with Remote(server.url, token="t") as remote:
+            for _ in range(5):
+                assert await remote.streams() == []
+        assert await asyncio.to_thread(server.hung_up.wait, PATIENCE)
+    assert server.connections == 1
+    assert all(b"authorization: bearer t" in request.lower() for request in server.heard)
+
+
+async def test_requests_at_the_same_time_have_connections_of_their_own() -> None:
+    both = threading.Barrier(2)
+
+    def together(peer: Peer, state: Scripted) -> None:
+        def talk(own: Peer) -> None:
+            with own.sock:
+                own.request()
+                both.wait(PATIENCE)  # neither is answered before both are asked
+                own.answer()
+
+        thread = threading.Thread(target=talk, args=[Peer(peer.sock.dup())])
+        thread.start()
+        threads.append(thread)
+
+    threads: list[threading.Thread] = []
+    with scripted(together) as server:
+        async with Remote(server.url) as remote:
+            assert await asyncio.gather(remote.streams(), remote.streams()) == [[], []]
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert server.connections == 2
+
+
+async def test_a_connection_that_the_server_has_closed_meanwhile_is_made_anew() -> None:
+    with scripted(_once) as server:
+        transport = Http(Server(server.url))
+        await transport.send(get("streams"))
+        await transport.send(post("streams", name="x"))  # also what must not be done twice
+        transport.close()
+    assert server.connections == 2
+    assert [request.split()[0] for request in server.heard] == [b"GET", b"POST"]
+
+
+async def test_nobody_listens() -> None:
+    with scripted(_obliging) as server:
+        pass
+    async with Remote(server.url) as remote:
+        with pytest.raises(StoreUnavailable, match=f"{server.url} can't be reached"):
+            await remote.streams()
+
+
+async def test_a_change_whose_answer_is_lost_may_be_done_or_not() -> None:
+    with scripted(_rude) as server:
+        async with Remote(server.url) as remote:
+            with pytest.raises(InDoubt, match="not known"):
+                await remote.delete_stream("orders")
+    assert len(server.heard) == 1
+
+
+async def test_a_look_whose_answer_is_lost_is_only_a_server_that_is_away() -> None:
+    with scripted(_rude) as server:
+        async with Remote(server.url) as remote:
+            with pytest.raises(StoreUnavailable) as caught:
+                await remote.streams()
+    assert type(caught.value) is StoreUnavailable
+
+
+async def test_a_look_over_a_connection_that_breaks_is_taken_once_more() -> None:
+    def answers_the_first(peer: Peer, state: Scripted) -> None:
+        _once(peer, state)
+        state.heard.append(peer.request())
+
+    with scripted(answers_the_first, _obliging) as server:
+        async with Remote(server.url) as remote:
+            assert await remote.streams() == []
+            assert await remote.streams() == []
+    assert server.connections == 2
+    assert len(server.heard) == 3
+
+
+async def test_a_server_that_doesnt_answer_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "TIMEOUT", 0.05)
+    with scripted(_silent) as server:
+        async with Remote(server.url) as remote:
+            with pytest.raises(StoreUnavailable, match="in time"):
+                await remote.streams()
+            with pytest.raises(InDoubt, match="in time"):
+                await remote.pause("orders", "ship")
+
+
+async def test_a_request_may_wait_longer_for_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "TIMEOUT", 0.05)
+    release = threading.Event()
+
+    def patient(peer: Peer, state: Scripted) -> None:
+        peer.request()
+        state.asked.set()
+        assert release.wait(PATIENCE)
+        peer.answer()
+
+    with scripted(patient) as server:
+        async with Remote(server.url) as remote:
+            asking = asyncio.create_task(remote.receive("orders", "ship", wait=PATIENCE))
+            assert await asyncio.to_thread(server.asked.wait, PATIENCE)
+            # Longer than an answer may take that nobody waits for.
+            done, _ = await asyncio.wait([asking], timeout=0.2)
+            assert not done
+            release.set()
+            assert await asking == []
+
+
+async def test_who_is_cancelled_hangs_up_at_once() -> None:
+    with scripted(_silent) as server:
+        async with Remote(server.url) as remote:
+            asking = asyncio.create_task(remote.receive("orders", "ship", wait=3600))
+            assert await asyncio.to_thread(server.asked.wait, PATIENCE)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            assert await asyncio.to_thread(server.hung_up.wait, PATIENCE)
+
+
+async def test_an_error_leaves_the_connection_as_good_as_it_was() -> None:
+    def refuses(peer: Peer, state: Scripted) -> None:
+        while request := peer.request():
+            state.heard.append(request)
+            peer.answer(b'{"summary": "There is no stream.", "code": "unknown_stream"}', "404 Not Found")
+
+    with scripted(refuses) as server:
+        async with Remote(server.url) as remote:
+            for _ in range(3):
+                with pytest.raises(UnknownStream):
+                    await remote.stream("x")
+    assert server.connections == 1
+
+
+async def test_what_is_too_large_is_told_though_the_server_has_not_heard_it_out() -> None:
+    def hasty(peer: Peer, state: Scripted) -> None:
+        peer.sock.recv(1000)
+        peer.answer(b'{"summary": "Too large.", "code": "too_large"}', "413 Too Large", "Connection: close\r\n")
+        while peer.sock.recv(1_000_000):  # or the answer would be lost with what nobody reads
+            pass
+
+    with scripted(hasty) as server:
+        async with Remote(server.url) as remote:
+            with pytest.raises(InvalidInput, match=r"Too large\."):
+                await remote.send("orders", "a", '"' + 20_000_000 * "x" + '"')
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"220 smtp ready\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n<ok>",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+        b"HTTP/1.1 301 Moved\r\nLocation: https://elsewhere/\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnope",
+    ],
+)
+async def test_what_is_no_headrace_server_is_told_so(raw: bytes) -> None:
+    def other(peer: Peer, state: Scripted) -> None:
+        peer.request()
+        peer.send(raw)
+
+    with scripted(other) as server:
+        async with Remote(server.url) as remote:
+            with pytest.raises(ConfigurationError, match=r"Headrace server\?"):
+                await remote.streams()
+
+
+async def test_half_an_answer_is_none() -> None:
+    def half(peer: Peer, state: Scripted) -> None:
+        peer.request()
+        peer.send(b'HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{"data": [')
+
+    with scripted(half) as server:
+        async with Remote(server.url) as remote:
+            with pytest.raises(StoreUnavailable):
+                await remote.streams()
+            with pytest.raises(InDoubt):
+                await remote.pause("orders", "ship")
+
+
+async def test_an_answer_in_chunks() -> None:
+    def chunked(peer: Peer, state: Scripted) -> None:
+        while peer.request():
+            peer.send(b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"dat\r\n6\r\na":[]}\r\n0\r\n\r\n')
+
+    with scripted(chunked) as server:
+        async with Remote(server.url) as remote:
+            assert await remote.streams() == []
+            assert await remote.streams() == []
+    assert server.connections == 1
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for localhost with its key, signed by itself."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    file = tmp_path_factory.mktemp("tls") / "both.pem"
+    subprocess.run(
+        [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", str(file), "-out", str(file.with_suffix(".crt"))],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    file.write_bytes(file.read_bytes() + file.with_suffix(".crt").read_bytes())
+    return file
+
+
+async def test_an_authority_of_ones_own_can_be_trusted(certificate: Path) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate)
+    with scripted(_obliging, tls=tls) as server:
+        async with Remote(server.url) as remote:
+            with pytest.raises(StoreUnavailable, match=r"certificate isn't trusted.*--ca-file"):
+                await remote.streams()
+        async with Remote(Server(server.url, ca_file=str(certificate))) as remote:
+            assert await remote.streams() == []
+
+
+async def test_authorities_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="PEM"):
+        await Remote(Server("https://localhost", ca_file=str(tmp_path / "none.pem"))).streams()
+    (tmp_path / "empty.pem").write_text("")
+    with pytest.raises(ConfigurationError, match="PEM"):
+        await Remote(Server("https://localhost", ca_file=str(tmp_path / "empty.pem"))).streams()
