@@ -34,14 +34,14 @@ STALLED = 30.0
 async def http(options: Options) -> Result:
     """Publish and receive over HTTP in batches of 10: three consumers with 50 receivers in all, 10 kB payloads and small ones."""
     measured, costs, proven = await _sizes(options, options.count(50_000, 2000), LARGE_NOTE)
-    small, small_costs, _ = await _sizes(options, options.count(150_000, 5000), SMALL_NOTE)
+    small, small_costs, small_proven = await _sizes(options, options.count(150_000, 5000), SMALL_NOTE)
     return Result(
         benchmark="http",
         about="messages published over HTTP and received by each of three consumers, 10 kB payloads",
         measured=measured,
         limit_is="the same calls, to a bare uvicorn that answers each with the same bytes, without a database",
         variants={
-            "small": {**figures(small), "payload_bytes": bytes_of(SMALL_NOTE), **small_costs},
+            "small": {**figures(small), "payload_bytes": bytes_of(SMALL_NOTE), **small_costs, "checks": small_proven},
             "idle": await idle(options),
         },
         details=costs,

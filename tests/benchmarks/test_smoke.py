@@ -77,6 +77,7 @@ def test_list_names_every_benchmark() -> None:
         "filter",
         "governor",
         "transactional",
+        "http",
     } <= {line.split()[0] for line in listed.stdout.splitlines()}
 
 
@@ -120,3 +121,16 @@ def test_governor_says_what_the_best_fixed_setting_did_and_what_it_asked_of_the_
     assert str(downstream["best_fixed"]) in downstream["fixed"]
     assert 0 <= downstream["share_of_time_above_20"] <= 1
     assert 0 < downstream["most_in_flight"] <= 128
+
+
+def test_http_says_where_the_time_went_and_what_waiting_costs(url: str, tmp_path: Path) -> None:
+    result = measure(url, tmp_path / "result.json", "http", "--messages", "500", "--seconds", "1", "--repeats", "1")
+    small, idle = result["variants"]["small"], result["variants"]["idle"]
+    for costs in (result["cpu_us_per_message"], small["cpu_us_per_message"]):
+        assert costs.keys() == {"server", "postgres", "client"}
+        assert min(costs.values()) > 0
+    for found in (result, small):
+        assert found["requests"]["ack"] == found["requests"]["receive"] >= 150
+        assert "billing: 500 messages came, each once" in found["checks"]
+    assert idle["waiting"] == 200
+    assert 0 <= idle["server_share_of_a_core"] < 1
