@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+import httpx
 import pytest
 import pytest_asyncio
 
 from headrace import App
 from headrace.model.specs import ConsumerSpec
+from headrace.server.asgi import Server
 from headrace.server.engine import Engine, KnownConsumer
+from tests.server.calling import Api
 from tests.support import servers
 from tests.torture.http_servers import ServerProcess
 
@@ -35,6 +38,17 @@ async def consume(engine: Engine) -> Consume:
         return await engine.consumer("orders", name)
 
     return consume
+
+
+@pytest_asyncio.fixture
+async def api(dsn: str) -> AsyncIterator[Api]:
+    """A server in this process, called under both prefixes in turn."""
+    app = App(dsn)
+    server = Server(app)
+    async with app.running():
+        transport = httpx.ASGITransport(app=server)
+        async with httpx.AsyncClient(transport=transport, base_url="http://headrace") as client:
+            yield Api(client, server)
 
 
 @pytest.fixture(scope="session")

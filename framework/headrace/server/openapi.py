@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from importlib.resources import files
@@ -41,6 +42,7 @@ _TAGS = {
     "Overview": "All there is at a glance.",
     "Health": "For probes and scrapers.",
 }
+_LISTED = re.compile(rb"Listed_[\w.]*?\.?(\w+)_(?=\")")
 _ERRORS_OF_A_BODY = ("400", "413", "422")
 
 
@@ -61,10 +63,10 @@ def config() -> OpenAPIConfig:
     """How Litestar is to describe the routes, at /openapi.json."""
     taken: set[str] = set()
 
-    def operation_id(handler: HTTPRouteHandler, method: HttpMethod, _: list[Any]) -> str:
+    def operation_id(handler: HTTPRouteHandler, method: HttpMethod, path: list[Any]) -> str:
         name = handler.handler_name + ("_by_put" if method == HttpMethod.PUT else "")
-        while name in taken:
-            name += "_too"
+        if name in taken:  # one handler of several paths
+            name = f"{name}_{path[-1]}"
         taken.add(name)
         return name
 
@@ -97,14 +99,37 @@ def routes() -> Sequence[HTTPRouteHandler]:
 
 def completed(document: dict[str, Any]) -> dict[str, Any]:
     """The description with its errors, its examples, and the paths that Litestar doesn't serve."""
-    found: dict[str, Any] = msgspec.to_builtins(document)
+    found: dict[str, Any] = _plain(msgspec.json.decode(_LISTED.sub(rb"ListOf\1", msgspec.json.encode(document))))
     schemas = found["components"].setdefault("schemas", {})
     schemas.update(msgspec.json.schema_components([Error], ref_template="#/components/schemas/{name}")[1])
     found["components"]["responses"] = {name: _answer(name, text) for name, (text, _) in ANSWERS.items()}
     for path, method, operation in _operations(found):
         _complete(path, method, operation)
+        _close(operation, schemas)
     found["paths"].update(PATHS)
     return found
+
+
+def _plain(schema: Any) -> Any:
+    """The same with `anyOf` instead of `oneOf`: a whole number is an integer and a number, and may be."""
+    if isinstance(schema, list):
+        return [_plain(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _plain(value) for name, value in schema.items() if name != "oneOf"}
+    if "oneOf" in schema:
+        choices = [_plain(one) for one in schema["oneOf"]]
+        found |= choices[0] if len(choices) == 1 else {"anyOf": choices}
+    return found
+
+
+def _close(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Say of a body that it takes no other fields."""
+    schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    for one in (schema, *schema.get("anyOf", ())):
+        name = one.get("$ref", "").rpartition("/")[2]
+        if name:
+            schemas[name]["additionalProperties"] = False
 
 
 def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -115,6 +140,8 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, 
 
 def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     answers = operation["responses"]
+    for status, answer in answers.items():
+        answer["description"] = {"200": "It is done.", "201": "It is made."}.get(status, answer.get("description"))
     for status in [status for status in answers if status.startswith(("4", "5"))]:
         del answers[status]  # as Litestar would tell them
     body = operation.get("requestBody")

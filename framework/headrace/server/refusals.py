@@ -77,7 +77,7 @@ def _explained(request: AnyRequest, error: Mapping[str, Any]) -> tuple[str, str]
         return _joined(place, unknown[1]), f"There is no such field{f'; there are {known}' if known else ''}."
     if missing := _MISSING.search(sentence):
         return _joined(place, missing[1]), "It is missing."
-    if not place and "EmptyType" in sentence or "got `type`" in sentence:
+    if not place and sentence == "'data'":  # Litestar's way to say so
         return "body", "It is missing: send a JSON object."
     return place or "body", f"{sentence}."
 

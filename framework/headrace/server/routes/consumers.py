@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from litestar import delete, get, post, route
 from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody
 
 from headrace import store
 from headrace.model.records import ConsumerInfo
@@ -29,7 +30,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     desk = Desk(engine, access)
 
     @post("/streams/{stream:str}/consumers", summary="Make a consumer", tags=["Consumers"])
-    async def create_consumer(request: AnyRequest, stream: StreamRef, data: NewConsumer) -> Consumer:
+    async def create_consumer(request: AnyRequest, stream: StreamRef, data: JSONBody[NewConsumer]) -> Consumer:
         """Every setting may have any of the names that it has in the answer. 409 if the stream has one of this name."""
         known = await desk.stream(request, stream, "admin")
         return Consumer.of(await create(desk, data.spec(known.name)))
@@ -55,7 +56,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     @route(_PATH, http_method=[HttpMethod.PATCH, HttpMethod.PUT], summary="Change a consumer", tags=["Consumers"],
            status_code=200)  # fmt: skip
     async def edit_consumer(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: ConsumerSettings
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[ConsumerSettings]
     ) -> Consumer:
         """Live: receivers go by the settings from their next call on. What is left out stays as it is, by PUT too."""
         return Consumer.of(await edit(desk, await desk.consumer(request, stream, consumer, "admin"), data))

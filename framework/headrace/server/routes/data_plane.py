@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.server.dataplane import DataPlane
@@ -29,9 +29,9 @@ _OF_STREAM = "/streams/{stream:str}/consumers/{consumer:str}"
 _PULL = "/http_pull_consumers/{consumer:str}"
 _CONSUME = "/http-consumers/{consumer:str}"
 
-BatchSize = Annotated[int, Parameter(ge=1, le=1000, description="At most so many messages.")]
+BatchSize = Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many messages.")]
 WaitFor = Annotated[
-    str, Parameter(description='How long to wait for the first message: milliseconds, or "60s", "500ms", "5m".')
+    str, QueryParameter(description='How long to wait for the first message: milliseconds, or "60s", "500ms", "5m".')
 ]
 
 
@@ -63,7 +63,7 @@ async def _called(request: AnyRequest, endpoint: Endpoint, *names: str) -> Respo
 
 def _of_streams(plane: DataPlane) -> Sequence[HTTPRouteHandler]:
     @post("/streams/{stream:str}/messages", summary="Publish messages", tags=["Messages"], status_code=200)
-    async def publish(request: AnyRequest, stream: StreamRef, data: Publish) -> Response[PublishedAnswer]:
+    async def publish(request: AnyRequest, stream: StreamRef, data: JSONBody[Publish]) -> Response[PublishedAnswer]:
         """One, or several by `messages`, all or nothing. The answer comes after the commit."""
         return await _called(request, plane.publish, stream)
 
@@ -77,23 +77,29 @@ def _of_streams(plane: DataPlane) -> Sequence[HTTPRouteHandler]:
     @post([f"{_OF_STREAM}/receive", f"{_OF_STREAM}/messages"], summary="Receive messages", tags=["Delivery"],
           status_code=200)  # fmt: skip
     async def receive(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: Receive | None = None
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Receive | None] = None
     ) -> Response[Listed[Received]]:
         """They are yours for the consumer's `ack_wait_ms`: ack, nack or extend them by then, or they come again."""
         return await _called(request, plane.receive, stream, consumer)
 
     @post(f"{_OF_STREAM}/ack", summary="Ack messages", tags=["Delivery"], status_code=200)
-    async def ack(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: Settle) -> Response[Success]:
+    async def ack(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Settle]
+    ) -> Response[Success]:
         """They are done. Ids whose leases were lost change nothing."""
         return await _called(request, plane.ack, stream, consumer)
 
     @post(f"{_OF_STREAM}/nack", summary="Nack messages", tags=["Delivery"], status_code=200)
-    async def nack(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: Nack) -> Response[Success]:
+    async def nack(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Nack]
+    ) -> Response[Success]:
         """They failed, and come again."""
         return await _called(request, plane.nack, stream, consumer)
 
     @post(f"{_OF_STREAM}/extend", summary="Hold messages longer", tags=["Delivery"], status_code=200)
-    async def extend(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: Settle) -> Response[Success]:
+    async def extend(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Settle]
+    ) -> Response[Success]:
         """For another `ack_wait_ms` from now; with each, all that came with it in one answer."""
         return await _called(request, plane.extend, stream, consumer)
 
@@ -110,18 +116,18 @@ def _of_pull_consumers(pull: Pull) -> Sequence[HTTPRouteHandler]:
 
     @post(f"{_PULL}/receive", summary="Receive changes or rows", tags=["Pull consumers"], status_code=200)
     async def pull_changes(
-        request: AnyRequest, consumer: AnyConsumerRef, data: Receive | None = None
+        request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Receive | None] = None
     ) -> Response[Listed[Change]]:
         """Of tables that were captured. The data of any other message is its `record`."""
         return await _called(request, pull.receive, consumer)
 
     @post(f"{_PULL}/ack", summary="Ack changes or rows", tags=["Pull consumers"], status_code=200)
-    async def pull_ack(request: AnyRequest, consumer: AnyConsumerRef, data: Settle) -> Response[Success]:
+    async def pull_ack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Settle]) -> Response[Success]:
         """They are done."""
         return await _called(request, pull.ack, consumer)
 
     @post(f"{_PULL}/nack", summary="Nack changes or rows", tags=["Pull consumers"], status_code=200)
-    async def pull_nack(request: AnyRequest, consumer: AnyConsumerRef, data: Nack) -> Response[Success]:
+    async def pull_nack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Nack]) -> Response[Success]:
         """They failed, and come again."""
         return await _called(request, pull.nack, consumer)
 
@@ -137,12 +143,12 @@ def _of_http_consumers(consume: Consume) -> Sequence[HTTPRouteHandler]:
         return await _called(request, consume.next, consumer)
 
     @post(f"{_CONSUME}/ack", summary="Ack records", tags=["Consume API"], status_code=200)
-    async def consume_ack(request: AnyRequest, consumer: AnyConsumerRef, data: Settle) -> Response[Success]:
+    async def consume_ack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Settle]) -> Response[Success]:
         """They are done."""
         return await _called(request, consume.ack, consumer)
 
     @post(f"{_CONSUME}/nack", summary="Nack records", tags=["Consume API"], status_code=200)
-    async def consume_nack(request: AnyRequest, consumer: AnyConsumerRef, data: Nack) -> Response[Success]:
+    async def consume_nack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Nack]) -> Response[Success]:
         """They failed, and come again."""
         return await _called(request, consume.nack, consumer)
 

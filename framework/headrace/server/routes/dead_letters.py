@@ -7,7 +7,7 @@ from typing import Annotated
 
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 
 from headrace.app.admin.given import check_seq
 from headrace.model.records import BlockedKey, DeadLetter
@@ -30,7 +30,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def list_dead_letters(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, filter: KeyPattern = None,  # noqa: A002
         where: Where = None,
-        above: Annotated[int, Parameter(ge=0, lt=2**62, description="Only those with a larger seq.")] = 0,
+        above: Annotated[int, QueryParameter(ge=0, lt=2**62, description="Only those with a larger seq.")] = 0,
     ) -> Listed[DeadLetter]:  # fmt: skip
         """In the order of seq, with the error of the last attempt."""
         known = await desk.consumer(request, stream, consumer, "consume")
@@ -50,7 +50,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
     @post(f"{_PATH}/dead_letters/redrive", summary="Deliver dead letters again", tags=["Dead letters"], status_code=200)
     async def redrive(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: DeadLetterChoice | None = None
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[DeadLetterChoice | None] = None
     ) -> RedrivenAnswer:
         """Attempts are counted from zero. A key that they block goes on."""
         known, which = await desk.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
@@ -62,7 +62,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
     @post(f"{_PATH}/dead_letters/purge", summary="Forget dead letters", tags=["Dead letters"], status_code=200)
     async def purge(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: DeadLetterChoice | None = None
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[DeadLetterChoice | None] = None
     ) -> PurgedAnswer:
         """A key that they block goes on after them."""
         known, which = await desk.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from litestar import delete, get, post, route
 from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType
 
 from headrace.server.access import Access
@@ -36,7 +37,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     desk = Desk(engine, access)
 
     @post("/http-consumers", summary="Make a consumer", tags=["Consume API"])
-    async def create_http_consumer(request: AnyRequest, data: NewHttpConsumer) -> HttpConsumer:
+    async def create_http_consumer(request: AnyRequest, data: JSONBody[NewHttpConsumer]) -> HttpConsumer:
         """`filters` are top-level fields of the messages' data and the values that they must have; `*` is anything."""
         known = await desk.stream(request, await _stream(desk, data), "admin")
         data.stream = UNSET
@@ -56,7 +57,9 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
     @route(_PATH, http_method=[HttpMethod.PATCH, HttpMethod.PUT], summary="Change a consumer", tags=["Consume API"],
            status_code=200)  # fmt: skip
-    async def edit_http_consumer(request: AnyRequest, consumer: AnyConsumerRef, data: ConsumerSettings) -> HttpConsumer:
+    async def edit_http_consumer(
+        request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[ConsumerSettings]
+    ) -> HttpConsumer:
         """Live. What is left out stays as it is, by PUT too."""
         known = await desk.consumer_anywhere(request, consumer, "admin")
         return HttpConsumer.of(await edit(desk, known, data), _sent(data))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 
 from headrace.server.access import Access
 from headrace.server.engine import Engine
@@ -27,7 +27,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def list_messages(
         request: AnyRequest, stream: StreamRef, limit: Limit = 100, sort: Sort = "seq_asc", key_pattern: KeyPattern = None,
         where: Where = None,
-        start_seq: Annotated[int | None, Parameter(description="Only from this seq on.")] = None,
+        start_seq: Annotated[int | None, QueryParameter(description="Only from this seq on.")] = None,
     ) -> Listed[Message]:  # fmt: skip
         """The first ones, or the newest, newest first."""
         known = await desk.stream(request, stream, "consume")
@@ -64,7 +64,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
     @post("/streams/{stream:str}/republish", summary="Publish messages to another stream", tags=["Messages"],
           status_code=200)  # fmt: skip
-    async def republish(request: AnyRequest, stream: StreamRef, data: Republish) -> PublishedAnswer:
+    async def republish(request: AnyRequest, stream: StreamRef, data: JSONBody[Republish]) -> PublishedAnswer:
         """Or to the same one. All that match or none; they are new messages there, in their order."""
         known = await desk.stream(request, stream, "consume")
         target = await desk.stream(request, data.target, "publish")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 
 from headrace.model.ack_ids import AckIds
 from headrace.model.records import PeekedMessage
@@ -33,9 +33,9 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def peek(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, sort: Sort = "seq_asc",
         visible: Annotated[
-            bool | None, Parameter(description="true: only what could be received now; false: only what could not.")
+            bool | None, QueryParameter(description="true: only what could be received now; false: only what could not.")
         ] = None,
-        of_each: Annotated[bool, Parameter(description="`limit` is for each state, and they come state by state.")] = False,
+        of_each: Annotated[bool, QueryParameter(description="`limit` is for each state, and they come state by state.")] = False,
     ) -> Listed[Peeked]:  # fmt: skip
         """In flight, parked, blocked, and next, without changing anything."""
         known = await desk.consumer(request, stream, consumer, "consume")
@@ -51,14 +51,16 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         return Listed([peeked(message, known.stream.id, _ack_id(known, message, sealing)) for message in found])
 
     @post(f"{_PATH}/seek", summary="Move a consumer", tags=["Consumers"], status_code=200)
-    async def seek(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: Seek) -> PositionAnswer:
+    async def seek(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Seek]
+    ) -> PositionAnswer:
         """The next message is the first one at or above `to`. What was in flight ends; dead letters stay."""
         known = await desk.consumer(request, stream, consumer, "admin")
         return PositionAnswer(Position(await desk.admin.seek(known.stream.name, known.name, data.place())))
 
     @post(f"{_PATH}/replay", summary="Deliver messages again", tags=["Consumers"], status_code=200)
     async def replay(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: Choice | None = None
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Choice | None] = None
     ) -> ReplayedAnswer:
         """What it has had, as far as this and its own filters match; before anything new."""
         known = await desk.consumer(request, stream, consumer, "admin")
@@ -71,7 +73,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
     @post(f"{_PATH}/pause", summary="Pause a consumer", tags=["Consumers"], status_code=200)
     async def pause(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: Pause | None = None
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Pause | None] = None
     ) -> Consumer:
         """It gets nothing more until then, or until somebody resumes it; what is in flight goes on."""
         known = await desk.consumer(request, stream, consumer, "admin")

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from litestar.params import Parameter
+from litestar.params import PathParameter, QueryParameter
 
 from headrace.app.admin import MOST
 
-StreamRef = Annotated[str, Parameter(description="A stream, by its id or name.")]
-ConsumerRef = Annotated[str, Parameter(description="A consumer, by its id or name.")]
+StreamRef = Annotated[str, PathParameter(description="A stream, by its id or name.")]
+ConsumerRef = Annotated[str, PathParameter(description="A consumer, by its id or name.")]
 AnyConsumerRef = Annotated[
-    str, Parameter(description="A consumer, by its id, by a name that only one stream has, or as `stream:name`.")
+    str, PathParameter(description="A consumer, by its id, by a name that only one stream has, or as `stream:name`.")
 ]
-KeyRef = Annotated[str, Parameter(description="A message's key; a slash in it is written %2F.")]
-SeqRef = Annotated[int, Parameter(description="A message's seq.")]
+KeyRef = Annotated[str, PathParameter(description="A message's key; a slash in it is written %2F.")]
+SeqRef = Annotated[int, PathParameter(description="A message's seq.")]
 
-Limit = Annotated[int, Parameter(ge=1, le=MOST, description="At most so many.")]
-Sort = Annotated[Literal["seq_asc", "seq_desc"], Parameter(description="In which order, and so which ones.")]
-Force = Annotated[bool, Parameter(description="Also if somebody is at it.")]
+Limit = Annotated[int, QueryParameter(ge=1, le=MOST, description="At most so many.")]
+Sort = Annotated[Literal["seq_asc", "seq_desc"], QueryParameter(description="In which order, and so which ones.")]
+Force = Annotated[bool, QueryParameter(description="Also if somebody is at it.")]
 KeyPattern = Annotated[
     list[str] | None,
-    Parameter(description="Only keys that match this filter, such as `orders.us.>`; of several, any."),
+    QueryParameter(description="Only keys that match this filter, such as `orders.us.>`; of several, any."),
 ]
-Where = Annotated[str | None, Parameter(description="Only messages that meet this condition: `data.total > 100`.")]
+Where = Annotated[str | None, QueryParameter(description="Only messages that meet this condition: `data.total > 100`.")]

@@ -8,7 +8,7 @@ from typing import Annotated
 from litestar import delete, get, post, route
 from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 
 from headrace.model.errors import UnknownStream
 from headrace.server.access import Access
@@ -25,7 +25,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     desk = Desk(engine, access)
 
     @post("/streams", summary="Make a stream", tags=["Streams"])
-    async def create_stream(request: AnyRequest, data: NewStream) -> Stream:
+    async def create_stream(request: AnyRequest, data: JSONBody[NewStream]) -> Stream:
         """409 if there is one of this name."""
         await desk.named(request, data.name, "admin")
         spec = data.spec()
@@ -58,7 +58,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         tags=["Streams"],
         status_code=200,
     )
-    async def edit_stream(request: AnyRequest, stream: StreamRef, data: StreamSettings) -> Stream:
+    async def edit_stream(request: AnyRequest, stream: StreamRef, data: JSONBody[StreamSettings]) -> Stream:
         """What is left out stays as it is, by PUT too."""
         known = await desk.stream(request, stream, "admin")
         await desk.admin.edit_stream(known.name, **changes(data, known.name))
@@ -68,7 +68,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def delete_stream(
         request: AnyRequest,
         stream: StreamRef,
-        force: Annotated[bool, Parameter(description="Also if somebody is at one of its consumers.")] = False,
+        force: Annotated[bool, QueryParameter(description="Also if somebody is at one of its consumers.")] = False,
     ) -> Deleted:
         """With its messages and its consumers. 409 if somebody is at one of them."""
         known = await desk.stream(request, stream, "admin")

@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 
 from litestar import delete, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter
+from litestar.params import JSONBody, PathParameter
 from msgspec import Meta, Struct
 
 from headrace.model.errors import ConfigurationError, InvalidInput
@@ -24,7 +24,7 @@ Given = TypeVar("Given")
 
 _LONGEST = 100 * 365 * 86_400_000
 
-TokenRef = Annotated[str, Parameter(description="A token, by its id or name.")]
+TokenRef = Annotated[str, PathParameter(description="A token, by its id or name.")]
 
 
 class WantedToken(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -58,7 +58,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     desk = Desk(engine, access)
 
     @post("/tokens", summary="Make a token", tags=["Tokens"])
-    async def create_token(request: AnyRequest, data: WantedToken) -> NewToken:
+    async def create_token(request: AnyRequest, data: JSONBody[WantedToken]) -> NewToken:
         """It is told this once. As soon as there is a token, every call wants one. 409 if the name is taken."""
         await desk.all(request, "admin")
         name, scopes, lasts = data.checked()

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from headrace.app.admin.given import changed
 from headrace.model import conditions
 from headrace.model.durations import rate, seconds
 from headrace.model.push import Push
@@ -15,7 +16,6 @@ from headrace.model.specs import Backoff, ConsumerSpec, DeliverPolicy, OnExhaust
 from headrace.server.errors import Problem
 from headrace.server.wire.common import given
 from headrace.server.wire.filters import condition_of
-from headrace.app.admin.given import changed
 from headrace.store.info import HIDDEN
 
 _Filter = str | list[str]
@@ -30,11 +30,11 @@ class PushSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     url: Annotated[str | UnsetType, Meta(examples=["https://example.com/hook"])] = UNSET
     headers: Annotated[dict[str, str] | UnsetType, Meta(description="Sent along with each request.")] = UNSET
     secret: Annotated[
-        str | None | UnsetType, Meta(description='What requests are signed with: `whsec_` and base64. Told as "…".')
+        str | UnsetType | None, Meta(description='What requests are signed with: `whsec_` and base64. Told as "…".')
     ] = UNSET
     timeout_ms: Annotated[float | UnsetType, Meta(description="How long an answer may take.")] = UNSET
     batch_size: Annotated[
-        int | None | UnsetType, Meta(description="At most so many messages in one request; null for one by itself.")
+        int | UnsetType | None, Meta(description="At most so many messages in one request; null for one by itself.")
     ] = UNSET
     concurrency: Annotated[
         tuple[int, int] | UnsetType, Meta(description="Requests under way at a time, at least and at most.")
@@ -70,11 +70,11 @@ class ConsumerSettings(Struct, kw_only=True, forbid_unknown_fields=True):
         Meta(description="The same as `filter`; or an object of top-level fields of the data and their values."),
     ] = UNSET
     where: Annotated[
-        str | dict[str, Any] | None | UnsetType,
+        str | dict[str, Any] | UnsetType | None,
         Meta(description="A condition on the content.", examples=["data.total > 100"]),
     ] = UNSET
     kind: Annotated[Literal["pull", "push"] | UnsetType, Meta(description="`push` needs `push` or `url`.")] = UNSET
-    push: PushSettings | None | UnsetType = UNSET
+    push: PushSettings | UnsetType | None = UNSET
     url: Annotated[str | UnsetType, Meta(description="The same as `push.url`.")] = UNSET
     ordered: Annotated[bool | UnsetType, Meta(description="Keep strict order per key.")] = UNSET
     ack_wait_ms: Annotated[
@@ -87,21 +87,21 @@ class ConsumerSettings(Struct, kw_only=True, forbid_unknown_fields=True):
         UNSET
     )
     backoff_ms: Annotated[
-        float | list[float] | None | UnsetType,
+        float | list[float] | UnsetType | None,
         Meta(description="Milliseconds before the next attempt, or a list of them; null for the default, exponential."),
     ] = UNSET
     backoff: Annotated[
-        Backoff | float | str | list[float | str] | None | UnsetType,
+        Backoff | float | str | list[float | str] | UnsetType | None,
         Meta(description="The same, in seconds or as text, or all of an exponential one."),
     ] = UNSET
     on_exhausted: OnExhausted | UnsetType = UNSET
     rate_limit: Annotated[
-        float | str | None | UnsetType, Meta(description='Messages a second, or text such as "500/m".')
+        float | str | UnsetType | None, Meta(description='Messages a second, or text such as "500/m".')
     ] = UNSET
-    rate_burst: int | None | UnsetType = UNSET
+    rate_burst: int | UnsetType | None = UNSET
     deliver_policy: Annotated[DeliverPolicy | UnsetType, Meta(description="Where a new consumer begins.")] = UNSET
-    start_seq: int | None | UnsetType = UNSET
-    start_time: datetime | None | UnsetType = UNSET
+    start_seq: int | UnsetType | None = UNSET
+    start_time: datetime | UnsetType | None = UNSET
 
 
 class NewConsumer(ConsumerSettings, kw_only=True, forbid_unknown_fields=True):

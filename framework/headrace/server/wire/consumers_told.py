@@ -39,6 +39,16 @@ class PushTold(Struct, kw_only=True):
         )
 
 
+class BackoffTold(Struct, kw_only=True):
+    """How long a message waits before its next attempt: `delays`, or, when there are none, an exponential one. In seconds."""
+
+    delays: tuple[float, ...]
+    base: float
+    factor: float
+    limit: float
+    jitter: float
+
+
 class _Told(Struct, kw_only=True):
     """What both APIs tell of a consumer."""
 
@@ -62,7 +72,7 @@ class _Told(Struct, kw_only=True):
     backoff_ms: Annotated[
         int | float | list[int | float] | None, Meta(description="Null for an exponential one: see `backoff`.")
     ]
-    backoff: Annotated[Backoff, Meta(description="In seconds.")]
+    backoff: BackoffTold
     on_exhausted: str
     rate_limit: float | None
     rate_burst: int | None
@@ -120,7 +130,7 @@ def _told(info: ConsumerInfo) -> dict[str, Any]:
         ack_wait_ms=milliseconds(settings["ack_wait"]),
         start_time=msgspec.convert(settings["start_time"], datetime | None),
         backoff_ms=_backoff_ms(backoff),
-        backoff=backoff,
+        backoff=BackoffTold(**msgspec.structs.asdict(backoff)),
         push=push,
         url=None if push is None else push.url,
         paused_until=info.paused_until,

@@ -14,7 +14,7 @@ from headrace.server.errors import Problem
 from headrace.server.wire.common import given
 
 _Duration = Annotated[
-    float | str | None | UnsetType, Meta(description='Seconds, or text such as "30d".', examples=["30d"])
+    float | str | UnsetType | None, Meta(description='Seconds, or text such as "30d".', examples=["30d"])
 ]
 
 
@@ -34,7 +34,7 @@ class StreamSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     retain_up_to: _Duration = UNSET
     retain_at_least: _Duration = UNSET
     max_storage: Annotated[
-        int | None | UnsetType, Meta(description="Bytes on disk, beyond which the oldest messages are removed.")
+        int | UnsetType | None, Meta(description="Bytes on disk, beyond which the oldest messages are removed.")
     ] = UNSET
     one_message_per_key: Annotated[
         bool | UnsetType, Meta(description="A new message takes the place of the one before it with the same key.")
