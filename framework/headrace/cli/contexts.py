@@ -69,7 +69,9 @@ class Contexts(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 def place(environment: Mapping[str, str] = os.environ) -> Path:
     """The file that they are kept in."""
     base = environment.get("XDG_CONFIG_HOME", "")
-    home = Path(base) if base.startswith("/") else Path.home() / ".config"
+    home = Path(
+        base if base.startswith("/") else os.path.expanduser("~/.config")
+    )  # which never fails, as Path.home() may
     return home / "headrace" / "contexts.json"
 
 
@@ -78,7 +80,7 @@ def read(environment: Mapping[str, str] = os.environ) -> Contexts:
     file = place(environment)
     try:
         found = msgspec.json.decode(file.read_bytes(), type=Contexts)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Contexts()
     except OSError as error:
         raise ConfigurationError(f"The contexts in {file} can't be read: {error.strerror}.") from error
