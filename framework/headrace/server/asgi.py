@@ -51,7 +51,9 @@ class Server:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._management(scope, receive, send)  # type: ignore[arg-type]
-        elif not scope["path"].endswith(PATHS) or not await self.monitoring.answer(_path(scope), scope, send):
+        elif not scope["path"].rstrip("/").endswith(PATHS) or not await self.monitoring.answer(
+            _path(scope), scope, send
+        ):
             await self._bounded(scope, receive, send)
 
     def _requests(self) -> dict[str, int]:
@@ -107,5 +109,7 @@ def _path(scope: Scope) -> str:
     path: str = scope["path"]
     root = scope.get("root_path", "").rstrip("/")
     if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
-        return path[len(root) :] or "/"
-    return path
+        path = path[len(root) :]
+    if path.endswith("/") and scope.get("raw_path", b"")[-3:].lower() != b"%2f":
+        path = path.rstrip("/")  # some put one behind it
+    return path or "/"

@@ -138,7 +138,7 @@ class DataPlane:
         finally:
             if watch is not None:
                 watch.end()
-        if share.lease is not None and call.left():
+        if share.lease is not None and await call.left():
             await self.engine.give_back(consumer, share)
             return None
         return share

@@ -1,0 +1,168 @@
+"""Mounted into somebody else's application, the API is the same: below any path, behind any middleware, in any framework."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import fastapi
+import httpx
+import litestar
+import pytest
+import pytest_asyncio
+from starlette.applications import Starlette
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.routing import Mount
+
+from headrace import App
+from headrace.server.asgi import Server
+from headrace.server.options import Options
+from tests.server.raw import connected, limits, listening, request
+
+pytestmark = pytest.mark.asyncio
+
+Web = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+@pytest_asyncio.fixture
+async def server(dsn: str) -> AsyncIterator[Server]:
+    app = App(dsn, streams=["orders"])
+    server = Server(app, Options(max_body=100_000))
+    async with app.running():
+        yield server
+
+
+def _in_fastapi(server: Server) -> Web:
+    web = fastapi.FastAPI()
+
+    @web.middleware("http")
+    async def through(request: fastapi.Request, call_next: Any) -> Any:
+        response = await call_next(request)
+        response.headers["x-through"] = "yes"
+        return response
+
+    web.mount("/a/b", server)
+    return web
+
+
+def _in_starlette(server: Server) -> Web:
+    async def through(request: Any, call_next: Any) -> Any:
+        return await call_next(request)
+
+    web = Starlette(routes=[Mount("/a", routes=[Mount("/b", app=server)])])
+    web.add_middleware(BaseHTTPMiddleware, dispatch=through)
+    return web
+
+
+def _in_litestar(server: Server) -> Web:
+    return litestar.Litestar([litestar.asgi("/a/b", is_mount=True, copy_scope=True)(server)])  # type: ignore[return-value]
+
+
+def _whole_path(server: Server) -> Web:
+    """As the specification has it: the path has the root path in it."""
+
+    async def web(scope: Any, receive: Any, send: Any) -> None:
+        await server({**scope, "root_path": "/a/b"}, receive, send)
+
+    return web
+
+
+def _rest_of_path(server: Server) -> Web:
+    """As others have it: the path is what is left."""
+
+    async def web(scope: Any, receive: Any, send: Any) -> None:
+        path = scope["path"].removeprefix("/a/b")
+        await server({**scope, "root_path": "/a/b", "path": path}, receive, send)
+
+    return web
+
+
+def _without_root(server: Server) -> Web:
+    async def web(scope: Any, receive: Any, send: Any) -> None:
+        await server({**scope, "path": scope["path"].removeprefix("/a/b")}, receive, send)
+
+    return web
+
+
+HOSTS = [_in_fastapi, _in_starlette, _in_litestar, _whole_path, _rest_of_path, _without_root]
+
+
+@asynccontextmanager
+async def _client(web: Web) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the application on a real port, so that clients can go away."""
+    bounds = limits()
+    async with (
+        listening(web, bounds) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/a/b", timeout=30) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_all_of_it_works_below_a_path(server: Server, host: Callable[[Server], Web]) -> None:
+    async with _client(host(server)) as client:
+        assert (await client.get("/health")).json() == {"status": "ok"}
+        assert (await client.get("/ready")).status_code == 200
+        for prefix in ("/v1", "/api"):
+            name = prefix.strip("/")
+            made = await client.post(f"{prefix}/streams/orders/consumers", json={"name": name})
+            assert made.status_code == 201, made.text
+            sent = await client.post(f"{prefix}/streams/orders/messages", json={"key": name, "data": {"a": "ö"}})
+            assert sent.json() == {"data": {"published": 1}}
+            where = f"{prefix}/streams/orders/consumers/{name}"
+            [got, *_] = (await client.post(f"{where}/receive", json={"batch_size": 10})).json()["data"]
+            assert got["message"]["data"] == {"a": "ö"}
+            answer = await client.post(f"{where}/ack", json={"ack_ids": [got["ack_id"]], "strict": True})
+            assert answer.json() == {"success": True}
+            assert (await client.get(where)).json()["name"] == name
+        assert (await client.get("/openapi.json")).json()["openapi"].startswith("3.1")
+        absent = await client.get("/v1/nothing")
+        assert (absent.status_code, set(absent.json())) == (404, {"summary", "code"})
+        assert "headrace_server_messages_published_total 2" in (await client.get("/metrics")).text
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_limits_hold_for_the_data_plane_and_for_the_rest(server: Server, host: Callable[[Server], Web]) -> None:
+    async with _client(host(server)) as client:
+        for path in ("/v1/streams/orders/messages", "/v1/streams"):
+            answer = await client.post(path, content=b"x" * 100_001)
+            assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_a_client_that_goes_away_while_it_waits_costs_nothing(
+    server: Server, host: Callable[[Server], Web]
+) -> None:
+    bounds = limits()
+    async with listening(host(server), bounds) as port:  # noqa: SIM117 - the client ends first
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/a/b") as client:
+            await client.post("/v1/streams/orders/consumers", json={"name": "ship"})
+            path = b"/a/b/v1/streams/orders/consumers/ship/receive?wait_for=10m"
+            async with connected(port) as gone:
+                await gone.send(request(path=path, method=b"GET"))
+                await _until(lambda: server.limits.waiting == 1)
+            await _until(lambda: server.limits.waiting == 0)
+            await client.post("/v1/streams/orders/messages", json={"key": "a", "data": 1})
+            [got] = (await client.get("/v1/streams/orders/consumers/ship/receive")).json()["data"]
+            assert got["message"]["attempt"] == 1
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - it is a number that nobody tells of
+            await asyncio.sleep(0.001)
+
+
+async def test_other_paths_than_the_one_below_which_it_is_mounted_are_not_taken_for_it(server: Server) -> None:
+    async with _client(_whole_path(server)) as client:
+        answer = await client.get(str(client.base_url).rstrip("/") + "c/health")
+        assert answer.status_code == 404
+
+
+async def test_what_is_mounted_says_so_when_the_app_does_not_run(dsn: str) -> None:
+    async with _client(_whole_path(Server(App(dsn)))) as client:
+        answer = await client.get("/v1/streams/orders/consumers/ship/receive")
+        assert answer.status_code in (422, 503)
+        assert (await client.get("/ready")).status_code == 503
