@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.text import Text
 
 from headrace.cli.tables import printable
@@ -62,11 +62,10 @@ def sparkline(values: Sequence[float], width: int) -> str:
 def cell(text: str | Text, width: int, *, right: bool = False) -> Text:
     """One line of exactly `width` columns and a gap; what does not fit ends in `…`. What a terminal would obey is written out."""
     found = Text(printable(text)) if isinstance(text, str) else text.copy()
-    if cell_len(found.plain) > width:
-        found.truncate(len(set_cell_size(found.plain, max(width - 1, 0))))
-        while cell_len(found.plain) > max(width - 1, 0):
-            found.right_crop(1)
-        found.append("…" if width else "")
+    if width:
+        found.truncate(width, overflow="ellipsis")
+    else:
+        found = Text()
     space = width - cell_len(found.plain)
     if right:
         found.pad_left(space)

@@ -110,7 +110,7 @@ class Observer(App[None]):
     async def _watch(self, interval: float) -> None:
         while True:
             took = await self.look()
-            await asyncio.sleep(max(interval - took, SHARE * took))
+            await asyncio.sleep(rest(interval, took))
 
     async def look(self) -> float:
         """Ask once, and show it. Returns how many seconds that took."""
@@ -183,6 +183,11 @@ class Observer(App[None]):
 
     def action_help(self) -> None:
         self.push_screen(Page("Help", help_page(self._interval)))
+
+
+def rest(interval: float, took: float) -> float:
+    """Seconds from the end of a look that took so long to the next one."""
+    return max(interval - took, SHARE * took)
 
 
 def _sums(picture: Picture) -> list[tuple[str, str, str]]:

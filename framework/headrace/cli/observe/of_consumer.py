@@ -77,6 +77,7 @@ class OfConsumer(Operating):
         super().__init__()
         self._line = line
         self._stream, self._consumer_name = line.info.stream, line.info.name
+        self._last = "at_work"  # the table that had the focus last
 
     def compose(self) -> ComposeResult:
         yield Static("", id="bar")
@@ -159,19 +160,19 @@ class OfConsumer(Operating):
         self._tell()
 
     def on_descendant_focus(self) -> None:
-        self._tell()
+        if isinstance(self.focused, Board):
+            self._last = self.focused.id or self._last
+            self._tell()
 
     def _at(self) -> StoredMessage | DeadLetter | None:
-        """The message under the cursor."""
-        board = self._board("dead_letters" if self._board("dead_letters").has_focus else "at_work")
-        found: StoredMessage | DeadLetter | None = board.current
+        """The message under the cursor of the table that had the focus last."""
+        found: StoredMessage | DeadLetter | None = self._board(self._last).current
         return found
 
     def _tell(self) -> None:
-        if isinstance(self.focused, Board):
-            message = self._at()
-            text = Text("There is no message.", FAINT) if message is None else about(message)
-            self.query_one("#about", Static).update(text)
+        message = self._at()
+        text = Text("There is no message.", FAINT) if message is None else about(message)
+        self.query_one("#about", Static).update(text)
 
     def on_data_table_row_selected(self, _: DataTable.RowSelected) -> None:
         message = self._at()
@@ -181,8 +182,8 @@ class OfConsumer(Operating):
     @work
     async def action_redrive_one(self) -> None:
         """Deliver the dead letter under the cursor again."""
-        letter = self._board("dead_letters").current if self._board("dead_letters").has_focus else None
-        if letter is None:
+        letter = self._at()
+        if not isinstance(letter, DeadLetter):
             self.notify("Choose a dead letter first: Tab goes to their table.", severity="warning")
             return
         text = f"The dead letter {letter.seq:,}, of the key {letter.key}, is delivered again, its attempts counted from zero."

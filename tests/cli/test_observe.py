@@ -1,0 +1,403 @@
+"""`headrace observe`: what it shows, and what the keys do to the database."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pytest
+
+from headrace import store
+from headrace.app.admin import Admin
+from headrace.cli.observe.dialogs import AskPlace, AskText, Page
+from headrace.cli.observe.everything import Everything
+from headrace.cli.observe.of_consumer import OfConsumer
+from headrace.cli.observe.of_stream import AT_ONCE, OfStream
+from headrace.client import Remote, Server
+from headrace.model.outcomes import Failure
+from headrace.model.records import ConsumerAtWork, WorkerFacts
+from tests.cli.observing import in_front_of
+from tests.conftest import Declare
+from tests.support.readers import Reader, publish
+from tests.support.serving import serving
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def admin(database: store.Database) -> Admin:
+    return Admin(database)
+
+
+async def _with_dead_letters(ship: Reader, count: int = 2) -> None:
+    await publish(ship.executor, *(f"k{number}" for number in range(count)))
+    batch = await ship.lease()
+    await ship.reject(batch, error="no such street")
+
+
+# --- what is shown
+
+
+@pytest.mark.parametrize("size", [(80, 24), (110, 36), (160, 50), (250, 70)])
+async def test_everything_is_there_and_no_line_is_longer_than_the_terminal(
+    database: store.Database, admin: Admin, declare: Declare, size: tuple[int, int]
+) -> None:
+    ship = await declare("ship")
+    await declare("bill")
+    await publish(database, "a", "b", "c", "d", "e")
+    batch = await ship.lease(limit=3)
+    await ship.reject(batch, batch.seqs[0])
+    await store.pause(database, ship.id)
+    facts = WorkerFacts(
+        host="worker-7", pid=4711, kind="run", version="1.2", started_at=datetime.now(UTC),
+        consumers=[ConsumerAtWork(stream="orders", name="bill", actors=16, busy=3, reason="trying: all are busy and messages wait")],
+    )  # fmt: skip
+    await store.tell_worker(database, uuid4(), facts)
+    async with in_front_of(admin, size=size) as person:
+        assert all(len(line) <= size[0] for line in person.lines)
+        assert person.line("Streams 1")
+        assert person.line("orders", "kB").split()[:2] == ["orders", "5"]
+        #                                        stream    name   lag  done/s … flight parked block dead
+        assert person.line("ship").split()[:7] == ["orders", "ship", "2", "2", "0", "0", "1"]
+        assert "paused" in person.line("ship")
+        assert person.line("worker-7:4711").split()[1] == "run"
+        if size[0] >= 110:
+            assert "3/16" in person.line("orders", "bill")
+            assert "trying: all are busy" in person.line("orders", "bill")
+        for key in ("Pause", "Seek", "Redrive", "Filter", "Sort", "Help", "Quit"):
+            assert key in person.lines[-1]
+
+
+async def test_rates_are_told_from_the_second_look_on(database: store.Database, admin: Admin, declare: Declare) -> None:
+    ship = await declare("ship")
+    async with in_front_of(admin) as person:
+        assert person.observer.picture is not None
+        assert person.observer.picture.streams[0].rate is None
+        await publish(database, *["a", "b"] * 50)
+        await ship.drain()
+        await person.look()
+        stream, consumer = person.observer.picture.streams[0], person.observer.picture.consumers[0]
+        assert stream.rate == consumer.rate
+        assert stream.rate is not None
+        assert stream.rate > 0
+        assert "█" in person.line("orders", "everything")
+
+
+async def test_nothing_at_all_is_shown_as_nothing(admin: Admin) -> None:
+    async with in_front_of(admin) as person:
+        assert person.line("Streams 0")
+        assert person.line("Consumers 0")
+        await person.press("enter", "o", "1", "enter", "3", "enter")
+        assert isinstance(person.observer.screen, Everything)
+        await person.press("p")
+        assert "Choose a consumer first" in person.said
+
+
+async def test_without_colours_words_say_the_same(
+    admin: Admin, declare: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    ship = await declare("ship", on_exhausted="block", max_deliver=1)
+    await publish(ship.executor, "a", "a")
+    await ship.nack(await ship.lease())
+    async with in_front_of(admin) as person:
+        assert person.observer.no_color
+        assert "blocked" in person.line("ship")
+
+
+async def test_names_and_data_that_a_terminal_would_obey_are_written_out(
+    database: store.Database, admin: Admin, declare: Declare
+) -> None:
+    await declare("ship")
+    await store.publish(database, "orders", "a", '{"\\u009b2J [bold]": "\\u202etxt [/]"}')
+    async with in_front_of(admin) as person:
+        await person.choose("streams", "orders")
+        await person.press("enter")
+        await person.until(lambda: "u202e" in person.text)
+        assert "\u202e" not in person.text
+        assert "\x9b" not in person.text
+        assert "[bold]" in person.text
+
+
+# --- a closer look
+
+
+async def test_a_stream_opens_with_its_newest_messages_and_goes_further_back(
+    database: store.Database, admin: Admin, declare: Declare
+) -> None:
+    await declare("ship")
+    await publish(database, *[f"key-{number}" for number in range(AT_ONCE + 5)])
+    async with in_front_of(admin) as person:
+        await person.choose("streams", "orders")
+        await person.press("enter")
+        assert isinstance(person.observer.screen, OfStream)
+        await person.until(lambda: f"key-{AT_ONCE + 4}" in person.text)
+        assert person.line('"n": 34')  # of the newest, beside the table
+        await person.press("down", "enter")
+        assert isinstance(person.observer.screen, Page)
+        assert person.line('"n": 33')
+        assert person.line("key-33")
+        await person.press("escape", "b")
+        await person.until(lambda: "key-0" in person.text)
+        await person.press("u")
+        await person.until(lambda: "key-34" in person.text)
+        await person.press("q")
+        assert isinstance(person.observer.screen, Everything)
+
+
+async def test_a_consumer_opens_with_what_it_is_at_and_its_dead_letters(
+    database: store.Database, admin: Admin, declare: Declare
+) -> None:
+    ship = await declare("ship")
+    await publish(database, "dead", "flying", "later", "next")
+    batch = await ship.lease(limit=3)
+    await ship.fail(
+        batch, Failure("reject", None, "ValueError: no street", "Traceback:\n  in ship.py, line 7"), batch.seqs[0]
+    )
+    await ship.nack(batch, batch.seqs[2], delay=3600)
+    async with in_front_of(admin) as person:
+        await person.choose("consumers", "ship")
+        await person.press("enter")
+        assert isinstance(person.observer.screen, OfConsumer)
+        await person.until(lambda: "flying" in person.text)
+        assert person.line("flying").split()[:4] == ["in", "flight", "2", "flying"]
+        assert person.line("later").split()[:3] == ["parked", "3", "later"]
+        assert person.line("next").split()[:3] == ["next", "4", "next"]
+        assert "ValueError: no street" in person.line("dead", "rejected")
+        assert person.line("in ship.py, line 7")  # the traceback, beside the table
+        await person.choose("at_work", "later")
+        assert person.line('"n": 2')
+
+
+async def test_a_process_opens_with_all_that_it_tells(database: store.Database, admin: Admin) -> None:
+    consumer = ConsumerAtWork(
+        stream="orders", name="bill", actors=2, reason="fixed", rate=12.5, latency=0.2, breaker="open"
+    )
+    facts = WorkerFacts(
+        host="h", pid=9, kind="serve", version="1", started_at=datetime.now(UTC), consumers=[consumer], more_consumers=3
+    )
+    await store.tell_worker(database, uuid4(), facts)
+    async with in_front_of(admin) as person:
+        await person.press("3", "enter")
+        for told in ("12/s, 200 ms a message", "breaker   open", "0 busy of 2: fixed", "3 consumers more"):
+            assert person.line(told)
+
+
+async def test_help_says_what_a_look_costs(admin: Admin) -> None:
+    async with in_front_of(admin, interval=3600.0) as person:
+        await person.press("question_mark")
+        assert person.line("A look is 3 queries")
+        await person.press("escape")
+        assert isinstance(person.observer.screen, Everything)
+
+
+async def test_what_is_open_closes_when_its_consumer_is_deleted(admin: Admin, declare: Declare) -> None:
+    await declare("ship")
+    async with in_front_of(admin) as person:
+        await person.choose("consumers", "ship")
+        await person.press("enter")
+        await admin.delete_consumer("orders", "ship")
+        await person.look()
+        assert isinstance(person.observer.screen, Everything)
+        assert "not there any more" in person.said
+
+
+# --- filter and sort
+
+
+async def test_a_filter_shows_only_what_has_it_in_its_name(admin: Admin, declare: Declare) -> None:
+    for name in ("ship", "bill", "shred"):
+        await declare(name)
+    async with in_front_of(admin) as person:
+        await person.ask("slash", AskText)
+        await person.answer(*"SH", "enter")
+        assert person.line("Consumers 2 of 3")
+        assert "bill" not in person.text
+        await person.look()
+        assert "bill" not in person.text
+        await person.ask("slash", AskText)
+        await person.answer("backspace", "backspace", "enter")
+        assert person.line("bill")
+
+
+async def test_o_sorts_by_one_column_after_the_other_and_the_cursor_stays_with_its_line(
+    database: store.Database, admin: Admin, declare: Declare
+) -> None:
+    await declare("a-slow-one")
+    quick = await declare("b-quick-one")
+    await publish(database, "a", "b", "c")
+    await quick.drain()
+    async with in_front_of(admin) as person:
+        board = person.observer.screen.query_one("#consumers")
+        await person.choose("consumers", "b-quick-one")
+        for _ in range(3):  # by stream, by name, by lag
+            await person.press("o")
+        assert "lag▾" in person.text
+        text = person.text
+        assert text.index("a-slow-one") < text.index("b-quick-one")
+        assert board.current.info.name == "b-quick-one"  # type: ignore[attr-defined]
+
+
+# --- changing something
+
+
+@pytest.mark.parametrize("no", ["n", "escape", "enter"])
+async def test_nothing_is_done_without_a_yes(database: store.Database, admin: Admin, declare: Declare, no: str) -> None:
+    ship = await declare("ship")
+    await _with_dead_letters(ship)
+    before = await store.consumers(database)
+    async with in_front_of(admin) as person:
+        await person.choose("consumers", "ship")
+        for key in ("p", "r"):
+            await person.ask(key)
+            await person.answer(no)
+        await person.ask("s", AskPlace)
+        await person.answer("escape")
+    assert await store.consumers(database) == before
+
+
+async def test_p_pauses_and_resumes(admin: Admin, declare: Declare) -> None:
+    ship = await declare("ship")
+    async with in_front_of(admin) as person:
+        await person.choose("consumers", "ship")
+        assert "given nothing more" in await person.ask("p")
+        await person.answer("y")
+        assert (await ship.info()).paused_until is not None
+        assert "ship of orders is paused" in person.said
+        assert "paused until resumed" in person.line("ship", "paused")
+        await person.ask("p")
+        await person.answer("y")
+        assert (await ship.info()).paused_until is None
+
+
+async def test_the_buttons_answer_as_the_keys_do(admin: Admin, declare: Declare) -> None:
+    ship = await declare("ship")
+    async with in_front_of(admin) as person:
+        await person.choose("consumers", "ship")
+        await person.ask("p")
+        await person.pilot.click("#yes")
+        await person.answer()
+        assert (await ship.info()).paused_until is not None
+
+
+async def test_s_moves_a_consumer_after_it_has_said_what_that_does(
+    database: store.Database, admin: Admin, declare: Declare
+) -> None:
+    ship = await declare("ship")
+    await publish(database, *"abcde")
+    batch = await ship.lease(limit=4)
+    await ship.nack(batch, batch.seqs[3], delay=3600)
+    async with in_front_of(admin) as person:
+        await person.choose("consumers", "ship")
+        await person.ask("s", AskPlace)
+        await person.pilot.press(*"nowhere", "enter")
+        await person.until(lambda: "is not a time" in person.text)
+        await person.pilot.press(*["backspace"] * 7, *"2", "enter")
+        await person.until(lambda: "moves from" in person.text)
+        said = " ".join(person.text.replace("│", " ").split())
+        assert "from 4 to seq 2" in said
+        assert "3 messages in flight, 1 message parked" in said
+        await person.answer("y")
+        assert (await ship.info()).position == 1
+        assert (await ship.info()).num_ack_pending == 0
+
+
+async def test_r_redrives_all_dead_letters_of_a_consumer(admin: Admin, declare: Declare) -> None:
+    ship = await declare("ship")
+    await _with_dead_letters(ship, 3)
+    async with in_front_of(admin) as person:
+        await person.choose("consumers", "ship")
+        assert "All 3 dead letters of ship of orders" in await person.ask("r")
+        await person.answer("y")
+        assert "3 messages will be delivered again" in person.said
+        assert await ship.dead_letters() == []
+        await person.press("r")
+        await person.until(lambda: "has no dead letters" in person.said)
+
+
+async def test_a_single_dead_letter_is_redriven_from_near(admin: Admin, declare: Declare) -> None:
+    ship = await declare("ship")
+    await _with_dead_letters(ship, 3)
+    async with in_front_of(admin) as person:
+        await person.choose("consumers", "ship")
+        await person.press("enter")
+        await person.until(lambda: "no such street" in person.text)
+        await person.choose("dead_letters", "key='k1'")
+        assert "of the key k1" in await person.ask("r")
+        await person.answer("y")
+        assert [letter.key for letter in await ship.dead_letters()] == ["k0", "k2"]
+        assert person.line("Dead letters 2")
+        assert "All 2 dead letters" in await person.ask("R")
+        await person.answer("n")
+
+
+async def test_what_can_not_be_done_is_said(admin: Admin, declare: Declare) -> None:
+    await declare("ship")
+    async with in_front_of(admin) as person:
+        await person.choose("consumers", "ship")
+        await person.ask("p")
+        await admin.delete_consumer("orders", "ship")
+        await person.answer("y")
+        assert "There is no consumer 'ship'" in person.said
+
+
+# --- the store
+
+
+async def test_a_store_that_is_away_leaves_the_last_picture_and_it_goes_on_with_the_store(
+    database: store.Database, admin: Admin, declare: Declare
+) -> None:
+    await declare("ship")
+    async with in_front_of(admin) as person:
+        await database.close()
+        await person.look()
+        assert "Away" in person.lines[1]
+        assert person.line("orders", "ship")
+        await person.choose("consumers", "ship")
+        await person.press("enter")
+        assert isinstance(person.observer.screen, OfConsumer)
+        await person.press("escape")
+        await database.open()
+        await declare("bill")
+        await person.look()
+        assert "Away" not in person.text
+        assert person.line("orders", "bill")
+
+
+async def test_a_look_is_three_round_trips_whatever_there_is_and_whatever_is_open(
+    database: store.Database, admin: Admin, declare: Declare
+) -> None:
+    for number in range(12):
+        await declare(f"consumer-{number}")
+    await publish(database, *"abc")
+    async with in_front_of(admin) as person:
+
+        async def costs(looks: int) -> float:
+            before = database.statistics()["round_trips"]
+            for _ in range(looks):
+                await person.look()
+            return database.statistics()["round_trips"] - before
+
+        assert await costs(5) == 15
+        await person.choose("streams", "orders")
+        await person.press("enter")
+        await person.until(lambda: "newest first" in person.text)
+        assert await costs(5) == 15
+
+
+async def test_it_does_the_same_by_way_of_a_server(dsn: str, admin: Admin, declare: Declare) -> None:
+    ship = await declare("ship")
+    await _with_dead_letters(ship)
+    with serving(dsn) as url:
+        async with Remote(Server(url)) as remote, in_front_of(remote) as person:
+            assert person.line("orders", "ship")
+            await person.choose("consumers", "ship")
+            await person.ask("p")
+            await person.answer("y")
+            assert (await ship.info()).paused_until is not None
+            await person.press("enter")
+            await person.until(lambda: "no such street" in person.text)
+            await person.choose("dead_letters", "key='k1'")
+            await person.ask("r")
+            await person.answer("y")
+            assert [letter.key for letter in await ship.dead_letters()] == ["k0"]
