@@ -162,3 +162,47 @@ async def test_every_route_wants_a_token_and_the_right_one(client: httpx.AsyncCl
         else:
             assert statuses[:2] == [401, 403], (method, path, statuses)
             assert statuses[2] not in (401, 403), (method, path, statuses)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/streams/nope"),
+        ("POST", "/streams/nope/messages"),
+        ("POST", "/streams/nope/consumers/nope/receive"),
+        ("POST", "/http_pull_consumers/nope/receive"),
+        ("GET", "/http-consumers/nope/next"),
+        ("POST", "/streams"),
+        ("PATCH", "/tokens"),
+        ("GET", "/nowhere"),
+    ],
+)
+async def test_who_has_no_token_learns_nothing(ops: Api, method: str, path: str) -> None:
+    del ops.client.headers["authorization"]
+    told = await ops.client.request(method, ops.prefix + path, content=b"{no json")
+    assert (told.status_code, told.json()["code"]) == (401, "unauthorized")
+
+
+async def test_the_body_of_who_has_no_token_is_not_read(dsn: str) -> None:
+    app = App(dsn)
+    server = Server(app)
+    read: list[str] = []
+    answered: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        read.append("body")
+        return {"type": "http.request", "body": b"{}", "more_body": True}
+
+    async def send(message: Any) -> None:
+        answered.append(message)
+
+    async with app.running():
+        await app.admin.create_token("ops", ["admin"])
+        for path in ("/v1/streams/orders/messages", "/v1/streams"):
+            scope = {
+                "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": [],
+                "http_version": "1.1", "scheme": "http", "client": None, "server": None, "asgi": {"version": "3.0"},
+            }  # fmt: skip
+            await server(scope, receive, send)
+    assert [one["status"] for one in answered if "status" in one] == [401, 401]
+    assert read == []

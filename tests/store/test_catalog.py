@@ -90,7 +90,7 @@ async def test_a_consumer_tells_how_it_is(database: store.Database, declare: Dec
     reader = await declare()
     await publish(database, *"aabcdefg")
     await reader.lease("ann", 1)
-    bob = await reader.lease("bob", 3)
+    bob = await reader.lease("bob", 4)
     await reader.nack(bob, bob.seqs[0], delay=10)
     await reader.reject(bob, bob.seqs[1])
     info = await reader.info()

@@ -69,6 +69,7 @@ class Server:
             return
         endpoint, names = found
         try:
+            await self.access.admit(path, scope["headers"])
             body = await self.limits.read_body(scope, receive)
             reply = await endpoint(Call(scope, receive, names, body))
         except Exception as error:
@@ -88,6 +89,7 @@ class Server:
             await send(message)
 
         try:
+            await self.access.admit(path, scope["headers"])
             body = await self.limits.read_body(scope, receive)
         except Exception as error:
             await reply_of(error).send(seen)

@@ -30,7 +30,10 @@ $$;
 create function headrace.deal(
     p_consumer int, p_batch headrace.batch, p_hashes bigint[], p_shares int[], p_until timestamptz
 ) returns bigint[]
-language sql volatile as $$
+language plpgsql as $$
+declare
+    v_leases  bigint[];
+begin
     with bounds as (
         select place, (sum(size) over (order by place) - size + 1)::int as first, (sum(size) over (order by place))::int as last
         from unnest(p_shares) with ordinality as s(size, place)
@@ -44,8 +47,9 @@ language sql volatile as $$
                    seqs, hashes, attempts, crashes, case when crashes is not null then seqs end
             from shares
     )
-    select array_agg(lease_id order by place) from shares
-$$;
+    select array_agg(lease_id order by place) into v_leases from shares;
+    return v_leases;
+end $$;
 
 -- Hot tables are only ever read by their indexes, from a floor up: with dead rows pinned by an old snapshot, a sequential or
 -- bitmap scan would walk them all. The settings hold for the functions called from here, too.
@@ -58,7 +62,7 @@ create function headrace.lease(
     p_consumer int, p_owner uuid, p_limit int, p_look int, p_bytes bigint, p_now timestamptz default clock_timestamp(),
     p_shares int[] default null
 ) returns headrace.batch
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 declare
     c_window    constant int := 10000;      -- parked messages at which reading ahead stops
     v_state     record;
@@ -201,8 +205,7 @@ begin
             perform headrace.forget_outdated(p_consumer, v_stream, v_scanned.hashes || v_scanned.waiting_hashes, v_cursor.parked_floor);
         end if;
         v_batch.looked_at := v_scanned.looked_at;
-        v_batch.more := v_scanned.looked_at >= v_look or coalesce(cardinality(v_scanned.seqs), 0) >= v_room or v_scanned.full_up
-                        or v_admitted.until is not null;
+        v_batch.more := v_scanned.more or v_scanned.full_up or v_admitted.until is not null;
         if v_scanned.waiting_seqs is not null then
             insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
                 select p_consumer, seq, hash, 0, '-infinity' 

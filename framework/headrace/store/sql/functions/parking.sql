@@ -145,57 +145,55 @@ create function headrace.pick(
 ) returns headrace.picked
 language plpgsql as $$
 declare
-    v_ordered  text := '';
     v_due      record;
+    v_found    record;
     v_result   headrace.picked;
 begin
-    if p_consumer.ordered then
-        v_ordered := format('and not exists (select from headrace.parked as q where q.consumer_id = $1 and q.key_hash = p.key_hash
-                                             and q.seq < p.seq and q.seq >= $2 %s)', case when not p_singly then 'and q.due_at > $3' end);
-        if p_busy is not null then
-            v_ordered := v_ordered || ' and not p.key_hash = any ($4)';
-        end if;
-        if p_until is not null then
-            v_ordered := v_ordered || ' and p.seq <= $6';
-        end if;
-    end if;
-    execute format($sql$
-        select array_agg(seq) as seqs, array_agg(key_hash) as hashes, array_agg(attempts + 1) as attempts, array_agg(crashes) as crashes
+    select array_agg(seq) as seqs, array_agg(key_hash) as hashes, array_agg(attempts + 1) as attempts, array_agg(crashes) as crashes
+        into v_due
         from (
             select seq, key_hash, attempts, crashes from headrace.parked as p
-            where consumer_id = $1 and seq >= $2 and due_at <= $3 %s
-            order by seq limit $5) as due
-        $sql$, v_ordered)
-        into v_due using p_consumer.id, p_floor, p_now, p_busy, p_limit, p_until;
+            where consumer_id = p_consumer.id and seq >= p_floor and due_at <= p_now
+              and not (p_consumer.ordered and (
+                    coalesce(key_hash in (select unnest(p_busy)), false)
+                    or coalesce(seq > p_until, false)
+                    or exists (
+                        select from headrace.parked as q
+                        where q.consumer_id = p_consumer.id and q.key_hash = p.key_hash and q.seq < p.seq and q.seq >= p_floor
+                          and (p_singly or q.due_at > p_now))))
+            order by seq limit p_limit) as due;
     if v_due.seqs is null then
         v_result.removed := 0;
         v_result.bytes := 0;
         return v_result;
     end if;
-    -- In two statements, so that the second reads a single segment where that is enough. Nobody else takes parked messages:
-    -- the consumer's lock is held.
+    -- What has to be planned at each call, since the table is another for each stream, is kept small. Nobody else takes parked
+    -- messages: the consumer's lock is held.
     execute format($sql$
-        with found as materialized (
-            select due.*, m.key, m.data, m.headers, m.created_at, m.seq is not null as there,
-                   coalesce(sum(pg_column_size(m.data)) over (order by due.seq rows between unbounded preceding and 1 preceding), 0)
-                       as bytes_before
-            from unnest($2, $3, $4, $8) as due(seq, key_hash, attempt, crash)
-            left join lateral (select * from %s as t where t.seq = due.seq and t.seq between $6 and $7) as m on true
-            order by due.seq
-        ), taken as materialized (
-            select * from found where bytes_before < $5
-        ), gone as (
-            delete from headrace.parked where consumer_id = $1 and seq in (select seq from taken)
-        )
-        select array_agg(seq) filter (where there), array_agg(key_hash) filter (where there),
-               array_agg(attempt) filter (where there), array_agg(crash) filter (where there), array_agg(key) filter (where there),
-               array_agg(data) filter (where there), array_agg(headers) filter (where there), array_agg(created_at) filter (where there), count(*),
-               coalesce(sum(pg_column_size(data)), 0)
-        from taken
+        select array_agg(seq) as seqs, array_agg(key) as keys, array_agg(data) as data, array_agg(headers) as headers,
+               array_agg(created_at) as created_at, array_agg(pg_column_size(data)) as sizes
+        from (
+            select seq, key, data, headers, created_at from %s
+            where seq = any ($1) and seq between $2 and $3 order by seq) as m
         $sql$, headrace.source(p_stream, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)]))
-        into v_result
-        using p_consumer.id, v_due.seqs, v_due.hashes, v_due.attempts, p_bytes, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)],
-              v_due.crashes;
+        into v_found using v_due.seqs, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)];
+    with found as materialized (
+        select due.*, m.key, m.data, m.headers, m.created_at, m.size, m.size is not null as there,
+               coalesce(sum(m.size) over (order by due.seq rows between unbounded preceding and 1 preceding), 0) as bytes_before
+        from unnest(v_due.seqs, v_due.hashes, v_due.attempts, v_due.crashes) as due(seq, key_hash, attempt, crash)
+        left join unnest(v_found.seqs, v_found.keys, v_found.data, v_found.headers, v_found.created_at, v_found.sizes)
+            as m(seq, key, data, headers, created_at, size) on m.seq = due.seq
+        order by due.seq
+    ), taken as materialized (
+        select * from found where bytes_before < p_bytes
+    ), gone as (
+        delete from headrace.parked where consumer_id = p_consumer.id and seq in (select seq from taken)
+    )
+    select array_agg(seq) filter (where there), array_agg(key_hash) filter (where there),
+           array_agg(attempt) filter (where there), array_agg(crash) filter (where there), array_agg(key) filter (where there),
+           array_agg(data) filter (where there), array_agg(headers) filter (where there), array_agg(created_at) filter (where there),
+           count(*), coalesce(sum(size), 0)
+        into v_result from taken;
     return v_result;
 end $$;
 

@@ -3,9 +3,9 @@
 -- Late arrivals and fresh messages are read in ONE statement, and so in one snapshot: what it does not see is a hole, and
 -- what it sees is delivered, parked or passed over. Nothing falls between.
 --
--- The usual case has a statement of its own: no filter, no holes, nobody else busy, nothing parked. It is a walk up the primary
--- key. When it meets a gap its answer is thrown away and the other one asked. Counting bytes on the way costs a third of it, and
--- is left out while the stream has no message larger than a page.
+-- The usual case has a statement of its own: no filter, no holes. It is a walk up the primary key, and what can't be handed out
+-- is sorted out afterwards. When it meets a gap, or mostly keys that are busy, its answer is thrown away and the other one asked.
+-- Counting bytes on the way costs a third of it, and is left out while the stream has no message larger than a page.
 
 create type headrace.scanned as (
     position        bigint,         -- everything up to here has been looked at ...
@@ -14,10 +14,64 @@ create type headrace.scanned as (
     holes_searched  boolean,        -- whether all the holes could be looked into
     looked_at       int,
     full_up         boolean,        -- whether it stopped because of the bytes
+    more            boolean,        -- whether there may be more above
     seqs bigint[], hashes bigint[], keys text[], data json[], headers json[], created_at timestamptz[],
     waiting_seqs bigint[], waiting_hashes bigint[],
     blocked_seqs bigint[], blocked_hashes bigint[]
 );
+
+-- Of messages that lie next to each other, which may be handed out and which wait, or are blocked. `more`, `position` and what else
+-- was found stay. In the order of the reads it comes last, as it may: what has been parked meanwhile is of keys that were busy.
+create function headrace.sort_out(
+    p_scanned headrace.scanned, p_consumer int, p_busy bigint[], p_parked boolean, p_blocked boolean, p_singly boolean, p_floor bigint
+) returns headrace.scanned
+language plpgsql as $$
+declare
+    v_scanned  headrace.scanned := p_scanned;
+    v_sorted   record;
+    v_waiting  bigint[] := p_busy;
+    v_blocked  bigint[];
+begin
+    if p_parked then
+        v_waiting := v_waiting || array(
+            select key_hash from headrace.parked
+            where consumer_id = p_consumer and key_hash = any (p_scanned.hashes) and seq >= p_floor);
+    end if;
+    if p_blocked then
+        v_blocked := array(select key_hash from headrace.blocked where consumer_id = p_consumer and key_hash = any (p_scanned.hashes));
+    end if;
+    if (select count(*) = count(distinct hash) or not p_singly from unnest(p_scanned.hashes) as hash)
+       and not exists (select from unnest(p_scanned.hashes) as hash where hash in (select unnest(v_waiting || v_blocked))) then
+        return v_scanned;
+    end if;
+    select array_agg(seq) filter (where verdict is null) as seqs, array_agg(hash) filter (where verdict is null) as hashes,
+           array_agg(key) filter (where verdict is null) as keys, array_agg(data) filter (where verdict is null) as data,
+           array_agg(headers) filter (where verdict is null) as headers,
+           array_agg(created_at) filter (where verdict is null) as created_at,
+           array_agg(seq) filter (where verdict = 'waiting') as waiting_seqs,
+           array_agg(hash) filter (where verdict = 'waiting') as waiting_hashes,
+           array_agg(seq) filter (where verdict = 'blocked') as blocked_seqs,
+           array_agg(hash) filter (where verdict = 'blocked') as blocked_hashes
+        into v_sorted
+        from (
+            select *, case when hash in (select unnest(v_blocked)) then 'blocked'
+                           when hash in (select unnest(v_waiting)) or p_singly and row_number() over (partition by hash order by seq) > 1
+                               then 'waiting' end as verdict
+            from unnest(p_scanned.seqs, p_scanned.hashes, p_scanned.keys, p_scanned.data, p_scanned.headers, p_scanned.created_at)
+                as m(seq, hash, key, data, headers, created_at)
+            order by seq) as judged;
+    v_scanned.seqs := v_sorted.seqs;
+    v_scanned.hashes := v_sorted.hashes;
+    v_scanned.keys := v_sorted.keys;
+    v_scanned.data := v_sorted.data;
+    v_scanned.headers := v_sorted.headers;
+    v_scanned.created_at := v_sorted.created_at;
+    v_scanned.waiting_seqs := v_sorted.waiting_seqs;
+    v_scanned.waiting_hashes := v_sorted.waiting_hashes;
+    v_scanned.blocked_seqs := v_sorted.blocked_seqs;
+    v_scanned.blocked_hashes := v_sorted.blocked_hashes;
+    return v_scanned;
+end $$;
 
 -- p_limit:  how many messages may be handed out
 -- p_look:   how many may be looked at, so that a selective filter or a hot key costs no more than that
@@ -78,7 +132,7 @@ begin
         v_fresh := format('select seq, key, data, headers, created_at, (%s) as wanted from %s where seq > $1 %s order by seq limit $2',
                           p_consumer.condition, v_relation, v_bound);
         v_done := false;
-        if p_cursor.holes = '{}' and v_verdict = '' and p_consumer.condition = 'true' then
+        if p_cursor.holes = '{}' and p_consumer.condition = 'true' then
             if p_limit * c_page < p_bytes and pg_relation_size((select reltoastrelid from pg_class where oid = v_relation::regclass)) = 0 then
                 v_bounded := format('from (%s) as m', v_fresh);
             else
@@ -88,14 +142,17 @@ begin
                                      where before < $3', v_fresh);
             end if;
             execute format($sql$
-                select coalesce(max(seq), $1), null, null, true, count(*), coalesce(sum(pg_column_size(data)) >= $3, false),
+                select coalesce(max(seq), $1), null, null, true, count(*), coalesce(sum(pg_column_size(data)) >= $3, false), count(*) >= $2,
                        array_agg(seq), array_agg(hashtextextended(key, 0)), array_agg(key), array_agg(data), array_agg(headers),
                        array_agg(created_at), null, null, null, null
                 %s
                 $sql$, v_bounded)
                 into v_result using p_cursor.position, p_limit, p_bytes;
-            v_done := v_result.looked_at = v_result.position - p_cursor.position
-                      and not (p_singly and cardinality(v_result.hashes) > (select count(distinct hash) from unnest(v_result.hashes) as hash));
+            v_done := v_result.looked_at = v_result.position - p_cursor.position;
+            if v_done and v_result.looked_at > 0 and (v_verdict <> '' or p_singly) then
+                v_result := headrace.sort_out(v_result, p_consumer.id, p_busy, p_parked, p_blocked, p_singly, p_cursor.parked_floor);
+                v_done := not (v_result.more and coalesce(cardinality(v_result.seqs), 0) * 2 < v_result.looked_at);
+            end if;
         end if;
         if not v_done then
             -- What is not wanted is not carried along: with a selective condition that is nearly all. `seen` ends where handing out did.
@@ -133,6 +190,7 @@ begin
                     from seen) as s
                 cross join (
                     select coalesce(sum(pg_column_size(data)) filter (where verdict = 'ready') >= $3, false),
+                           (select count(*) from seen) >= $2 or count(*) filter (where verdict = 'ready') >= $8,
                            array_agg(seq) filter (where verdict = 'ready'), array_agg(hash) filter (where verdict = 'ready'),
                            array_agg(key) filter (where verdict = 'ready'), array_agg(data) filter (where verdict = 'ready'),
                            array_agg(headers) filter (where verdict = 'ready'), array_agg(created_at) filter (where verdict = 'ready'),
@@ -151,7 +209,7 @@ begin
 
         -- A single segment is enough as long as it has more, or nobody has drawn a seq beyond it.
         if v_relation = v_segment.relation then
-            exit when v_result.looked_at >= p_look or cardinality(v_result.seqs) >= p_limit or v_result.full_up
+            exit when v_result.more or v_result.full_up
                       or v_segment.upper is null or coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0) < v_segment.upper;
             select upper into v_next from headrace.segments where stream_id = p_stream.id and lower >= v_segment.upper order by lower limit 1;
             v_bound := coalesce('and seq < ' || v_next, '');
