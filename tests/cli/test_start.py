@@ -37,8 +37,13 @@ def test_help_imports_no_command() -> None:
     assert _imported_by("--help", of=(*_SLOW, "headrace.cli.run", "headrace.cli.publish")) == set()
 
 
+def test_a_request_that_is_only_printed_needs_neither_driver_nor_http() -> None:
+    heavy = ("asyncpg", "http.client", "headrace.app", "headrace.store")
+    assert _imported_by("stream", "ls", "--as-curl", of=heavy) == set()
+
+
 @pytest.mark.parametrize(
-    "command", ["run", "publish", "stream", "consumer", "migrate", "pg", "new", "completion", "demo"]
+    "command", ["run", "publish", "stream", "consumer", "token", "context", "migrate", "pg", "new", "completion", "demo"]
 )
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     from headrace.cli.main import call

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from headrace import App
 from headrace.server.asgi import Server
+from headrace.server.options import Options
 from headrace.server.serve import Serving
 
 PATIENCE = 30.0
@@ -17,7 +18,7 @@ PATIENCE = 30.0
 
 
 @contextmanager
-def serving(dsn: str) -> Iterator[str]:
+def serving(dsn: str, options: Options | None = None) -> Iterator[str]:
     """The URL of a server in front of a database."""
     listening = socket.create_server(("127.0.0.1", 0))
     up = threading.Event()
@@ -26,7 +27,7 @@ def serving(dsn: str) -> Iterator[str]:
 
     async def serve() -> None:
         app = App(dsn)
-        server = Serving(app, Server(app), listening, up=up.set)
+        server = Serving(app, Server(app, options), listening, up=up.set)
         made.append((asyncio.get_running_loop(), server))
         await server.run(signals=False)
 
