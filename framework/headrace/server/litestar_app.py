@@ -6,10 +6,10 @@ from litestar import Litestar, Router
 from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp
 
-from headrace.server import openapi
 from headrace.server.access import Access
 from headrace.server.dataplane import DataPlane
 from headrace.server.engine import Engine
+from headrace.server.openapi import config, pages
 from headrace.server.options import Options
 from headrace.server.refusals import refuse
 from headrace.server.routes import (
@@ -38,9 +38,9 @@ def management(engine: Engine, access: Access, data: DataPlane, options: Options
         [
             # The one prefix is described for both.
             *(Router(prefix, route_handlers=handlers, include_in_schema=prefix == "/v1") for prefix in PREFIXES),
-            *openapi.routes(),
+            *pages(),
         ],
-        openapi_config=openapi.config(),
+        openapi_config=config(),
         exception_handlers={HTTPException: refuse, Exception: refuse},
         logging_config=None,
         request_max_body_size=options.max_body,

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 from litestar import Request, get
-from litestar.enums import HttpMethod
+from litestar.enums import HttpMethod, MediaType
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import OpenAPIRenderPlugin
@@ -50,7 +50,7 @@ class _Json(OpenAPIRenderPlugin):
     """The description as JSON."""
 
     def __init__(self) -> None:
-        super().__init__(path="/", media_type="application/json")
+        super().__init__(path="/", media_type=MediaType.JSON)
         self._rendered: bytes | None = None
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
@@ -86,7 +86,7 @@ def config() -> OpenAPIConfig:
     )
 
 
-def routes() -> Sequence[HTTPRouteHandler]:
+def pages() -> Sequence[HTTPRouteHandler]:
     """The page to read it."""
     page = (files(__package__) / "docs.html").read_text(encoding="utf-8")
 

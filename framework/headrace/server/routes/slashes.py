@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from urllib.parse import unquote
 
+from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 _MARK = "\udc2f"
@@ -21,7 +22,7 @@ def marking(app: ASGIApp) -> ASGIApp:
     """The application, given paths in which slashes that are part of a name are marked."""
 
     async def marked(scope: Scope, receive: Receive, send: Send) -> None:
-        raw = scope.get("raw_path") if scope["type"] == "http" else None
+        raw = scope.get("raw_path") if scope["type"] == ScopeType.HTTP else None
         if raw and b"%2f" in raw.lower():
             scope = _marked(scope, raw)
         await app(scope, receive, send)
@@ -35,4 +36,4 @@ def _marked(scope: Scope, raw: bytes) -> Scope:
     place = scope["path"]
     if not unmarked(path).endswith(place):  # some other application has changed the path, and then it knows best
         return scope
-    return {**scope, "path": path[len(path) - len(place) :]}  # type: ignore[misc,return-value]
+    return {**scope, "path": path[len(path) - len(place) :]}  # type: ignore[return-value]

@@ -1,0 +1,162 @@
+"""The API's description: complete, and true of what the server answers to whatever it allows, and to what it doesn't."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import jsonschema_rs
+import pytest
+import requests
+import schemathesis
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.server.calling import Api
+from tests.support import servers
+from tests.torture.http_servers import ServerProcess
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+EXAMPLES = 6
+"""For each operation, of what it allows and of what it doesn't, each."""
+
+_METHODS = {"get", "post", "put", "patch", "delete"}
+
+
+@pytest.fixture
+def url(server_dsn: str, template: str, tmp_path: Path) -> Iterator[str]:
+    """The URL of a server that nobody else uses."""
+    with servers.clone(server_dsn, template) as dsn:
+        server = ServerProcess(dsn, tmp_path / "server.log")
+        try:
+            server.start()
+            yield server.url
+        finally:
+            assert server.stop() == 0, server.last_words()
+
+
+def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            yield path, method, operation
+
+
+@pytest.mark.asyncio
+async def test_the_description_tells_every_operation_in_words(api: Api) -> None:
+    answer = await api.client.get("/openapi.json")
+    assert answer.headers["content-type"] == "application/json"
+    document = answer.json()
+    assert document["openapi"] == "3.1.0"
+    assert document["info"]["title"] == "Headrace"
+    assert document["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
+    ids = []
+    for path, method, operation in _operations(document):
+        assert method in _METHODS
+        assert operation["summary"], path
+        assert set(operation["tags"]) <= {tag["name"] for tag in document["tags"]}, path
+        ids.append(operation["operationId"])
+        for parameter in operation.get("parameters", ()):
+            assert parameter["description"], (path, parameter["name"])
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.asyncio
+async def test_every_body_has_an_example_that_its_schema_allows(api: Api) -> None:
+    document = (await api.client.get("/openapi.json")).json()
+    for path, method, operation in _operations(document):
+        content = operation.get("requestBody", {}).get("content", {}).get("application/json")
+        if content is not None and operation["operationId"] != "deliver":
+            assert "example" in content, (method, path)
+            schema = {**content["schema"], "components": document["components"]}
+            jsonschema_rs.validate(schema, content["example"])
+
+
+@pytest.mark.asyncio
+async def test_every_path_is_there_under_both_prefixes(api: Api) -> None:
+    document = (await api.client.get("/openapi.json")).json()
+    for path, method, _ in _operations(document):
+        if not path.startswith("/v1/"):
+            continue
+        there = path.replace("{seq}", "1").replace("{", "").replace("}", "")
+        told = []
+        for prefix in ("/v1/", "/api/"):
+            answer = await api.client.request(method, prefix + there.removeprefix("/v1/"), content=b"")
+            assert answer.status_code < 500
+            told.append((answer.status_code, answer.json() if "consumer" in path else None))
+        assert told[0] == told[1], path
+        assert told[0][0] != 405, path
+
+
+@pytest.mark.asyncio
+async def test_the_page_to_read_it_needs_nothing_from_elsewhere(api: Api) -> None:
+    answer = await api.client.get("/docs")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/html")
+    assert 'fetch("openapi.json")' in answer.text
+    for outside in ("src=", "@import", "//cdn", 'href="http'):
+        assert outside not in answer.text
+
+
+def test_the_server_answers_as_it_is_described_whatever_is_asked(url: str) -> None:
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
+    assert len(operations) > 55
+    # A token closes the door for all that comes after it.
+    operations.sort(key=lambda operation: "/tokens" in operation.path)
+    for operation in operations:
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+            _ask(url, operation, mode)
+
+
+def _ask(url: str, operation: Any, mode: GenerationMode) -> None:
+    given = {"key": "a", "data": 1}
+    with requests.Session() as session:
+        for path, body in (
+            ("/v1/streams", {"name": "mystream"}),
+            ("/v1/streams/mystream/consumers", {"name": "us_orders"}),
+            ("/v1/streams/mystream/messages", given),
+        ):
+            session.post(url + path, data=json.dumps(body))
+
+        @hypothesis.settings(
+            max_examples=EXAMPLES,
+            database=None,
+            derandomize=True,
+            deadline=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+            phases=[hypothesis.Phase.generate],
+        )
+        @hypothesis.given(case=operation.as_strategy(generation_mode=mode), real=hypothesis.strategies.booleans())
+        def ask(case: Any, real: bool) -> None:
+            if real:
+                _aim(case)
+            _hurry(case)
+            response = case.call(base_url=url, session=session)
+            case.validate_response(response, checks=CHECKS)
+
+        ask()
+
+
+def _aim(case: Any) -> None:
+    """At what is there."""
+    there = {"stream": "mystream", "consumer": "us_orders", "key": "a", "seq": 1}
+    for name in case.path_parameters or {}:
+        if name in there:
+            case.path_parameters[name] = there[name]
+
+
+def _hurry(case: Any) -> None:
+    """Don't wait for messages, and send nothing to anybody."""
+    for place in (case.query, case.body):
+        if isinstance(place, dict):
+            for name in ("wait_for", "url", "push"):
+                place.pop(name, None)
