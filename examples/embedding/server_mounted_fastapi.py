@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from fastapi import FastAPI
 
@@ -18,10 +19,16 @@ app = App(streams=["orders"])
 shipped: set[int] = set()
 
 
+@dataclass
+class Order:
+    id: int
+    items: list[str]
+
+
 @app.consumer("orders")
-async def ship(order: dict[str, object]) -> None:
-    shipped.add(int(str(order["id"])))
-    print(f"shipped order {order['id']}", flush=True)
+async def ship(order: Order) -> None:
+    shipped.add(order.id)
+    print(f"shipped order {order.id}", flush=True)
 
 
 @asynccontextmanager
