@@ -27,7 +27,7 @@ from headrace.model.outcomes import Failure
 from headrace.runtime.shared import Shared
 from headrace.server.directory import Directory, KnownConsumer, KnownStream
 from headrace.server.publishing import Incoming, Publishes
-from headrace.server.receiving import Receivers, Share
+from headrace.server.receiving import Gone, Receivers, Share
 from headrace.server.settling import Settles
 
 logger = logging.getLogger("headrace")
@@ -96,6 +96,10 @@ class Engine:
         """A consumer by its id or name, of a stream by its. Raises `UnknownStream`, `UnknownConsumer`."""
         return await self._directory.consumer(stream, ref)
 
+    def known(self, names: tuple[str, ...]) -> KnownConsumer | None:
+        """A consumer, by its stream and its name, as far as it is remembered."""
+        return self._directory.known(names)
+
     async def consumer_anywhere(self, ref: str) -> KnownConsumer:
         """A consumer by its id, by a name that only one stream has a consumer of, or as `stream:name`.
 
@@ -139,14 +143,18 @@ class Engine:
         shared.publisher.committed(stream.name, max(filter(None, messages.deliver_at), default=None))
         return count
 
-    async def receive(self, consumer: KnownConsumer, batch_size: int = 1, wait_for: float = 0.0) -> Share:
+    async def receive(
+        self, consumer: KnownConsumer, batch_size: int = 1, wait_for: float = 0.0, gone: Gone | None = None
+    ) -> Share:
         """Lease messages to one client. Cancelled, it has changed nothing.
 
         Args:
             batch_size: at most so many.
             wait_for: seconds to wait for the first one.
+            gone: waits until the client has gone away.
 
         Raises:
+            ClientGone: it has, and nothing has changed.
             TooManyWaiting: the consumer's max_waiting is reached.
             UnknownConsumer, StoreUnavailable, InvalidInput.
         """
@@ -155,9 +163,11 @@ class Engine:
         if not 0 <= wait_for <= LONGEST_WAIT:
             raise InvalidInput(f"wait_for must be from 0 to {LONGEST_WAIT:,.0f} seconds, and not {wait_for:g}.")
         self._up()
-        receivers = await self._receivers_of(consumer)
+        receivers = self._receivers.get(consumer.number)
+        if receivers is None or consumer.version > receivers.consumer.version:
+            receivers = await self._receivers_of(consumer)
         try:
-            share = await receivers.receive(batch_size, wait_for)
+            share = await receivers.receive(batch_size, wait_for, gone)
         except UnknownConsumer:
             self._forget_consumer(consumer)
             raise
@@ -189,19 +199,18 @@ class Engine:
             settles = self._settles.get(consumer.number)
             if settles is None:
                 settles = self._settles[consumer.number] = Settles(self._up().database, consumer.number, self._start)
-            lost = await settles.settle(list(ours), failure, strict=strict)
+            lost = await settles.settle(list(ours.values()), failure, strict=strict)
             if lost:
                 stale += [
-                    text for one, text in ours.items() if (one.lease, one.seq) in lost or (one.lease, None) in lost
+                    text for text, one in ours.items() if (one.lease, one.seq) in lost or (one.lease, None) in lost
                 ]
             receivers = self._receivers.get(consumer.number)
             if receivers is not None:
                 receivers.wake()  # keys have come free, and there is room
-        done = len(set(ack_ids)) - len(stale)
         if failure is None:
-            self.counts.acked += done
+            self.counts.acked += len(ours) - len(stale)
         else:
-            self.counts.nacked += done
+            self.counts.nacked += len(ours) - len(stale)
         self.counts.stale += len(stale)
         return stale
 
@@ -213,20 +222,20 @@ class Engine:
         """
         ours, stale = await self._opened(consumer, ack_ids)
         if ours:
-            leases = list({one.lease for one in ours})
+            leases = list({one.lease for one in ours.values()})
             alive = set(await store.extend_leases(self._up().database, consumer.number, leases))
-            stale += [text for one, text in ours.items() if one.lease not in alive]
+            stale += [text for text, one in ours.items() if one.lease not in alive]
         return stale
 
-    async def _opened(self, consumer: KnownConsumer, ack_ids: Sequence[str]) -> tuple[dict[AckId, str], list[str]]:
+    async def _opened(self, consumer: KnownConsumer, ack_ids: Sequence[str]) -> tuple[dict[str, AckId], list[str]]:
         """What the ids say, each once; and those that are another consumer's, or of one of that name that was deleted."""
-        opener = await self.sealing()
-        ours: dict[AckId, str] = {}
+        opener = self._ack_ids or await self.sealing()
+        ours: dict[str, AckId] = {}
         stale: list[str] = []
         for text in dict.fromkeys(ack_ids):
             one = opener.open(text)
             if one.consumer == consumer.number:
-                ours[one] = text
+                ours[text] = one
             else:
                 stale.append(text)
         return ours, stale
@@ -273,7 +282,6 @@ class Engine:
 
     async def run(self, shared: Shared) -> None:
         """Serve until `drain`, and until what was begun has ended."""
-        self._draining = anyio.Event()
         self._hushed = False
         self._shared = shared
         self._ack_ids = None  # it may be another database than the last time
@@ -288,6 +296,7 @@ class Engine:
                     await self._idle.wait()
                 group.cancel_scope.cancel()
         finally:
+            self._draining = anyio.Event()  # not at the beginning: somebody may have asked to drain before it
             self._group = self._shared = None
             self._publishes.clear()
             self._receivers.clear()
