@@ -69,6 +69,9 @@ def test_adding_says_where_to_send_and_warns_when_nobody_signs(operator: Operato
         "source", "webhook", "add", "gh", "--stream", "orders", "--signature", "github", "--secret", "x"
     )
     assert ended.err == ""
+    secret = ("--secret", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    operator.call("source", "webhook", "add", "std", "--stream", "orders", "--signature", "standard", *secret)
+    assert "standard, with 1 secret" in operator.out("source", "info", "std")
 
 
 @BOTH_WAYS

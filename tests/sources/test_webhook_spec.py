@@ -49,6 +49,12 @@ def test_a_source_is_the_same_when_it_comes_back_from_the_store() -> None:
     assert WebhookSpec.stored("hook", "orders", {}) == WebhookSpec(name="hook", stream="orders")
 
 
+def test_what_was_stored_before_there_were_other_settings_is_shown_with_their_defaults() -> None:
+    assert WebhookSpec.shown({"secrets": ["…"], "signature": "standard"}) == {
+        "key": "{name}.{sha256}", "signature": "standard", "secrets": ["…"], "keep_headers": [], "max_body": None,
+    }  # fmt: skip
+
+
 def test_its_repr_tells_no_secret() -> None:
     spec = WebhookSpec(name="hook", stream="orders", signature="github", secrets=("hush",))
     assert "hush" not in repr(spec)

@@ -240,11 +240,11 @@ def _question(source: SourceInfo) -> str:
 
 
 def _settings(source: SourceInfo) -> list[tuple[str, str]]:
-    spec = WebhookSpec.stored(source.name, source.stream, source.settings)
-    checked = f"{spec.signature}, with {count(len(spec.secrets), 'secret')}" if spec.signature else "none is asked for"
+    settings = WebhookSpec.shown(source.settings)
+    secrets = count(len(settings["secrets"]), "secret")
     return [
-        ("key", spec.key),
-        ("signature", checked),
-        ("kept headers", ", ".join(("content-type", "content-encoding", *spec.keep_headers))),
-        ("largest body", "as the server has it" if spec.max_body is None else size(spec.max_body)),
+        ("key", settings["key"]),
+        ("signature", f"{settings['signature']}, with {secrets}" if settings["signature"] else "none is asked for"),
+        ("kept headers", ", ".join(("content-type", "content-encoding", *settings["keep_headers"]))),
+        ("largest body", "as the server has it" if settings["max_body"] is None else size(settings["max_body"])),
     ]

@@ -53,7 +53,7 @@ class Webhooks:
         parts = path.split("/")
         if len(parts) != 4 or parts[1] not in ("v1", "api") or parts[2] != "webhook" or not parts[3]:
             return None
-        return (self.deliver if method == "POST" else _refuse), (parts[3],)
+        return (self.deliver if method == "POST" else not_by_post), (parts[3],)
 
     async def deliver(self, call: Call) -> Reply:
         """Publish a delivery. The answer comes after the commit; to one that was published before it is the same."""
@@ -95,7 +95,8 @@ class Webhooks:
         return known
 
 
-async def _refuse(call: Call) -> Reply:
+async def not_by_post(call: Call) -> Reply:
+    """Some senders try an address by GET before they use it."""
     raise Problem(
         405,
         "method_not_allowed",

@@ -110,7 +110,16 @@ class WebhookSpec(msgspec.Struct, frozen=True, kw_only=True):
         plain = {field.name: field.default for field in msgspec.structs.fields(self)}
         return {name: value for name, value in self.settings().items() if getattr(self, name) != plain[name]}
 
+    @staticmethod
+    def shown(settings: Mapping[str, Any]) -> dict[str, Any]:
+        """All settings but name and stream, of those that were stored, perhaps before there were others. Nothing is checked: the
+        secrets may be hidden."""
+        return {**_DEFAULTS, **settings}
+
     @classmethod
     def stored(cls, name: str, stream: str, settings: Mapping[str, Any]) -> WebhookSpec:
         """The settings as the store has them."""
         return msgspec.convert({**settings, "name": name, "stream": stream}, cls)
+
+
+_DEFAULTS = WebhookSpec(name="any", stream="any").settings()

@@ -104,7 +104,7 @@ class Source(Struct, kw_only=True):
     @classmethod
     def of(cls, info: SourceInfo) -> Source:
         """A source as the store tells it, without its secrets."""
-        spec = WebhookSpec.stored(info.name, info.stream, info.settings)
+        settings = WebhookSpec.shown(info.settings)
         return cls(
             id=info.id,
             name=info.name,
@@ -112,13 +112,9 @@ class Source(Struct, kw_only=True):
             stream=info.stream,
             stream_id=info.stream_id,
             path=PATH.format(info.name),
-            key=spec.key,
-            signature=spec.signature,
-            secret=spec.secrets[0] if spec.secrets else None,
-            secrets=list(spec.secrets),
-            keep_headers=list(spec.keep_headers),
-            max_body=spec.max_body,
+            secret=settings["secrets"][0] if settings["secrets"] else None,
             inserted_at=info.created_at,
             updated_at=info.updated_at,
             info=info,
+            **settings,
         )
