@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
+import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -197,3 +201,30 @@ def test_something_else_that_listens_there(headrace: Headrace, dsn: str) -> None
         ended = headrace("stream", "ls", "--server", f"{url}/elsewhere")
     assert ended.code != 0
     assert ended.err.count("\n") == 1
+
+
+# --- the page that tells of all this
+
+
+@over_http
+def test_the_examples_of_the_page_work(operator: Operator) -> None:
+    page = (Path(__file__).parents[2] / "docs/cli.md").read_text(encoding="utf-8")
+    calls = [
+        shlex.split(line) for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines()
+    ]
+    assert len(calls) > 10
+    for program, *words in calls:
+        assert program == "headrace"
+        operator.call(*words)
+
+
+@over_http
+def test_the_python_of_the_page_works(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs/cli.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    operator.call("stream", "add", "orders")
+    operator.call("consumer", "add", "orders", "us_orders")
+    told: dict[str, Any] = {}
+    exec(code, told)
+    asyncio.run(told["pause"](os.environ["HEADRACE_SERVER"], "none-is-needed"))
+    assert operator.json("consumer", "info", "us_orders")["paused_until"] is not None
