@@ -60,6 +60,14 @@ EXAMPLES: dict[tuple[str, str], Any] = {
     ("put", "/v1/http-consumers/{consumer}"): {"max_ack_pending": 500},
     ("post", "/v1/http-consumers/{consumer}/ack"): {"ack_tokens": _ACK_IDS["ack_ids"]},
     ("post", "/v1/http-consumers/{consumer}/nack"): {"ack_tokens": _ACK_IDS["ack_ids"]},
+    ("post", "/v1/sources"): {
+        "kind": "webhook",
+        "name": "stripe",
+        "stream": "mystream",
+        "key": "stripe.{body.type}.{body.id}",
+    },
+    ("patch", "/v1/sources/{source}"): {"max_body": 1_000_000},
+    ("put", "/v1/sources/{source}"): {"max_body": 1_000_000},
     ("post", "/v1/tokens"): {"name": "ci", "scopes": ["publish:mystream"]},
 }
 """Bodies of requests, by method and path."""
