@@ -155,7 +155,7 @@ def test_a_cell_has_its_width_whatever_it_holds(text: str, width: int, right: bo
 
 def test_a_cell_says_that_something_is_missing() -> None:
     assert cell("orders", 4).plain == "ord… "
-    assert cell("日本語", 4).plain == "日…  "
+    assert cell("日本語", 4).plain == "日 … "
     assert cell(Text("7"), 3, right=True).plain == "  7 "
 
 
