@@ -24,7 +24,9 @@ def incoming(*keys: str, data: str = "1") -> Incoming:
 
 
 async def stored(engine: Engine) -> list[str]:
-    return [row[0] for row in await engine.app.database.fetch("select key from headrace_streams.orders order by seq")]
+    """The keys in the stream, but for those of the publishes that were held up."""
+    rows = await engine.app.database.fetch("select key from headrace_streams.orders where key <> 'first' order by seq")
+    return [row[0] for row in rows]
 
 
 class Held:
@@ -64,7 +66,7 @@ async def test_requests_that_arrive_together_are_committed_together_each_in_its_
     held = Held(monkeypatch)
     assert await together(engine, held, incoming("a", "b"), incoming("c"), incoming("d", "e")) == [2, 1, 2]
     assert held.calls[AT_ONCE:] == [["a", "b", "c", "d", "e"]]
-    assert (await stored(engine))[AT_ONCE:] == ["a", "b", "c", "d", "e"]
+    assert await stored(engine) == ["a", "b", "c", "d", "e"]
 
 
 async def test_one_request_that_cannot_be_spoils_no_other(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +75,7 @@ async def test_one_request_that_cannot_be_spoils_no_other(engine: Engine, monkey
     answers = await together(engine, held, *requests)
     assert (answers[0], type(answers[1]), type(answers[2]), answers[3]) == (1, InvalidKey, InvalidData, 1)
     assert "'no..key'" in str(answers[1])
-    assert sorted((await stored(engine))[AT_ONCE:]) == ["a", "d"]
+    assert sorted(await stored(engine)) == ["a", "d"]
 
 
 async def test_ids_and_times_go_by_themselves_and_are_kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +85,7 @@ async def test_ids_and_times_go_by_themselves_and_are_kept(engine: Engine, monke
     careful.add("b", "2", message_id="x")
     careful.add("c", "3", deliver_at=datetime.now(UTC) + timedelta(hours=1))
     assert await together(engine, held, incoming("p"), careful, incoming("q")) == [1, 2, 1]
-    assert sorted((await stored(engine))[AT_ONCE:]) == ["a", "p", "q"]
+    assert sorted(await stored(engine)) == ["a", "p", "q"]
     assert (await engine.app.admin.stream("orders")).scheduled == 1
 
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import hmac
 import struct
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error as NotBase64
+from base64 import urlsafe_b64encode
+from binascii import a2b_base64
+from hashlib import blake2b
 
 import msgspec
 
 from headrace.model.errors import InvalidInput
 
-_FIELDS = struct.Struct(">IQQIH")  # 26 bytes; with the seal 36, which is 48 characters of base64
+_FIELDS = struct.Struct(">IQQIH")  # 26 bytes; with the seal 36, which are 48 characters of base64
 _SEAL = 10
 _LENGTH = (_FIELDS.size + _SEAL) // 3 * 4
+_READ = bytes.maketrans(b"-_+/", b"+/!!")  # from the alphabet for URLs, and from no other
 _MOST_ATTEMPTS, _LARGEST_LEASE = 2**32 - 1, 2**16 - 1
 
 
@@ -52,22 +54,18 @@ class AckIds:
 
     def open(self, ack_id: str) -> AckId:
         """What an ack id says. Raises `InvalidAckId`."""
-        if isinstance(ack_id, str) and len(ack_id) == _LENGTH and ack_id.isascii():
-            try:
-                raw = urlsafe_b64decode(ack_id)
-            except (NotBase64, ValueError):
-                raw = b""
-            fields = raw[: _FIELDS.size]
-            # The decoder skips characters that are none of base64's, so the text is compared, too.
-            if (
-                len(raw) == _FIELDS.size + _SEAL
-                and hmac.compare_digest(raw[_FIELDS.size :], self._seal(fields))
-                and urlsafe_b64encode(raw).decode() == ack_id
-            ):
-                return AckId(*_FIELDS.unpack(fields))
+        try:
+            raw = a2b_base64(ack_id.encode().translate(_READ), strict_mode=True)
+        except (AttributeError, ValueError):
+            raw = b""
+        fields = raw[: _FIELDS.size]
+        # Of the same length, since padding behind it would be read over.
+        if raw and len(ack_id) == _LENGTH and hmac.compare_digest(raw[_FIELDS.size :], self._seal(fields)):
+            return AckId(*_FIELDS.unpack(fields))
         raise InvalidAckId(
             f"{str(ack_id)[:60]!r} is no ack id: give back those that came with the messages, unaltered."
         )
 
     def _seal(self, fields: bytes) -> bytes:
-        return hmac.digest(self._key, fields, "sha256")[:_SEAL]
+        # A keyed hash in one step, RFC 7693; HMAC by OpenSSL takes twice as long for so little.
+        return blake2b(fields, digest_size=_SEAL, key=self._key).digest()

@@ -6,10 +6,8 @@ names alone, so each has its endpoints made here of the same parts.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -25,12 +23,9 @@ from headrace.server.engine import Engine
 from headrace.server.errors import StaleAckIds
 from headrace.server.http import Call, Endpoint, Reply
 from headrace.server.limits import Limits
-from headrace.server.receiving import Share
+from headrace.server.receiving import ClientGone, Share
 
 SUCCESS = Reply(200, b'{"success":true}')
-
-WATCH = 0.05
-"""Seconds that a request has waited when somebody begins to watch whether its client is still there."""
 
 _settle = msgspec.json.Decoder(Settle)
 _nack = msgspec.json.Decoder(Nack)
@@ -117,27 +112,20 @@ class DataPlane:
         return _settled(asked, await self.engine.extend(consumer, named(asked)))
 
     async def _consumer(self, call: Call) -> KnownConsumer:
-        consumer = await self.engine.consumer(*call.names)
-        await self.allow(call, "consume", consumer.stream.name)
+        consumer = self.engine.known(*call.names) or await self.engine.consumer(*call.names)
+        if not self._access.open:
+            await self._access.check(call.authorization, "consume", consumer.stream.name)
         return consumer
 
     # --- what the dialects share
 
     async def received(self, call: Call, consumer: KnownConsumer, batch_size: int, wait_for: float) -> Share | None:
         """What the client receives; None if it goes away before it can be told, and then nothing is held for it."""
-        asking = asyncio.ensure_future(self.engine.receive(consumer, batch_size, wait_for))
-        watch = _Watch(call, asking) if wait_for > 0 else None
         try:
             with self._limits.wait():
-                share = await asking
-        except asyncio.CancelledError:
-            if watch is not None and watch.gone:
-                return None
-            asking.cancel()
-            raise
-        finally:
-            if watch is not None:
-                watch.end()
+                share = await self.engine.receive(consumer, batch_size, wait_for, call.gone)
+        except ClientGone:
+            return None
         if share.lease is not None and await call.left():
             await self.engine.give_back(consumer, share)
             return None
@@ -166,31 +154,6 @@ class DataPlane:
             failure = Failure("retry", consumer.spec.backoff.delay(attempt, random.random()), asked.error)
             stale += await self.engine.settle(consumer, ids, failure, strict=asked.strict)
         return stale
-
-
-class _Watch:
-    """Watches whether a client that waits is still there, once it has waited a little; cancels what it waits for if it is not."""
-
-    def __init__(self, call: Call, asking: asyncio.Future[Any]) -> None:
-        self._call = call
-        self._asking = asking
-        self._watching: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(WATCH, self._begin)
-        self.gone = False
-
-    def _begin(self) -> None:
-        self._watching = asyncio.ensure_future(self._watch())
-
-    async def _watch(self) -> None:
-        await self._call.gone()
-        self.gone = True
-        self._asking.cancel()
-
-    def end(self) -> None:
-        """Watch no longer."""
-        self._timer.cancel()
-        if self._watching is not None:
-            self._watching.cancel()
 
 
 def _settled(asked: Settle, stale: list[str]) -> Reply:

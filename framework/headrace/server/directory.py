@@ -69,6 +69,11 @@ class Directory:
         """A consumer by its id or name, of a stream by its. Raises `UnknownStream`, `UnknownConsumer`."""
         return await self._remembered(self._consumers, (stream, ref), lambda: self._find_consumer(stream, ref))
 
+    def known(self, stream: str, ref: str) -> KnownConsumer | None:
+        """A consumer that is remembered, by what `consumer` was asked."""
+        known = self._consumers.get((stream, ref))
+        return None if known is None or known[0] <= self._clock() else known[1]
+
     async def consumer_anywhere(self, ref: str) -> KnownConsumer:
         """A consumer by its id, by a name that only one stream has a consumer of, or as `stream:name`.
 

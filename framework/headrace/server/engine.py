@@ -96,9 +96,9 @@ class Engine:
         """A consumer by its id or name, of a stream by its. Raises `UnknownStream`, `UnknownConsumer`."""
         return await self._directory.consumer(stream, ref)
 
-    def known(self, names: tuple[str, ...]) -> KnownConsumer | None:
-        """A consumer, by its stream and its name, as far as it is remembered."""
-        return self._directory.known(names)
+    def known(self, stream: str, ref: str) -> KnownConsumer | None:
+        """As `consumer`, if it is remembered."""
+        return self._directory.known(stream, ref)
 
     async def consumer_anywhere(self, ref: str) -> KnownConsumer:
         """A consumer by its id, by a name that only one stream has a consumer of, or as `stream:name`.
@@ -207,10 +207,11 @@ class Engine:
             receivers = self._receivers.get(consumer.number)
             if receivers is not None:
                 receivers.wake()  # keys have come free, and there is room
+        done = len(set(ack_ids)) - len(stale)
         if failure is None:
-            self.counts.acked += len(ours) - len(stale)
+            self.counts.acked += done
         else:
-            self.counts.nacked += len(ours) - len(stale)
+            self.counts.nacked += done
         self.counts.stale += len(stale)
         return stale
 

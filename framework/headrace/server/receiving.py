@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from itertools import repeat
 from uuid import uuid4
@@ -35,6 +35,9 @@ ANNOUNCE = 10.0
 JUDGING = 5.0
 """Seconds that judging messages by a condition may take in one lease call."""
 
+WATCH = 0.05
+"""Seconds that a request has waited when somebody begins to watch whether its client is still there."""
+
 PATIENCE = 1.0
 """Seconds to look on for a request that doesn't wait, while there is more to look through."""
 
@@ -55,17 +58,40 @@ class Share(msgspec.Struct, frozen=True, gc=False):
 NOTHING = Share(None)
 
 
+class ClientGone(Exception):
+    """The client that waited has gone away."""
+
+
+Gone = Callable[[], Awaitable[None]]
+"""Waits until the client has gone away."""
+
+
 class _Receiver:
     """A request that wants messages. `until`: when it has waited long enough; `called`: it is part of a lease call under way."""
 
-    __slots__ = ("answer", "called", "since", "until", "want")
+    __slots__ = ("answer", "called", "gone", "since", "timer", "until", "want", "watching")
 
-    def __init__(self, want: int, since: float, until: float) -> None:
+    def __init__(self, want: int, since: float, until: float, gone: Gone | None) -> None:
         self.want = want
         self.since = since
         self.until = until
+        self.gone = gone
         self.called = False
         self.answer: asyncio.Future[Share] = asyncio.get_running_loop().create_future()
+        self.timer: asyncio.TimerHandle | None = None
+        self.watching: asyncio.Task[None] | None = None
+
+    async def watch(self, gone: Gone) -> None:
+        """Wait for the client to go away, and then for nothing else any more."""
+        await gone()
+        if not self.answer.done():
+            self.answer.set_exception(ClientGone())
+
+    def end(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.watching is not None:
+            self.watching.cancel()
 
 
 class Receivers:
@@ -117,10 +143,11 @@ class Receivers:
             self._expire(receiver)
         self._news.set()
 
-    async def receive(self, want: int, wait: float) -> Share:
+    async def receive(self, want: int, wait: float, gone: Gone | None = None) -> Share:
         """Lease up to `want` messages; wait up to `wait` seconds for the first of them. Cancelled, it has changed nothing.
 
         Raises:
+            ClientGone: `gone` has said so meanwhile, and nothing has changed.
             TooManyWaiting: the consumer's max_waiting is reached.
             UnknownConsumer, StoreUnavailable, FilterTooSlow.
         """
@@ -128,15 +155,16 @@ class Receivers:
         if self._waits >= self.consumer.spec.max_waiting:
             raise TooManyWaiting(self.consumer.name, self.consumer.spec.max_waiting)
         wait = 0.0 if self._draining else wait
-        receiver = _Receiver(want, now, now + wait)
+        receiver = _Receiver(want, now, now + wait, gone)
         self._queue.append(receiver)
         self._waits += wait > 0
         if not self._at_work:
             self._at_work = True
             self._start(self._serve)
-        elif wait <= 0 or self.deaf or self._clock() >= self._announced + ANNOUNCE:
+        elif wait <= 0 or self.deaf or now >= self._announced + ANNOUNCE:
             self._news.set()  # else the others who wait have looked, and will hear
-        timer = asyncio.get_running_loop().call_later(wait, self._expire, receiver) if wait > 0 else None
+        if wait > 0:
+            receiver.timer = asyncio.get_running_loop().call_later(min(wait, WATCH), self._look_after, receiver)
         try:
             return await receiver.answer
         except asyncio.CancelledError:
@@ -144,10 +172,19 @@ class Receivers:
             raise
         finally:
             self._waits -= wait > 0
-            if timer is not None:
-                timer.cancel()
+            receiver.end()
             if not receiver.called:
                 self._leave(receiver)
+
+    def _look_after(self, receiver: _Receiver) -> None:
+        """It has waited a little: from now on somebody watches whether its client is still there. Or it has waited long enough."""
+        left = receiver.until - self._clock()
+        if left <= 0:
+            self._expire(receiver)
+            return
+        receiver.timer = asyncio.get_running_loop().call_later(left, self._expire, receiver)
+        if receiver.gone is not None:
+            receiver.watching = asyncio.ensure_future(receiver.watch(receiver.gone))
 
     def _take_back(self, answer: asyncio.Future[Share]) -> None:
         """Who waited for this has gone; it may have been dealt just then."""

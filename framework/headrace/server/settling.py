@@ -24,9 +24,8 @@ class _Request:
         self.failure = failure
         self.whole: set[int] = set()
         if failure is None and not strict:
-            sizes = {one.lease: one.size for one in ids}
-            held = Counter(one.lease for one in ids)
-            self.whole = {lease for lease, count in held.items() if count == sizes[lease]}
+            held = Counter([one.lease for one in ids])
+            self.whole = {one.lease for one in ids if held[one.lease] == one.size}
         self.singles = [(one.lease, one.seq) for one in ids if one.lease not in self.whole]
         self.answer: asyncio.Future[set[tuple[int, int | None]]] = asyncio.get_running_loop().create_future()
 
