@@ -1,0 +1,128 @@
+"""A server process from the inside: it ends when it is told to, and when its app dies, and leaves nothing behind either way."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import anyio
+import httpx
+import pytest
+
+from headrace import App, ConfigurationError
+from headrace.runtime.shared import Shared
+from headrace.server.asgi import Server
+from headrace.server.listener import Address, url_of
+from headrace.server.serve import Serving
+
+pytestmark = pytest.mark.asyncio
+
+
+class Bug(Exception):
+    pass
+
+
+class Dies:
+    """Attached to an app, it dies when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = asyncio.Event()
+
+    async def run(self, _: Shared) -> None:
+        await self.now.wait()
+        raise Bug("a bug of ours")
+
+    def drain(self) -> None: ...
+    def hurry(self) -> None: ...
+    def notified(self, _: int) -> None: ...
+    def published(self, _: str) -> None: ...
+    def hear(self, *, deaf: bool) -> None: ...
+
+
+class Up:
+    """A server in this process, and when it can be connected to."""
+
+    def __init__(self, app: App, **settings: object) -> None:
+        self._up = asyncio.Event()
+        self._listening = Address("127.0.0.1", 0).bind()
+        self.url = url_of(self._listening, tls=False)
+        self.serving = Serving(app, Server(app), self._listening, up=self._up.set, **settings)  # type: ignore[arg-type]
+
+    async def run(self) -> None:
+        try:
+            await self.serving.run(signals=False)
+        finally:
+            self._listening.close()
+
+    async def up(self) -> None:
+        async with asyncio.timeout(20):
+            await self._up.wait()
+
+
+async def _is_closed(url: str) -> bool:
+    host, port = url.removeprefix("http://").split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) != 0
+
+
+async def test_it_serves_until_it_is_stopped(dsn: str) -> None:
+    up = Up(App(dsn))
+    async with anyio.create_task_group() as group:
+        group.start_soon(up.run)
+        await up.up()
+        assert up.serving.ready()
+        async with httpx.AsyncClient(base_url=up.url) as client:
+            assert (await client.get("/ready")).status_code == 200
+        up.serving.stop()
+        assert not up.serving.ready()
+    assert await _is_closed(up.url)
+
+
+async def test_the_death_of_its_app_ends_it(dsn: str) -> None:
+    app, dies = App(dsn), Dies()
+    app.attach(dies)
+    up = Up(app)
+    before = asyncio.all_tasks()
+    running = asyncio.create_task(up.run())
+    await up.up()
+    dies.now.set()
+    async with asyncio.timeout(20):
+        with pytest.raises(ExceptionGroup) as caught:
+            await running
+    assert caught.value.subgroup(Bug)
+    assert await _is_closed(up.url)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+
+
+async def test_what_forbids_it_to_open_keeps_it_from_starting(dsn: str) -> None:
+    async def forbid() -> None:
+        raise ConfigurationError("it must not")
+
+    up = Up(App(dsn), before=forbid)
+    with pytest.raises(ExceptionGroup) as caught:
+        await up.run()
+    assert caught.value.subgroup(ConfigurationError)
+    assert await _is_closed(up.url)
+
+
+async def test_a_request_that_does_not_end_is_cut_off_after_the_timeout(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App(dsn)
+    up = Up(app, shutdown_timeout=0.05)
+    async with anyio.create_task_group() as group:
+        group.start_soon(up.run)
+        await up.up()
+        host, port = up.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/streams HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{")
+        async with httpx.AsyncClient(base_url=up.url) as client:
+            while "headrace_server_requests_under_way 1" not in (await client.get("/metrics")).text:
+                pass
+        up.serving.stop()
+        async with asyncio.timeout(20):
+            assert await reader.read() == b""
+        writer.close()
+    assert "requests were still under way after 0.05 s, and are cut off" in caplog.text
+    assert not any(record.exc_info for record in caplog.records)
