@@ -24,6 +24,7 @@ from headrace.server.webhooks import Webhooks
 from headrace.sources.webhook import WebhookSpec
 from tests.conftest import Connect
 from tests.server.calling import Api
+from tests.server.delivering import JSON, OK, deliver, messages, source
 from tests.sources.test_signatures import (
     GITHUB,
     GITHUB_BODY,
@@ -38,27 +39,6 @@ from tests.sources.test_signatures import (
 from tests.support.waiting import until_blocked
 
 pytestmark = pytest.mark.asyncio
-
-OK = {"success": True}
-JSON = {"content-type": "application/json"}
-
-
-async def source(api: Api, name: str = "hook", stream: str = "orders", **settings: Any) -> dict[str, Any]:
-    made: dict[str, Any] = await api.post(
-        "/sources", {"kind": "webhook", "name": name, "stream": stream, **settings}, 201
-    )
-    return made
-
-
-async def deliver(
-    api: Api, body: bytes, name: str = "hook", headers: Mapping[str, str] | None = None, query: str = ""
-) -> httpx.Response:
-    return await api.client.post(f"{api.prefix}/webhook/{name}{query}", content=body, headers=dict(headers or {}))
-
-
-async def messages(api: Api, stream: str = "orders") -> list[dict[str, Any]]:
-    return list((await api.get(f"/streams/{stream}/messages", limit=1000))["data"])
-
 
 # --- what is taken in
 
@@ -246,32 +226,6 @@ async def test_a_body_is_never_larger_than_the_server_allows(dsn: str) -> None:
         assert (await deliver(api, b"1" * 101)).status_code == 413
 
 
-async def test_a_sender_needs_no_token_and_who_manages_sources_does(api: Api) -> None:
-    await api.stream()
-    await api.stream("parcels")
-    await source(api)
-    everything = (await api.post("/tokens", {"name": "all", "scopes": ["admin"]}, 201))["token"]
-    parcels = (await api.server.app.admin.create_token("parcels", ["admin:parcels"])).token
-    publisher = (await api.server.app.admin.create_token("publisher", ["publish", "consume"])).token
-
-    async def statuses(token: str | None) -> list[int]:
-        headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        calls = [
-            ("GET", "/sources", None), ("GET", "/sources/hook", None), ("PATCH", "/sources/hook", {"max_body": 9}),
-            ("DELETE", "/sources/nope", None), ("GET", "/sources/nope", None),
-            ("POST", "/sources", {"name": "other", "stream": "orders"}),
-        ]  # fmt: skip
-        return [
-            (await api.client.request(method, api.prefix + path, json=body, headers=headers)).status_code
-            for method, path, body in calls
-        ]
-
-    assert await statuses(None) == [401] * 6
-    assert await statuses(publisher) == await statuses(parcels) == [403] * 6
-    assert (await deliver(api, b"{}")).json() == OK
-    assert await statuses(everything) == [200, 200, 200, 404, 404, 201]
-
-
 # --- a 200 can be relied on
 
 
@@ -327,64 +281,6 @@ async def test_when_the_stream_is_deleted_its_sources_are_gone(api: Api) -> None
     assert (await api.get("/sources"))["data"] == []
     await api.stream()
     assert (await deliver(api, b"1")).json()["code"] == "unknown_source"
-
-
-# --- managing
-
-
-async def test_a_source_is_told_with_its_settings_but_for_its_secret(api: Api) -> None:
-    stream = await api.stream()
-    made = await source(
-        api, "github", stream["id"], key="gh.{header.x-github-event}", signature="github", secret="hush",
-        keep_headers=["X-GitHub-Event"], max_body=1000,
-    )  # fmt: skip
-    assert "hush" not in json.dumps(made)
-    info = made.pop("info")
-    assert {name: made[name] for name in made if name not in ("id", "inserted_at", "updated_at")} == {
-        "name": "github", "kind": "webhook", "stream": "orders", "stream_id": stream["id"], "path": "/api/webhook/github",
-        "key": "gh.{header.x-github-event}", "signature": "github", "secret": "…", "secrets": ["…"],
-        "keep_headers": ["x-github-event"], "max_body": 1000,
-    }  # fmt: skip
-    assert (info["id"], info["settings"]["secrets"]) == (made["id"], ["…"])
-    made["info"] = info
-    for ref in ("github", made["id"]):
-        assert await api.get(f"/sources/{ref}") == made
-    assert await api.get("/sources") == {"data": [made]}
-    again = {name: made[name] for name in ("kind", "name", "stream", "key", "signature", "keep_headers", "max_body")}
-    assert await api.post("/sources", {**again, "secret": "hush"}) == made
-
-
-async def test_a_change_leaves_what_it_does_not_name(api: Api) -> None:
-    await api.stream()
-    made = await source(api, signature="github", secret="hush", max_body=1000)
-    for method in ("PATCH", "PUT"):
-        told = await api.call(method, f"/sources/{made['id']}", {"key": f"{{name}}.{method.lower()}", "secret": "…"})
-        assert (told["key"], told["signature"], told["max_body"]) == (f"{{name}}.{method.lower()}", "github", 1000)
-    assert (await deliver(api, b"{}", headers=signed("github", "hush", b"{}", 0))).json() == OK
-    assert (await api.call("PATCH", "/sources/hook", {"max_body": None}))["max_body"] is None
-
-
-REFUSED = [
-    ({"name": "Up"}, 422), ({"stream": "nope"}, 404), ({"key": "{nope}"}, 422), ({"signature": "github"}, 422),
-    ({"signature": "sha1", "secret": "x"}, 422), ({"secret": "x"}, 422), ({"max_body": 0}, 422), ({"max_body": "x"}, 422),
-    ({"keep_headers": ["a b"]}, 422), ({"kind": "postgres"}, 422), ({"nope": 1}, 422), ({"name": None}, 422),
-    ({"signature": "github", "secret": "x", "secrets": ["y"]}, 422), ({"name": "hook", "max_body": 7}, 409),
-]  # fmt: skip
-
-
-async def test_what_cannot_be_is_refused_and_changes_nothing(api: Api) -> None:
-    await api.stream()
-    await source(api)
-    before = await api.get("/sources")
-    for settings, status in REFUSED:
-        given = {"kind": "webhook", "name": "new", "stream": "orders", **settings}
-        await api.refused("POST", "/sources", given, status=status)
-    told = await api.refused("PATCH", "/sources/hook", {"stream": "orders"}, status=422)
-    assert "stream" in told["summary"]
-    for method in ("GET", "PATCH", "DELETE"):
-        told = await api.refused(method, "/sources/nope", {} if method == "PATCH" else None, status=404)
-        assert told["code"] == "unknown_source"
-    assert await api.get("/sources") == before
 
 
 # --- with the time in the test's hands

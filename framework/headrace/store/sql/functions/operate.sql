@@ -104,18 +104,18 @@ language plpgsql set lock_timeout = '5s' as $$
 declare
     v_stream    headrace.streams;
     v_consumer  int;
-    v_sources   text;
+    v_source    text;
 begin
     perform pg_advisory_xact_lock(1212498508, 0);   -- nobody declares a consumer or a source meanwhile
     select * into v_stream from headrace.streams where name = p_stream;
     if not found then
         raise exception using errcode = 'HR001', message = format('There is no stream %L.', p_stream);
     end if;
-    select string_agg(quote_literal(name), ', ' order by name) into v_sources from headrace.sources where stream_id = v_stream.id;
-    if v_sources is not null and not p_force then
+    select min(name) into v_source from headrace.sources where stream_id = v_stream.id;
+    if v_source is not null and not p_force then
         raise exception using errcode = 'HR006', message = format(
-            'The stream %L is in use: messages come to it from the source %s. Remove that first, or delete the stream by force.',
-            p_stream, v_sources);
+            'The stream %L is in use: the source %L delivers to it. Remove what delivers to it first, or delete the stream by force.',
+            p_stream, v_source);
     end if;
     for v_consumer in select id from headrace.consumers where stream_id = v_stream.id order by id loop
         perform headrace.evict(v_consumer, p_force, p_now);
