@@ -16,8 +16,9 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 
-from headrace.server.openapi_extras import ANSWERS, EXAMPLES, PATHS
+from headrace.server.openapi_extras import ANSWERS, EXAMPLES, PATHS, REPEATABLE
 from headrace.server.wire.common import Error
+from headrace.server.wire.messages import NewMessage, NewMessages
 
 DESCRIPTION = """\
 A durable message stream on nothing but Postgres. Publish messages under keys to a stream; each consumer gets those that it wants, in
@@ -42,6 +43,7 @@ _TAGS = {
     "Overview": "All there is at a glance.",
     "Health": "For probes and scrapers.",
 }
+_REF = "#/components/schemas/{name}"
 _LISTED = re.compile(rb"Listed_[\w.]*?\.?(\w+)_(?=\")")
 _ERRORS_OF_A_BODY = ("400", "413", "422")
 
@@ -51,12 +53,13 @@ class _Json(OpenAPIRenderPlugin):
 
     def __init__(self) -> None:
         super().__init__(path="/", media_type=MediaType.JSON)
-        self._rendered: bytes | None = None
+        self._completed: dict[str, Any] | None = None
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        if self._rendered is None:
-            self._rendered = msgspec.json.encode(completed(openapi_schema))
-        return self._rendered
+        if self._completed is None:
+            self._completed = completed(openapi_schema)
+        root = request.scope.get("root_path") or "/"  # where another application has mounted this one
+        return msgspec.json.encode({**self._completed, "servers": [{"url": root}]})
 
 
 def config() -> OpenAPIConfig:
@@ -101,7 +104,8 @@ def completed(document: dict[str, Any]) -> dict[str, Any]:
     """The description with its errors, its examples, and the paths that Litestar doesn't serve."""
     found: dict[str, Any] = _plain(msgspec.json.decode(_LISTED.sub(rb"ListOf\1", msgspec.json.encode(document))))
     schemas = found["components"].setdefault("schemas", {})
-    schemas.update(msgspec.json.schema_components([Error], ref_template="#/components/schemas/{name}")[1])
+    schemas |= msgspec.json.schema_components([Error, NewMessage, NewMessages], ref_template=_REF)[1]
+    del schemas["Publish"]
     found["components"]["responses"] = {name: _answer(name, text) for name, (text, _) in ANSWERS.items()}
     for path, method, operation in _operations(found):
         _complete(path, method, operation)
@@ -148,8 +152,12 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     for name, (_, status) in ANSWERS.items():
         if _may_answer(status, path, method, has_body=body is not None, has_parameters="parameters" in operation):
             answers[status] = {"$ref": f"#/components/responses/{name}"}
+    if (method, path) in REPEATABLE:
+        answers["200"] = {**answers["201"], "description": "It was there already, the same."}
     if body is not None:
         content = body["content"]["application/json"]
+        if content["schema"].get("$ref") == _REF.format(name="Publish"):  # it is the one or the other
+            content["schema"] = {"anyOf": [{"$ref": _REF.format(name=name)} for name in ("NewMessage", "NewMessages")]}
         body["required"] = not _optional(content["schema"])
         example = EXAMPLES.get((method, path))
         if example is not None:
@@ -175,5 +183,5 @@ def _optional(schema: dict[str, Any]) -> bool:
 def _answer(name: str, description: str) -> dict[str, Any]:
     return {
         "description": description,
-        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{Error.__name__}"}}},
+        "content": {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}},
     }

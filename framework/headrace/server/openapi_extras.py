@@ -72,6 +72,9 @@ EXAMPLES: dict[tuple[str, str], Any] = {
 }
 """Bodies of requests, by method and path."""
 
+REPEATABLE = {("post", "/v1/sources")}
+"""What may be asked for once more: if it is there already, and the same, the answer is 200."""
+
 
 def _json(description: str) -> dict[str, Any]:
     return {"description": description, "content": {"application/json": {"schema": {"type": "object"}}}}
