@@ -11,7 +11,7 @@ from headrace.server.access import Access
 from headrace.server.dataplane import DataPlane
 from headrace.server.engine import Engine
 from headrace.server.errors import reply_of
-from headrace.server.http import Call, Receive, Scope, Send
+from headrace.server.http import ANSWER, Call, Receive, Scope, Send
 from headrace.server.limits import Limits, replay
 from headrace.server.litestar_app import management
 from headrace.server.monitoring import PATHS, Monitoring
@@ -75,7 +75,11 @@ class Server:
         except Exception as error:
             reply = reply_of(error)
         if reply is not None:
-            await reply.send(send)
+            answer = scope.get(ANSWER)  # of our own web server
+            if answer is None:
+                await reply.send(send)
+            else:
+                answer(reply)
         status = CLIENT_GONE if reply is None else reply.status
         self.monitoring.requests.answered(endpoint.__name__, method, status, perf_counter() - began)
 

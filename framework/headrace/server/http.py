@@ -17,6 +17,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 TURNS = 3
 """Turns of the event loop in which an application around us may tell that the client has gone."""
 
+ANSWER = "headrace.answer"
+"""In the scope of a request to our own web server: answers it in one write. Through ASGI it would be two, of which each wakes the client."""
+
 _JSON = (b"content-type", b"application/json")
 
 

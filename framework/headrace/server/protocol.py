@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from headrace.server.errors import RETRY_AFTER, Problem, reply_of
+from headrace.server.http import ANSWER, Reply
 from headrace.server.limits import Limits
+
 
 LINGER = 2.0
 """Seconds for which the rest of what a refused client sends is read and thrown away. Closed at once, it would lose our answer, too."""
@@ -137,6 +140,7 @@ class Connection(HttpToolsProtocol):
         if self._impatience is not None:
             self._patient()
         super().on_headers_complete()
+        self.scope[ANSWER] = partial(_answer, self.cycle)  # type: ignore[literal-required]  # its task has not begun
 
     def _is_too_large(self) -> bool:
         """Whether what is known of the head is too large. A header that began in the piece that the head did, and has not ended, is not:
@@ -219,6 +223,21 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
         else:
             self._watch_writing(left)
+
+
+def _answer(cycle: RequestResponseCycle, reply: Reply) -> None:
+    """Answer a request whose body has been read, as `RequestResponseCycle.send` does in two steps."""
+    if cycle.disconnected:
+        return
+    headers = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *reply.headers)]
+    end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
+    length = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(reply.body)
+    cycle.response_started = cycle.response_complete = True
+    cycle.transport.writelines([STATUS_LINE[reply.status], *headers, length, end, reply.body])
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
 
 
 def connection_of(limits: Limits, gone: Callable[[], None]) -> type[Connection]:
