@@ -20,7 +20,6 @@ from headrace.server.errors import RETRY_AFTER, Problem, reply_of
 from headrace.server.http import ANSWER, Reply
 from headrace.server.limits import Limits
 
-
 LINGER = 2.0
 """Seconds for which the rest of what a refused client sends is read and thrown away. Closed at once, it would lose our answer, too."""
 
