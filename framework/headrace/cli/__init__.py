@@ -4,6 +4,7 @@ main       the tree of commands, and the boundary where errors become sentences 
 run        `run`: load an application (target), set up logging (logs), tell when it is ready (ready_file), and run it here, in
            several processes (processes), or anew whenever its code changes (reload); children and member are both ends of
            what a parent and its processes know of each other
+serve      `serve`: the HTTP API, in this process, or in several that share a socket
 publish    `publish`: lines of a file (lines), checked and numbered (records), go to a stream
 streams    `stream ls|info`
 consumers  `consumer ls|info`
