@@ -181,6 +181,28 @@ def test_a_scope_that_is_too_small_is_told(operator: Operator) -> None:
     assert "may not" in operator.refused(78, "stream", "rm", "orders", "--yes", "--token", token)
 
 
+@over_http
+def test_a_token_for_publishing_is_enough_to_publish(operator: Operator, tmp_path: Path) -> None:
+    operator.call("stream", "add", "orders")
+    operator.call("stream", "add", "parcels")
+    root = operator.out("token", "add", "root", "--scope", "admin").strip()
+    token = operator.out("token", "add", "sender", "--scope", "publish:orders", "--token", root).strip()
+    file = _file(tmp_path / "x", _numbered(3))
+    assert "Published 3 messages" in operator.out("publish", "orders", file, "--token", token)
+    assert "Sent" in operator.out("stream", "send", "orders", "a", "1", "--token", token)
+    operator.refused(78, "publish", "orders", file, "--create", "--token", token)
+    operator.refused(78, "publish", "parcels", file, "--token", token)
+
+
+@over_http
+def test_a_token_for_one_stream_needs_the_streams_name(operator: Operator) -> None:
+    operator.call("stream", "add", "orders")
+    operator.call("consumer", "add", "orders", "ship")
+    token = operator.out("token", "add", "reader", "--scope", "consume:orders").strip()
+    assert "`orders ship`" in operator.refused(78, "consumer", "info", "ship", "--token", token)
+    assert operator.json("consumer", "info", "orders", "ship", "--token", token)["name"] == "ship"
+
+
 # --- what is wrong with the way there
 
 

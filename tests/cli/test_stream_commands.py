@@ -189,8 +189,11 @@ def test_a_message_is_sent_as_it_was_written(orders: Operator) -> None:
 def test_whatever_postgres_takes_for_json_can_be_sent(orders: Operator) -> None:
     for text in ("-5", "null", "[1e999]", '{"a": 1, "a": 2}', '"\\ud83d\\ude00"'):
         orders.call("stream", "send", "parcels", "k", text)
-    assert len(orders.json("stream", "view", "parcels")) == 5
-    assert len(orders.out("stream", "view", "parcels").splitlines()) == 6
+    orders.call("stream", "send", "parcels", "k", "1", "--headers", '{"x": 1e999}')
+    seen = orders.json("stream", "view", "parcels")
+    assert [one["data"] for one in seen] == [-5, None, "[1e999]", {"a": 2}, "\U0001f600", 1]
+    assert seen[-1]["headers"] == '{"x": 1e999}'
+    assert len(orders.out("stream", "view", "parcels").splitlines()) == 7
 
 
 def test_data_comes_from_standard_input(orders: Operator, monkeypatch: pytest.MonkeyPatch) -> None:

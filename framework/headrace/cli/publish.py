@@ -19,6 +19,7 @@ from headrace.cli.loop import run_async
 from headrace.cli.problems import Unfinished
 from headrace.cli.progress import Progress, progress_of
 from headrace.cli.records import BadLine, Chunk, read
+from headrace.client.errors import NotAllowed
 from headrace.model.errors import HeadraceError, InDoubt, InvalidInput, UnknownStream
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ async def _publish(stream: str, file: str, create: bool, skip: int, batch: int, 
 async def _find_or_create(admin: Administration, stream: str, create: bool) -> None:
     try:
         await admin.stream(stream)
+    except NotAllowed:  # with a token that opens publishing alone
+        if create:
+            raise
     except UnknownStream as error:
         if not create:
             raise UnknownStream(

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from headrace.cli.curl import Curl
 from headrace.cli.problems import UsageProblem
+from headrace.client.errors import NotAllowed
 from headrace.model.errors import UnknownConsumer
 
 if TYPE_CHECKING:
@@ -40,7 +41,10 @@ async def which(admin: Administration, words: Sequence[str]) -> tuple[str, str]:
         )
     if isinstance(admin, Curl):
         raise UsageProblem(f"--as-curl asks nobody: write the consumer's stream, too, as in `orders {words[0]}`.")
-    return await _of_that_name(admin, words[0])
+    try:
+        return await _of_that_name(admin, words[0])
+    except NotAllowed as error:
+        raise NotAllowed(f"{error} Or write the consumer's stream, too, as in `orders {words[0]}`.") from error
 
 
 async def _of_that_name(admin: Administration, name: str) -> tuple[str, str]:

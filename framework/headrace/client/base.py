@@ -74,7 +74,7 @@ class Message(msgspec.Struct, kw_only=True):
     key: str
     seq: int
     data: msgspec.Raw
-    headers: dict[str, Any] | None = None
+    headers: msgspec.Raw = msgspec.Raw(b"null")
     inserted_at: datetime
     attempt: int = 1
 

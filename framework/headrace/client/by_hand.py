@@ -57,6 +57,6 @@ class ByHand(Base):
 def _received(delivery: _Delivery) -> Received:
     message = delivery.message
     return Received(
-        ack_id=delivery.ack_id, seq=message.seq, key=message.key, data=decoded(message.data), headers=message.headers,
+        ack_id=delivery.ack_id, seq=message.seq, key=message.key, data=decoded(message.data), headers=decoded(message.headers),
         created_at=message.inserted_at, attempt=message.attempt,
     )  # fmt: skip

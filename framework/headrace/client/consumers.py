@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.client.base import Base, Listed, Message, Told, condition, decoded, one_or_several
 from headrace.client.errors import AlreadyThere, NotThere
-from headrace.client.request import delete, get, iso, patch, post
+from headrace.client.request import JUDGING, delete, get, iso, patch, post
 from headrace.client.streams import refuse_changes, selection
 from headrace.model import conditions
 from headrace.model.errors import InvalidInput
@@ -43,7 +43,7 @@ class _Letter(msgspec.Struct, kw_only=True):
     seq: int
     key: str
     data: msgspec.Raw
-    headers: dict[str, Any] | None = None
+    headers: msgspec.Raw = msgspec.Raw(b"null")
     created_at: datetime
     attempts: int
     reason: str
@@ -109,7 +109,7 @@ class Consumers(Base):
     ) -> int:  # fmt: skip
         """Deliver messages once more, before anything new. Returns how many."""
         chosen = selection(filter, where, start_seq, end_seq, start_time, end_time, dry_run)
-        return await self._count(post(*_place(stream, name), "replay", **chosen), "replayed")
+        return await self._count(post(*_place(stream, name), "replay", wait=JUDGING, **chosen), "replayed")
 
     async def blocked_keys(self, stream: str, name: str, *, limit: int = 100) -> list[BlockedKey]:
         """The keys that wait for a person: redrive or purge their dead letters."""
@@ -122,7 +122,7 @@ class Consumers(Base):
     ) -> list[DeadLetter]:  # fmt: skip
         """Dead letters that match, with a seq above `above`, in the order of seq, at most `limit`."""
         request = get(
-            *_place(stream, name), "dead_letters",
+            *_place(stream, name), "dead_letters", wait=JUDGING,
             limit=limit, above=above or None, filter=one_or_several(filter), where=condition(where),
         )  # fmt: skip
         return [_letter(one) for one in (await self._ask(request, Listed[_Letter])).data]
@@ -140,7 +140,9 @@ class Consumers(Base):
     ) -> int:  # fmt: skip
         """Deliver dead letters again. Returns how many."""
         chosen = _letters(seqs, key, filter, where, dry_run)
-        return await self._count(post(*_place(stream, name), "dead_letters", "redrive", **chosen), "redriven")
+        return await self._count(
+            post(*_place(stream, name), "dead_letters", "redrive", wait=JUDGING, **chosen), "redriven"
+        )
 
     async def purge(
         self, stream: str, name: str, *, seqs: Sequence[int] | None = None, key: str | None = None,
@@ -148,7 +150,7 @@ class Consumers(Base):
     ) -> int:  # fmt: skip
         """Forget dead letters. Returns how many."""
         chosen = _letters(seqs, key, filter, where, dry_run)
-        return await self._count(post(*_place(stream, name), "dead_letters", "purge", **chosen), "purged")
+        return await self._count(post(*_place(stream, name), "dead_letters", "purge", wait=JUDGING, **chosen), "purged")
 
 
 def _place(stream: str, name: str) -> tuple[str, ...]:
@@ -218,11 +220,13 @@ def _consumer_spec(info: ConsumerInfo) -> ConsumerSpec:
 
 def _peeked(message: Message, info: _Standing) -> PeekedMessage:
     return PeekedMessage(
-        seq=message.seq, key=message.key, data=decoded(message.data), headers=message.headers,
+        seq=message.seq, key=message.key, data=decoded(message.data), headers=decoded(message.headers),
         created_at=message.inserted_at, state=info.state, attempts=info.deliver_count, owner=info.owner,
         lease_id=info.lease_id, held=info.held, until=info.not_visible_until,
     )  # fmt: skip
 
 
 def _letter(letter: _Letter) -> DeadLetter:
-    return DeadLetter(**{**msgspec.structs.asdict(letter), "data": decoded(letter.data)})
+    return DeadLetter(
+        **{**msgspec.structs.asdict(letter), "data": decoded(letter.data), "headers": decoded(letter.headers)}
+    )

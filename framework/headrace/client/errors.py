@@ -33,6 +33,10 @@ class Busy(HeadraceError):
     exit_code = 75  # EX_TEMPFAIL
 
 
+class NotAllowed(ConfigurationError):
+    """The token opens less than this."""
+
+
 class StaleAckIds(LeaseLost):
     """A settle named messages whose leases are lost: `stale`. What was named beside them is settled."""
 
@@ -68,7 +72,7 @@ def error_of(server: str, status: int, reason: str, body: bytes) -> HeadraceErro
             " with `headrace context add`."
         )
     if status == 403:
-        return ConfigurationError(
+        return NotAllowed(
             f"The token may not do this at the server {server}: {told.summary} Give another one by --token, HEADRACE_TOKEN"
             " or `headrace context add`."
         )

@@ -6,6 +6,7 @@ import http.client
 import select
 import socket
 import ssl
+import threading
 from contextlib import suppress
 
 import msgspec
@@ -36,6 +37,8 @@ class Line:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._connection = _connection(server)
+        self._lock = threading.Lock()
+        self._busy = False
         self._hung_up = False
 
     def ask(self, request: Request) -> Heard:
@@ -45,6 +48,17 @@ class Line:
             StoreUnavailable: the server can't be reached ...
             InDoubt: ... or not any more, and what it was to change it may have changed.
         """
+        with self._lock:
+            self._busy = True
+        try:
+            return self._ask(request)
+        finally:
+            with self._lock:
+                self._busy = False
+                if self._hung_up:
+                    self._connection.close()
+
+    def _ask(self, request: Request) -> Heard:
         fresh = self._connect()
         try:
             return self._exchange(request)
@@ -59,11 +73,14 @@ class Line:
             raise self._lost(request, broken) from broken.__cause__
 
     def hang_up(self) -> None:
-        """End it, from another thread: one that waits for an answer gets an error."""
-        self._hung_up = True
-        if (sock := self._connection.sock) is not None:
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+        """End it, from another thread: one that waits for an answer gets an error, and closes the connection."""
+        with self._lock:
+            self._hung_up = True
+            if (sock := self._connection.sock) is not None:
+                with suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+            if not self._busy:
+                self._connection.close()
 
     def close(self) -> None:
         """Close the connection, if there is one."""

@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 PREFIX = "/v1"
 
+JUDGING = 30.0
+"""Seconds that a server may take to judge messages by a condition."""
+
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of a server.
@@ -60,9 +63,9 @@ class Answer(msgspec.Struct, frozen=True):
             raise not_headrace(self.server, f"its answer can't be read: {error}") from error
 
 
-def get(*place: str, **query: Any) -> Request:
+def get(*place: str, wait: float = 0.0, **query: Any) -> Request:
     """A request that changes nothing. `place` is the path's parts; parameters that are None are left out."""
-    return Request(method="GET", path=_path(place), query=_query(query))
+    return Request(method="GET", path=_path(place), query=_query(query), wait=wait)
 
 
 def post(*place: str, wait: float = 0.0, **body: Any) -> Request:

@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.client.base import Base, Listed, Message, Told, condition, decoded, one_or_several
 from headrace.client.errors import AlreadyThere, NotThere
-from headrace.client.request import delete, get, iso, patch, post
+from headrace.client.request import JUDGING, delete, get, iso, patch, post
 from headrace.model.errors import InvalidInput
 from headrace.model.records import Standing, StoredMessage, StreamInfo
 from headrace.model.specs import StreamSpec
@@ -69,7 +69,7 @@ class Streams(Base):
     ) -> list[StoredMessage]:  # fmt: skip
         """Messages of a stream, in the order of seq: the first ones from `start_seq` on, or the `newest`; at most `limit`."""
         request = get(
-            "streams", stream, "messages", limit=limit, sort="seq_desc" if newest else None,
+            "streams", stream, "messages", wait=JUDGING, limit=limit, sort="seq_desc" if newest else None,
             key_pattern=one_or_several(filter), where=condition(where), start_seq=start_seq,
         )  # fmt: skip
         found = [_stored(one) for one in (await self._ask(request, Listed[Message])).data]
@@ -101,7 +101,9 @@ class Streams(Base):
     ) -> int:  # fmt: skip
         """Publish messages of a stream to another one, or to itself. Returns how many."""
         chosen = selection(filter, where, start_seq, end_seq, start_time, end_time, dry_run)
-        return await self._count(post("streams", stream, "republish", target=target, **chosen), "published")
+        return await self._count(
+            post("streams", stream, "republish", wait=JUDGING, target=target, **chosen), "published"
+        )
 
     async def send(
         self, stream: str, key: str, data: str, headers: str | None = None, *,
@@ -166,7 +168,7 @@ def _stream_spec(info: StreamInfo) -> StreamSpec:
 
 def _stored(message: Message) -> StoredMessage:
     return StoredMessage(
-        seq=message.seq, key=message.key, data=decoded(message.data), headers=message.headers, created_at=message.inserted_at
+        seq=message.seq, key=message.key, data=decoded(message.data), headers=decoded(message.headers), created_at=message.inserted_at
     )  # fmt: skip
 
 
