@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 from pathlib import Path
 
 import pytest
@@ -167,3 +168,19 @@ def test_each_command_is_one_request_to_be_copied(operator: Operator) -> None:
         ("webhook edit gh --max-body 9", "curl -X PATCH http://localhost:7376/v1/sources/gh"),
     ):
         assert operator.out("source", *words.split(" "), "--as-curl").startswith(request)
+
+
+def test_the_commands_of_the_page_on_webhooks_do_what_it_says(
+    operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text(encoding="utf-8")
+    block = page.split("```sh\n")[1].split("```")[0].replace("\\\n", "")
+    monkeypatch.chdir(tmp_path)
+    for name in ("stripe", "github"):
+        Path(f"{name}.secret").write_text("whsec_AAECAwQF\n")
+    commands = [shlex.split(line) for line in block.splitlines()]
+    assert len(commands) == 7
+    for program, *words in commands:
+        assert program == "headrace"
+        operator.call(*words, *(["--yes"] if "rm" in words else []))
+    assert [one["name"] for one in operator.json("source", "ls")] == ["stripe"]

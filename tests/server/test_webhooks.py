@@ -188,7 +188,7 @@ async def test_a_secret_is_changed_without_losing_a_delivery(api: Api) -> None:
 
 async def test_an_unknown_source_is_404_and_so_is_one_that_was_removed_at_once(api: Api) -> None:
     await api.stream()
-    for name in ("nope", "x" * 5000, "UP.PER", "%20"):
+    for name in ("nope", "x" * 5000, "UP.PER", "%20", "%00", "%F0%9F%98%80", "%FF"):
         answer = await deliver(api, b"{}", name)
         assert (answer.status_code, answer.json()["code"]) == (404, "unknown_source")
     made = await source(api)

@@ -112,6 +112,8 @@ def test_headers_are_kept_that_say_how_to_read_the_body_and_those_that_are_asked
     spec = WebhookSpec(name="hook", stream="orders", keep_headers=("x-a",))
     twice = Delivery("hook", [(b"X-A", b"1"), (b"x-a", b"2\xfc")], b"", b"")
     assert message_of(spec, KeyTemplate(spec.key), twice, NOW).headers == {"x-a": "1, 2ü"}
+    with_nul = Delivery("hook", [(b"x-a", b"\x001\x00")], b"", b"")
+    assert message_of(spec, KeyTemplate(spec.key), with_nul, NOW).headers == {"x-a": "1"}
 
 
 def test_a_delivery_that_is_repeated_is_known_by_its_senders_id() -> None:

@@ -18,7 +18,7 @@ from headrace.server.publishing import Incoming
 from headrace.sources.deliveries import Delivery, Message, message_of
 from headrace.sources.signatures import InvalidSignature
 from headrace.sources.templates import KeyTemplate
-from headrace.sources.webhook import WebhookSpec
+from headrace.sources.webhook import NAME, WebhookSpec
 
 _SUCCESS = Reply(200, b'{"success":true}')
 _LONGEST_NAME = 48
@@ -82,8 +82,8 @@ class Webhooks:
         known = self._known.get(name)
         if known is not None and known.until > self._clock():
             return known
-        if len(name) > _LONGEST_NAME:
-            raise UnknownSource("There is no source of that name.")
+        if not NAME.fullmatch(name):  # which nobody needs to be asked for
+            raise UnknownSource(f"There is no source {name[:_LONGEST_NAME]!r}.")
         found = await store.source_with_secrets(self._engine.app.database, name)
         if found.kind != "webhook" or found.name != name:
             raise UnknownSource(f"There is no webhook source {name!r}.")

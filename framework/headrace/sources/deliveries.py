@@ -131,7 +131,8 @@ def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Headers by name in lower case; what comes several times is one list, as HTTP has it."""
     found: dict[str, str] = {}
     for raw_name, raw_value in headers:
-        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        name = raw_name.decode("latin-1").lower()
+        value = raw_value.decode("latin-1").replace("\0", "")  # HTTP has no NUL, but not every server refuses it
         found[name] = f"{found[name]}, {value}" if name in found else value
     return found
 

@@ -19,7 +19,7 @@ MOST_SECRETS = 8
 LONGEST_SECRET = 1024
 MOST_KEPT_HEADERS = 32
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]{1,128}")
 
 
@@ -49,7 +49,7 @@ class WebhookSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_body: int | None = None
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not NAME.fullmatch(self.name):
             raise ConfigurationError(
                 f"The source name {self.name[:80]!r} can't be used: take 1 to 48 lower-case letters, digits, '-' and '_', the first"
                 " one a letter or digit."

@@ -33,7 +33,8 @@ async def source(executor: Executor, ref: str) -> SourceInfo:
 
 async def source_with_secrets(executor: Executor, ref: str) -> SourceInfo:
     """One source by its id or name, with its secrets: for who checks signatures. Raises `UnknownSource`."""
-    row = await executor.fetchrow("select * from headrace.source_info($1) limit 1", ref)
+    # A NUL can't even be asked for.
+    row = None if "\0" in ref else await executor.fetchrow("select * from headrace.source_info($1) limit 1", ref)
     if row is None:
         raise UnknownSource(f"There is no source {ref!r}: create it, or mend the name.")
     return _source(row)
