@@ -139,7 +139,7 @@ def test_a_delivery_that_is_repeated_is_known_by_its_senders_id() -> None:
     assert message(b'{"id":"evt_1"}').message_id != "hook:evt_1"  # nobody says that this is Stripe's
 
 
-@given(sent=st.binary(min_size=1, max_size=400), name=st.sampled_from(["a", "a" * 48]))
+@given(sent=st.binary(max_size=400).filter(lambda sent: sent.strip(b"\0")), name=st.sampled_from(["a", "a" * 48]))
 def test_whatever_the_id_it_can_be_remembered(sent: bytes, name: str) -> None:
     spec = WebhookSpec(name=name, stream="orders")
     found = message_of(spec, KeyTemplate(spec.key), Delivery(name, [(b"webhook-id", sent)], b"", b"{}"), NOW).message_id
