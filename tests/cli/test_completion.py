@@ -29,7 +29,7 @@ def test_a_script_for_every_shell(headrace: Headrace, shell: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("headrace con", "consumer"),
+        ("headrace cons", "consumer"),
         ("headrace consumer dead-letters ", "ls show redrive purge"),
         ("headrace consumer add orders x --on-exhausted ", "dead_letter block drop"),
         ("headrace stream view orders --fi", "--first --filter"),
