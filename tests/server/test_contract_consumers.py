@@ -34,12 +34,12 @@ _TOLD: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"filter_key_pattern": "a.*"}, {"filter": "a.*", "filter_key_pattern": "a.*"}),
         ({"filters": ["a.>", "b"]}, {"filter": ["a.>", "b"], "filters": ["a.>", "b"]}),
         ({"filter": "a", "filters": ["a"]}, {"filter": "a"}),
-        ({"filters": {"status": "paid"}}, {"filters": [">"], "where": "data.status = 'paid'"}),
+        ({"filters": {"status": "paid"}}, {"filter": ">", "where": "data.status = 'paid'"}),
         ({"where": "data.n > 1"}, {"where": "data.n > 1"}),
         ({"where": {"field": "data.n", "op": ">", "value": 1}}, {"where": "data.n > 1"}),
         ({"where": "data.n > 1", "filters": {"s": "x"}}, {"where": "data.n > 1 and data.s = 'x'"}),
         ({"ack_wait_ms": 1500}, {"ack_wait_ms": 1500}),
-        ({"ack_wait": "1m"}, {"ack_wait_ms": 60000}),
+        ({"ack_wait": "1m"}, {"ack_wait_ms": 60000, "ack_wait": 60}),
         ({"ack_wait": 2, "ack_wait_ms": 2000}, {"ack_wait_ms": 2000}),
         ({"max_ack_pending": 7, "max_deliver": -1, "max_waiting": 3}, {"max_ack_pending": 7, "max_deliver": -1, "max_waiting": 3}),
         ({"backoff_ms": 2500}, {"backoff_ms": 2500}),
@@ -66,6 +66,14 @@ async def test_every_setting_is_taken_and_told(api: Api) -> None:
         found = await api.get(f"{_PATH}/c{number}")
         assert {name: made[name] for name in told} == told, given
         assert {name: found[name] for name in told} == told, given
+
+
+async def test_filters_that_were_sent_as_an_object_are_told_so_once(api: Api) -> None:
+    await api.stream()
+    made = await api.post(_PATH, {"name": "ship", "filters": {"status": "paid", "n": "*"}}, 201)
+    assert made["filters"] == {"status": "paid", "n": "*"}
+    found = await api.get(f"{_PATH}/ship")
+    assert (found["filters"], found["where"]) == ([">"], "data.status = 'paid'")
 
 
 async def test_a_push_consumer_is_made_by_push_or_by_url(api: Api) -> None:

@@ -82,6 +82,9 @@ class Consume:
         except Exception:  # the client is told of that, and never sees the messages
             await self._data.engine.give_back(consumer, share)
             raise
+        if share.lease is not None and await call.left():  # while it was counted
+            await self._data.engine.give_back(consumer, share)
+            return None
         return Reply(200, records(consumer, share, counts.pending, counts.ack_pending))
 
     async def ack(self, call: Call) -> Reply:

@@ -19,7 +19,7 @@ from headrace.server.errors import Problem
 from headrace.server.routes.desk import AnyRequest, Desk
 from headrace.server.routes.parameters import ConsumerRef, Force, StreamRef
 from headrace.server.wire.common import Deleted, Listed
-from headrace.server.wire.consumers import ConsumerSettings, NewConsumer, changes
+from headrace.server.wire.consumers import ConsumerSettings, NewConsumer, changes, sent_filters
 from headrace.server.wire.consumers_told import Consumer
 
 _PATH = "/streams/{stream:str}/consumers/{consumer:str}"
@@ -33,7 +33,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def create_consumer(request: AnyRequest, stream: StreamRef, data: JSONBody[NewConsumer]) -> Consumer:
         """Every setting may have any of the names that it has in the answer. 409 if the stream has one of this name."""
         known = await desk.stream(request, stream, "admin")
-        return Consumer.of(await create(desk, data.spec(known.name)))
+        return Consumer.of(await create(desk, data.spec(known.name)), sent_filters(data))
 
     @get("/consumers", summary="List the consumers of all streams", tags=["Consumers"])
     async def list_all_consumers(request: AnyRequest) -> Listed[Consumer]:
@@ -59,7 +59,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[ConsumerSettings]
     ) -> Consumer:
         """Live: receivers go by the settings from their next call on. What is left out stays as it is, by PUT too."""
-        return Consumer.of(await edit(desk, await desk.consumer(request, stream, consumer, "admin"), data))
+        known = await desk.consumer(request, stream, consumer, "admin")
+        return Consumer.of(await edit(desk, known, data), sent_filters(data))
 
     @delete(_PATH, summary="Delete a consumer", tags=["Consumers"], status_code=200)
     async def delete_consumer(

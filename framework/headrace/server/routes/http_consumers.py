@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from litestar import delete, get, post, route
 from litestar.enums import HttpMethod
@@ -18,7 +18,7 @@ from headrace.server.routes.consumers import create, edit, remove
 from headrace.server.routes.desk import AnyRequest, Desk
 from headrace.server.routes.parameters import AnyConsumerRef, Force
 from headrace.server.wire.common import Deleted, Listed
-from headrace.server.wire.consumers import ConsumerSettings, NewConsumer
+from headrace.server.wire.consumers import ConsumerSettings, NewConsumer, sent_filters
 from headrace.server.wire.consumers_told import HttpConsumer
 
 _PATH = "/http-consumers/{consumer:str}"
@@ -41,7 +41,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         """`filters` are top-level fields of the messages' data and the values that they must have; `*` is anything."""
         known = await desk.stream(request, await _stream(desk, data), "admin")
         data.stream = UNSET
-        return HttpConsumer.of(await create(desk, data.spec(known.name)), _sent(data))
+        return HttpConsumer.of(await create(desk, data.spec(known.name)), sent_filters(data))
 
     @get("/http-consumers", summary="List consumers", tags=["Consume API"])
     async def list_http_consumers(request: AnyRequest) -> Listed[HttpConsumer]:
@@ -62,7 +62,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     ) -> HttpConsumer:
         """Live. What is left out stays as it is, by PUT too."""
         known = await desk.consumer_anywhere(request, consumer, "admin")
-        return HttpConsumer.of(await edit(desk, known, data), _sent(data))
+        return HttpConsumer.of(await edit(desk, known, data), sent_filters(data))
 
     @delete(_PATH, summary="Delete a consumer", tags=["Consume API"], status_code=200)
     async def delete_http_consumer(request: AnyRequest, consumer: AnyConsumerRef, force: Force = False) -> Deleted:
@@ -86,8 +86,3 @@ async def _stream(desk: Desk, data: NewHttpConsumer) -> str:
         f"There are {len(names)} streams, and `stream` is missing: {told}.",
         validation_errors={"stream": [f"{told}."]},
     )
-
-
-def _sent(data: ConsumerSettings) -> dict[str, Any] | None:
-    """The filters as they were sent, if they were an object."""
-    return data.filters if isinstance(data.filters, dict) else None

@@ -126,6 +126,11 @@ def check_name(name: str) -> None:
         raise _invalid("name", "a consumer's name is 1 to 200 printable characters")
 
 
+def sent_filters(settings: ConsumerSettings) -> dict[str, Any] | None:
+    """The filters as they were sent, if they were an object."""
+    return settings.filters if isinstance(settings.filters, dict) else None
+
+
 def changes(settings: ConsumerSettings, before: ConsumerSpec | None) -> dict[str, Any]:
     """What is to be set, under the names of `ConsumerSpec`.
 

@@ -63,6 +63,7 @@ class _Told(Struct, kw_only=True):
     where: Annotated[str | None, Meta(description="The condition on the content, as text.")]
     ordered: bool
     ack_wait_ms: int | float
+    ack_wait: Annotated[float, Meta(description="The same in seconds.")]
     max_ack_pending: int
     max_deliver: int
     max_waiting: int
@@ -87,12 +88,15 @@ class _Told(Struct, kw_only=True):
 class Consumer(_Told, kw_only=True):
     """A consumer."""
 
-    filters: list[str]
+    filters: Annotated[
+        list[str] | dict[str, Any],
+        Meta(description="Which keys; after a change, the object of fields if that was sent: see `where`."),
+    ]
 
     @classmethod
-    def of(cls, info: ConsumerInfo) -> Consumer:
-        """A consumer as the store tells it."""
-        return cls(filters=list(info.settings["filters"]), **_told(info))
+    def of(cls, info: ConsumerInfo, filters: dict[str, Any] | None = None) -> Consumer:
+        """A consumer as the store tells it; with `filters` as they were sent, if that was as an object."""
+        return cls(filters=list(info.settings["filters"]) if filters is None else filters, **_told(info))
 
 
 class HttpConsumer(_Told, kw_only=True):
@@ -128,6 +132,7 @@ def _told(info: ConsumerInfo) -> dict[str, Any]:
         filter_key_pattern=keys,
         **{name: settings[name] for name in same},
         ack_wait_ms=milliseconds(settings["ack_wait"]),
+        ack_wait=settings["ack_wait"],
         start_time=msgspec.convert(settings["start_time"], datetime | None),
         backoff_ms=_backoff_ms(backoff),
         backoff=BackoffTold(**msgspec.structs.asdict(backoff)),
