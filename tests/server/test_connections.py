@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.server.http import Reply
+from headrace.server.http import ANSWER, Reply
 from headrace.server.limits import Limits
 from headrace.server.protocol import MOST_PIPELINED
 from tests.server.raw import connected, echo, limits, listening, request
@@ -195,3 +195,24 @@ async def test_a_client_that_takes_its_answer_slowly_gets_it_all() -> None:
             assert piece
             taken += len(piece)
             await asyncio.sleep(0)
+
+
+async def test_answers_that_a_client_does_not_take_do_not_pile_up() -> None:
+    bounds = limits(write_timeout=1000)
+    size, answered = 2_000_000, 0
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal answered
+        reply = Reply(200, b"x" * size)
+        if not scope[ANSWER](reply):
+            await reply.send(send)
+        answered += 1
+
+    async with listening(application, bounds) as port, connected(port) as client:
+        await client.send(request(method=b"GET") * 50)
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+        assert answered < 10  # what the kernel holds, and what is on its way
+        for _ in range(50):
+            assert len((await client.answer()).body) == size
+    assert answered == 50

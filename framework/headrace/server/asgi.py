@@ -76,10 +76,8 @@ class Server:
             reply = reply_of(error)
         if reply is not None:
             answer = scope.get(ANSWER)  # of our own web server
-            if answer is None:
+            if answer is None or not answer(reply):
                 await reply.send(send)
-            else:
-                answer(reply)
         status = CLIENT_GONE if reply is None else reply.status
         self.monitoring.requests.answered(endpoint.__name__, method, status, perf_counter() - began)
 

@@ -224,10 +224,13 @@ class Connection(HttpToolsProtocol):
             self._watch_writing(left)
 
 
-def _answer(cycle: RequestResponseCycle, reply: Reply) -> None:
-    """Answer a request whose body has been read, as `RequestResponseCycle.send` does in two steps."""
+def _answer(cycle: RequestResponseCycle, reply: Reply) -> bool:
+    """Answer a request, as `RequestResponseCycle.send` does in two steps. Not while the client leaves earlier answers untouched, or they
+    would pile up: then it returns False, and `send` waits for it."""
     if cycle.disconnected:
-        return
+        return True
+    if cycle.flow.write_paused:
+        return False
     headers = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *reply.headers)]
     end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
     length = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(reply.body)
@@ -237,6 +240,7 @@ def _answer(cycle: RequestResponseCycle, reply: Reply) -> None:
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
+    return True
 
 
 def connection_of(limits: Limits, gone: Callable[[], None]) -> type[Connection]:
