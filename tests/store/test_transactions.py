@@ -117,6 +117,22 @@ async def test_what_is_acked_is_not_acked_again(database: store.Database, declar
         await reader.ack_within(connection, batch, 2)
 
 
+@pytest.mark.parametrize(("first", "then", "named"), [([1, 3, 4], [3], 3), ([3], [1, 3], 3), ([1, 3], [3, 4], 3)])
+async def test_what_is_acked_among_others_is_not_acked_again(
+    database: store.Database, declare: Declare, first: list[int], then: list[int], named: int
+) -> None:
+    reader = await declare()
+    await publish(database, *"abcd")
+    batch = await reader.lease()
+    async with database.transaction() as connection:
+        await reader.ack_within(connection, batch, *first)
+    with pytest.raises(LeaseLost, match=f"message {named}"):
+        async with database.transaction() as connection:
+            await reader.ack_within(connection, batch, *then)
+    async with database.transaction() as connection:
+        await reader.ack_within(connection, batch, 2)
+
+
 async def test_a_lost_lease_is_named_whatever_the_driver(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:

@@ -31,9 +31,13 @@ begin
         perform from headrace.leases
             where consumer_id = p_consumer and lease_id = p_leases[1] and expires_at > p_now and p_seqs[1] = any (seqs)
             for key share;
-        if found then
-            insert into headrace.acks (consumer_id, lease_id, seqs) values (p_consumer, p_leases[1], p_seqs) on conflict do nothing;
+        if not found or exists (
+            select from headrace.acks
+            where consumer_id = p_consumer and lease_id = p_leases[1] and cardinality(seqs) > 1 and p_seqs[1] = any (seqs))
+        then
+            perform headrace.raise_lease_lost(p_seqs[1]);
         end if;
+        insert into headrace.acks (consumer_id, lease_id, seqs) values (p_consumer, p_leases[1], p_seqs) on conflict do nothing;
         if not found then
             perform headrace.raise_lease_lost(p_seqs[1]);
         end if;

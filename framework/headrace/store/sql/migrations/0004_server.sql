@@ -45,3 +45,6 @@ create unlogged table headrace.workers (
     seen_at  timestamptz not null,
     facts    json not null
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- Acks of several messages, few as they are: whoever acks one of them alone looks here, and not through all of its lease's.
+create index acks_of_several on headrace.acks (consumer_id, lease_id) where cardinality(seqs) > 1;
