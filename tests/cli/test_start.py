@@ -43,7 +43,8 @@ def test_a_request_that_is_only_printed_needs_neither_driver_nor_http() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "serve", "publish", "stream", "consumer", "token", "context", "migrate", "pg", "new", "completion", "demo"]
+    "command",
+    ["run", "serve", "publish", "stream", "consumer", "token", "context", "migrate", "pg", "new", "completion", "demo"],
 )
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     from headrace.cli.main import call
