@@ -271,3 +271,25 @@ async def test_when_the_store_is_away_those_who_wait_are_told_and_may_ask_again(
     assert [type(one) for one in answers] == [StoreUnavailable] * 3
     await publish(engine, "a")
     assert list((await engine.receive(ship, 1)).seqs) == [1]
+
+
+async def test_of_many_who_look_for_a_name_at_once_one_looks_for_all(
+    engine: Engine, consume: Consume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await consume()
+    engine.forget()
+    looks = 0
+    real = store.find_consumers
+
+    async def find(*args: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await real(*args)
+
+    monkeypatch.setattr(store, "find_consumers", find)
+    first = asyncio.create_task(engine.consumer("orders", "ship"))
+    others = [asyncio.create_task(engine.consumer("orders", "ship")) for _ in range(5)]
+    await asyncio.sleep(0)
+    first.cancel()  # who leaves takes nothing with him
+    assert {one.name for one in await asyncio.gather(*others)} == {"ship"}
+    assert looks == 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -55,11 +56,13 @@ class Directory:
         self._clock = clock
         self._streams: dict[str, tuple[float, KnownStream]] = {}
         self._consumers: dict[tuple[str | None, str], tuple[float, KnownConsumer]] = {}
+        self._searches: dict[tuple[int, Any], asyncio.Future[Any]] = {}
 
     def forget(self) -> None:
         """Something was made, changed or deleted: look anew."""
         self._streams.clear()
         self._consumers.clear()
+        self._searches.clear()
 
     async def stream(self, ref: str) -> KnownStream:
         """A stream by its id or name. Raises `UnknownStream`."""
@@ -81,15 +84,32 @@ class Directory:
         """
         return await self._remembered(self._consumers, (None, ref), lambda: self._find_anywhere(ref))
 
-    async def _remembered(self, memory: dict[K, tuple[float, T]], key: K, find: Callable[[], Awaitable[T]]) -> T:
-        now = self._clock()
+    async def _remembered(
+        self, memory: dict[K, tuple[float, T]], key: K, find: Callable[[], Coroutine[Any, Any, T]]
+    ) -> T:
         known = memory.get(key)
-        if known is not None and known[0] > now:
+        if known is not None and known[0] > self._clock():
             return known[1]
+        # Many ask at the moment that it grows old: one of them looks for all, whatever becomes of his own request.
+        search = self._searches.get((id(memory), key))
+        if search is None:
+            search = asyncio.ensure_future(self._search(memory, key, find))
+            self._searches[id(memory), key] = search
+            search.add_done_callback(lambda done: self._searched((id(memory), key), done))
+        found: T = await asyncio.shield(search)
+        return found
+
+    def _searched(self, place: tuple[int, Any], done: asyncio.Future[Any]) -> None:
+        if self._searches.get(place) is done:
+            del self._searches[place]
+        if not done.cancelled():
+            done.exception()  # those who asked may all have gone
+
+    async def _search(self, memory: dict[K, tuple[float, T]], key: K, find: Callable[[], Coroutine[Any, Any, T]]) -> T:
         found = await find()
         if len(memory) >= MOST:
             memory.clear()
-        memory[key] = (now + FRESH, found)
+        memory[key] = (self._clock() + FRESH, found)
         return found
 
     async def _find_stream(self, ref: str) -> KnownStream:

@@ -75,7 +75,11 @@ class Call:
     def query(self) -> dict[str, str]:
         """The query's parameters; of one that comes twice the last counts."""
         text = self._scope["query_string"]
-        return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True)) if text else {}
+        if not text:
+            return {}
+        if b"%" in text or b"+" in text or b";" in text:
+            return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True))
+        return {name: value for name, _, value in (part.partition("=") for part in text.decode("latin-1").split("&"))}
 
     async def gone(self) -> None:
         """Wait until the client has gone away."""
