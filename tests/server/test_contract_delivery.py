@@ -229,3 +229,32 @@ async def test_the_overview_tells_streams_consumers_and_workers(api: Api) -> Non
     assert [one["name"] for one in data["streams"]] == ["orders"]
     assert [one["name"] for one in data["consumers"]] == ["ship"]
     assert isinstance(data["workers"], list)
+
+
+async def test_a_consumer_whose_name_holds_a_slash_is_received_from_too(api: Api) -> None:
+    await api.stream()
+    await api.consumer("a/b")
+    await api.publish(*((f"k.{number}", number) for number in range(1, 7)))
+    path = "/streams/orders/consumers/a%2Fb"
+    (first,) = (await api.get(f"{path}/receive"))["data"]
+    (second,) = (await api.post(f"{path}/receive", {"wait_for": "1s"}))["data"]
+    (third,) = (await api.post(f"{path}/messages"))["data"]
+    (fourth,) = (await api.get("/http_pull_consumers/a%2Fb/receive"))["data"]
+    (fifth,) = (await api.get("/http-consumers/orders:a%2fb/next"))["data"]
+    assert await api.post(f"{path}/ack", {"ack_ids": [first["ack_id"]], "strict": True}) == {"success": True}
+    assert await api.post(f"{path}/extend", {"ack_ids": [second["ack_id"]], "strict": True}) == {"success": True}
+    assert await api.post(f"{path}/nack", {"ack_ids": [third["ack_id"]], "strict": True}) == {"success": True}
+    pulled = {"ack_tokens": [fourth["ack_token"]], "strict": True}
+    assert await api.post("/http_pull_consumers/a%2Fb/ack", pulled) == {"success": True}
+    given = {"ack_tokens": [fifth["ack_token"]], "strict": True}
+    assert await api.post("/http-consumers/a%2Fb/nack", given) == {"success": True}
+    assert (await api.refused("POST", f"{path}/ack", {"ack_ids": [first["ack_id"]], "strict": True}, status=409))[
+        "stale"
+    ]
+    assert (await api.refused("POST", f"{path}/ack", {"ack_ids": ["nonsense"]}, status=422))["code"]
+
+
+async def test_a_slash_at_the_end_of_a_path_does_no_harm(api: Api) -> None:
+    await _begin(api, "a")
+    assert await api.post("/streams/orders/messages/", {"key": "b", "data": 1}) == {"data": {"published": 1}}
+    assert len((await api.get(f"{_SHIP}/receive/", batch_size=5))["data"]) == 2
