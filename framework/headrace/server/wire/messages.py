@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.records import PeekedMessage, Standing, StoredMessage
 
@@ -172,8 +172,3 @@ class Received(Struct):
 
     ack_id: str
     message: ReceivedMessage
-
-
-def raw(text: str | None) -> Raw:
-    """JSON text as it stands; null for none."""
-    return Raw(b"null" if text is None else text.encode())
