@@ -16,6 +16,7 @@ from benchmarks.suite.http import http
 from benchmarks.suite.latency import latency
 from benchmarks.suite.lease import lease
 from benchmarks.suite.memory import memory
+from benchmarks.suite.observe import observe
 from benchmarks.suite.pinned import pinned
 from benchmarks.suite.publish import publish
 from benchmarks.suite.retention import retention
@@ -42,5 +43,6 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
         memory,
         governor,
         http,
+        observe,
     )
 }

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rich.text import Text
@@ -70,7 +71,7 @@ class Observer(App[None]):
     """
 
     TITLE = "headrace observe"
-    CSS_PATH = "observer.tcss"
+    CSS_PATH = Path(__file__).with_name("observer.tcss")
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "help", "Help", key_display="?"),
