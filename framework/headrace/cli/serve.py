@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import resource
 import socket
@@ -172,6 +173,10 @@ class _Serve:
         path = self._me.ready_path if self._me else self._found.ready_file
         if path is not None:
             beside.append(lambda: ReadyFile(path).keep(serving.ready))
+        # What is here by now stays, and what a request makes hardly ever refers to itself: the search for that may be rare.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
         await serving.run()
         return 0
 

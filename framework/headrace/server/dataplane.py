@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from headrace.model.errors import UnknownConsumer, UnknownStream
 from headrace.model.outcomes import Failure
 from headrace.model.specs import Backoff
 from headrace.server.access import Access, Need
@@ -86,7 +87,11 @@ class DataPlane:
 
     async def publish(self, call: Call) -> Reply:
         """`POST …/streams/{s}/messages`."""
-        stream = await self.engine.stream(call.names[0])
+        try:
+            stream = await self.engine.stream(call.names[0])
+        except UnknownStream:
+            await self.allow(call, "publish", call.names[0])
+            raise
         await self.allow(call, "publish", stream.name)
         count = await self.engine.publish(stream, read_messages(call.body))
         return Reply(200, b'{"data":{"published":%d}}' % count)
@@ -112,7 +117,11 @@ class DataPlane:
         return _settled(asked, await self.engine.extend(consumer, named(asked)))
 
     async def _consumer(self, call: Call) -> KnownConsumer:
-        consumer = self.engine.known(*call.names) or await self.engine.consumer(*call.names)
+        try:
+            consumer = self.engine.known(*call.names) or await self.engine.consumer(*call.names)
+        except (UnknownStream, UnknownConsumer):
+            await self.allow(call, "consume", call.names[0])  # who may not see it isn't told whether it is there
+            raise
         if not self._access.open:
             await self._access.check(call.authorization, "consume", consumer.stream.name)
         return consumer

@@ -9,10 +9,10 @@ What arrives together goes to the database together. Nothing is kept here that a
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import anyio
@@ -29,6 +29,7 @@ from headrace.server.directory import Directory, KnownConsumer, KnownStream
 from headrace.server.publishing import Incoming, Publishes
 from headrace.server.receiving import Gone, Receivers, Share
 from headrace.server.settling import Settles
+from headrace.server.turns import Turns
 
 logger = logging.getLogger("headrace")
 
@@ -83,8 +84,8 @@ class Engine:
         self._publishes: dict[str, Publishes] = {}
         self._receivers: dict[int, Receivers] = {}
         self._settles: dict[int, Settles] = {}
-        self._busy = 0
-        self._idle = anyio.Event()
+        self._leasing, self._settling = Turns(), Turns()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     # --- names
 
@@ -198,7 +199,9 @@ class Engine:
         if ours:
             settles = self._settles.get(consumer.number)
             if settles is None:
-                settles = self._settles[consumer.number] = Settles(self._up().database, consumer.number, self._start)
+                settles = self._settles[consumer.number] = Settles(
+                    self._up().database, consumer.number, self._start, self._settling
+                )
             lost = await settles.settle(list(ours.values()), failure, strict=strict)
             if lost:
                 stale += [
@@ -253,7 +256,9 @@ class Engine:
             sealing, shared = await self.sealing(), self._up()
             receivers = self._receivers.get(consumer.number)
             if receivers is None:
-                receivers = Receivers(shared.database, consumer, sealing, self._start, self._gave_back, self._clock)
+                receivers = Receivers(
+                    shared.database, consumer, sealing, self._start, self._gave_back, self._leasing, self._clock
+                )
                 receivers.deaf = self._deaf
                 if self._hushed:
                     receivers.drain()
@@ -292,11 +297,12 @@ class Engine:
                 self._group = group
                 group.start_soon(self._tidy)
                 await self._draining.wait()
-                while self._busy:
-                    self._idle = anyio.Event()
-                    await self._idle.wait()
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
                 group.cancel_scope.cancel()
         finally:
+            for task in self._tasks:
+                task.cancel()
             self._draining = anyio.Event()  # not at the beginning: somebody may have asked to drain before it
             self._group = self._shared = None
             self._publishes.clear()
@@ -338,21 +344,21 @@ class Engine:
             raise StoreUnavailable("The server is not running: it starts, or stops. Try again.")
         return self._shared
 
-    def _start(self, function: Callable[..., Any], *args: Any) -> None:
-        """Start a task that goes on though the request that needed it ends."""
+    def _start(self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        """Start a task that goes on though the request that needed it ends. It happens too often for a task group."""
         if self._group is None:
             raise StoreUnavailable("The server is not running: it starts, or stops. Try again.")
-        self._busy += 1
-        self._group.start_soon(self._counted, partial(function, *args))
+        task = asyncio.ensure_future(self._finish(function, *args))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _counted(self, function: Callable[[], Any]) -> None:
+    async def _finish(self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         try:
-            await function()
+            await function(*args)
         except HeadraceError as error:
             logger.warning("the server could not finish something: %s", error)
-        finally:
-            self._busy -= 1
-            self._idle.set()
+        except Exception:
+            logger.exception("the server could not finish something, of what nobody expected")
 
     async def _tidy(self) -> None:
         """Forget what nobody asks for."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.server.errors import RETRY_AFTER, Problem, reply_of
-from headrace.server.http import Receive, Scope, Send
+from headrace.server.http import ANSWER, Receive, Scope, Send
 from headrace.server.options import Options
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -90,7 +90,12 @@ class Limits:
                 away before its end (400).
         """
         most = self.options.max_body
-        if _declared(scope) > most:
+        declared = _declared(scope)
+        if (
+            declared is None and ANSWER in scope
+        ):  # HTTP/1.1, parsed by ourselves: no body is announced, so there is none
+            return b""
+        if declared is not None and declared > most:
             raise self.refuse(_too_large(most))
         pieces: list[bytes] = []
         size = 0
@@ -187,12 +192,15 @@ def replay(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
-def _declared(scope: Scope) -> int:
-    """What content-length says, or 0. It is digits: the server's parser takes nothing else, and what another says is counted, too."""
+def _declared(scope: Scope) -> int | None:
+    """What content-length says, 0 for a body of unknown length, and None when no header speaks of a body. It is digits: the server's
+    parser takes nothing else, and what another says is counted, too."""
     for name, value in scope["headers"]:
         if name == b"content-length":
             return int(value) if value.isdigit() and len(value) < 20 else 0
-    return 0
+        if name == b"transfer-encoding":
+            return 0
+    return None
 
 
 def _too_large(most: int) -> Problem:

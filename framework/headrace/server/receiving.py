@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from itertools import repeat
-from uuid import uuid4
+from uuid import UUID
 
 import anyio
 import msgspec
@@ -24,6 +24,7 @@ from headrace.model.outcomes import RELEASE, Settlement
 from headrace.model.records import Batch
 from headrace.server.directory import KnownConsumer
 from headrace.server.errors import TooManyWaiting
+from headrace.server.turns import Turns
 from headrace.store.lease import MAX_LOOK
 
 MOST = 1000
@@ -56,6 +57,9 @@ class Share(msgspec.Struct, frozen=True, gc=False):
 
 
 NOTHING = Share(None)
+
+NOBODY = UUID(int=0)
+"""Who asks for shares has no leases himself."""
 
 
 class ClientGone(Exception):
@@ -103,18 +107,20 @@ class Receivers:
         ack_ids: makes the ids.
         start: starts a task that lives as long as the engine does.
         given_back: told how many messages were given back for clients that went away.
+        turns: of the lease calls of this process.
         clock: seconds, monotonic.
     """
 
     def __init__(
         self, database: store.Database, consumer: KnownConsumer, ack_ids: AckIds, start: Callable[..., None],
-        given_back: Callable[[int], None], clock: Callable[[], float] = time.monotonic,
+        given_back: Callable[[int], None], turns: Turns, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._database = database
         self.consumer = consumer
         self._ack_ids = ack_ids
         self._start = start
         self._given_back = given_back
+        self._turns = turns
         self._clock = clock
         self._queue: list[_Receiver] = []
         self._poll = Poll()
@@ -217,6 +223,23 @@ class Receivers:
 
     async def _call(self) -> Batch:
         """One lease call for those that are first in the queue."""
+        async with self._turns:
+            called = self._first()
+            try:
+                batch = await self._lease([one.want for one in called])
+            finally:
+                for receiver in called:
+                    receiver.called = False
+        if batch.version != self.consumer.version:
+            await self._renew()
+        if batch.lease_ids is not None:
+            self._poll.found()
+            await self._deal(called, batch, batch.lease_ids)
+        self._answer_the_impatient(called, batch)
+        return batch
+
+    def _first(self) -> list[_Receiver]:
+        """Those that the next call is for."""
         self._news = anyio.Event()
         called: list[_Receiver] = []
         room = MOST
@@ -226,29 +249,18 @@ class Receivers:
             receiver.called = True
             called.append(receiver)
             room -= receiver.want
-        try:
-            batch = await self._lease([one.want for one in called])
-        finally:
-            for receiver in called:
-                receiver.called = False
-        if batch.version != self.consumer.version:
-            await self._renew()
-        if batch.lease_ids is not None:
-            self._poll.found()
-            await self._deal(called, batch, batch.lease_ids)
-        self._answer_the_impatient(called, batch)
-        return batch
+        return called
 
     async def _lease(self, shares: list[int]) -> Batch:
         spec, total = self.consumer.spec, sum(shares)
         if spec.where is None:
             # Without filters what is looked at is mostly what is found; the rest are messages of keys that are busy.
             look = max(2 * total, 100) if spec.filters == (">",) else MAX_LOOK
-            return await store.lease(self._database, self.consumer.number, uuid4(), total, look=look, shares=shares)
+            return await store.lease(self._database, self.consumer.number, NOBODY, total, look=look, shares=shares)
         began = self._clock()
         try:
             batch = await store.lease(
-                self._database, self.consumer.number, uuid4(), total,
+                self._database, self.consumer.number, NOBODY, total,
                 look=self._look.limit, judging=JUDGING, shares=shares,
             )  # fmt: skip
         except FilterTooSlow:

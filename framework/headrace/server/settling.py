@@ -10,6 +10,7 @@ from headrace import store
 from headrace.model.ack_ids import AckId
 from headrace.model.errors import StoreUnavailable
 from headrace.model.outcomes import Failure, Settlement
+from headrace.server.turns import Turns
 
 MOST = 5000
 """Messages in one settle call, unless a single request has more."""
@@ -37,12 +38,14 @@ class Settles:
         database: an open database.
         consumer: the consumer's number.
         start: starts a task that lives as long as the engine does.
+        turns: of the settle calls of this process.
     """
 
-    def __init__(self, database: store.Database, consumer: int, start: Callable[..., None]) -> None:
+    def __init__(self, database: store.Database, consumer: int, start: Callable[..., None], turns: Turns) -> None:
         self._database = database
         self._consumer = consumer
         self._start = start
+        self._turns = turns
         self._queue: list[_Request] = []
         self._at_work = False
 
@@ -70,13 +73,14 @@ class Settles:
     async def _work(self) -> None:
         try:
             while self._queue:
-                requests = self._next()
-                try:
-                    await self._settle(requests)
-                except BaseException as error:  # theirs to hear of
-                    _fail(requests, error)
-                    if not isinstance(error, Exception):
-                        raise
+                async with self._turns:
+                    requests = self._next()
+                    try:
+                        await self._settle(requests)
+                    except BaseException as error:  # theirs to hear of
+                        _fail(requests, error)
+                        if not isinstance(error, Exception):
+                            raise
         finally:
             self._at_work = False
 
