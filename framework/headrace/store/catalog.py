@@ -11,6 +11,7 @@ from headrace.model import conditions
 from headrace.model.errors import UnknownConsumer, UnknownStream
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.store.database import Executor
+from headrace.store.info import HIDDEN
 from headrace.store.peek import encoded
 
 
@@ -73,7 +74,16 @@ def _changes(before: dict[str, Any], spec: ConsumerSpec) -> dict[str, tuple[Any,
     # By way of JSON and microseconds, since that is how the old ones were kept.
     where = msgspec.json.decode(encoded(spec.where) or "null")
     now = {**msgspec.json.decode(msgspec.json.encode(spec)), "ack_wait": round(spec.ack_wait, 6), "where": where}
-    return {setting: (old, now[setting]) for setting, old in before.items() if old != now[setting]}
+    return {
+        setting: (_tellable(setting, old), _tellable(setting, now[setting]))
+        for setting, old in before.items()
+        if old != now[setting]
+    }
+
+
+def _tellable(setting: str, value: Any) -> Any:
+    """What may be told in logs and errors: all but a push consumer's secret."""
+    return {**value, "secret": HIDDEN} if setting == "push" and value and value.get("secret") else value
 
 
 async def consumer_id(executor: Executor, stream: str, name: str) -> int:

@@ -12,9 +12,10 @@ from aiohttp import web
 
 from headrace import App, store
 from headrace.model.push import Push
+from headrace.model.records import ConsumerInfo
 from headrace.model.specs import ConsumerSpec
 from headrace.server.push import Pushing
-from tests.runtime.running import WITHIN
+from tests.runtime.running import WITHIN, eventually, parked
 
 Answer = Callable[["Request"], Awaitable[web.StreamResponse]]
 
@@ -22,10 +23,11 @@ Answer = Callable[["Request"], Awaitable[web.StreamResponse]]
 class Request:
     """A request that has come."""
 
-    def __init__(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> None:
-        self.method = method
-        self.path = path
-        self.headers = headers
+    def __init__(self, raw: web.BaseRequest, body: bytes) -> None:
+        self.raw = raw
+        self.method = raw.method
+        self.path = raw.path
+        self.headers: Mapping[str, str] = raw.headers
         self.body = body
 
     @property
@@ -43,6 +45,16 @@ class Request:
         return [one["message"] for one in self.json["data"]]
 
 
+def always(status: int, text: str = "", **headers: str) -> Answer:
+    """The same answer to everything. Of a header's name, `_` stands for `-`."""
+
+    async def answer(_request: Request) -> web.StreamResponse:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return web.Response(status=status, text=text, headers=named)
+
+    return answer
+
+
 async def ok(_request: Request) -> web.StreamResponse:
     return web.Response(text="thanks")
 
@@ -51,6 +63,7 @@ class Endpoint:
     """Attributes:
     requests: what has come, in order.
     answer: what is answered; 200 unless the test has put something else here.
+    connections: how many have been made.
     inside: how many are being answered ...
     most: ... and were, at most.
     """
@@ -58,7 +71,7 @@ class Endpoint:
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.answer: Answer = ok
-        self.inside = self.most = 0
+        self.connections = self.inside = self.most = 0
         self.url = ""
         self._news = anyio.Event()
 
@@ -79,7 +92,7 @@ class Endpoint:
         return [request.message["data"] for request in self.requests]
 
     async def handle(self, raw: web.BaseRequest) -> web.StreamResponse:
-        request = Request(raw.method, raw.path, raw.headers, await raw.read())
+        request = Request(raw, await raw.read())
         self.requests.append(request)
         self._news.set()
         self._news = anyio.Event()
@@ -91,10 +104,22 @@ class Endpoint:
             self.inside -= 1
 
 
+class Connections(web.Server):  # type: ignore[type-arg]
+    """Counts connections, also those over which nothing is said."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint.handle)
+        self._endpoint = endpoint
+
+    def connection_made(self, handler: Any, transport: Any) -> None:
+        self._endpoint.connections += 1
+        super().connection_made(handler, transport)
+
+
 @asynccontextmanager
 async def listening(endpoint: Endpoint) -> AsyncIterator[Endpoint]:
     """The endpoint at work. At the end it doesn't wait for what it is still answering."""
-    runner = web.ServerRunner(web.Server(endpoint.handle), handler_cancellation=True, shutdown_timeout=0.1)
+    runner = web.ServerRunner(Connections(endpoint), handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -121,11 +146,32 @@ class Pushed:
         self.pushing.look()
         return declared.id
 
+    async def info(self, name: str = "ship", stream: str = "orders") -> ConsumerInfo:
+        return await store.consumer(self.app.database, stream, name)
+
+    async def done(self, name: str = "ship") -> ConsumerInfo:
+        """Wait until everything is settled: acked, or a dead letter."""
+
+        async def look() -> ConsumerInfo | None:
+            info = await self.info(name)
+            return None if info.lag or info.in_flight or info.parked else info
+
+        found: ConsumerInfo = await eventually(look)
+        return found
+
+    async def parked(self, attempts: int) -> Any:
+        """Wait for a message to be parked after so many attempts. Returns its row, with `due_in` in seconds."""
+
+        async def look() -> Any:
+            return next((row for row in await parked(self.app) if row["attempts"] == attempts), None)
+
+        return await eventually(look)
+
 
 @asynccontextmanager
-async def pushing(dsn: str, *, allow: tuple[str, ...] = ("loopback",), **settings: Any) -> AsyncIterator[Pushed]:
+async def pushing(dsn: str, *, allow: tuple[str, ...] = ("loopback",), app: App | None = None) -> AsyncIterator[Pushed]:
     """A server process's part that pushes, at work."""
-    app = App(dsn, **settings)
+    app = app or App(dsn)
     pushed = Pushed(app, Pushing(allow))
     app.attach(pushed.pushing)
     async with app.running():

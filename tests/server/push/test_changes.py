@@ -1,0 +1,196 @@
+"""Push consumers that come, change and go while a server runs."""
+
+from __future__ import annotations
+
+import logging
+from uuid import uuid4
+
+import pytest
+from aiohttp import web
+
+from headrace import App, Message, Next, store
+from headrace.model.specs import Backoff, ConsumerSpec
+from headrace.server.push import pushing as module
+from tests.runtime.running import Gate, eventually
+from tests.server.push.endpoints import Answer, Endpoint, Pushed, Request, always, listening, pushing
+
+pytestmark = pytest.mark.asyncio
+
+
+def held(gate: Gate, times: list[int] | None = None) -> Answer:
+    """An answer that waits at the gate."""
+
+    async def answer(request: Request) -> web.StreamResponse:
+        if times is not None:
+            times.append(request.message["attempt"])
+        await gate.wait()
+        return web.Response(status=204)
+
+    return answer
+
+
+async def test_a_consumer_that_another_server_has_made_is_found_before_long(
+    dsn: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK", 0.05)
+    async with pushing(dsn) as pushed:
+        pushed.pushing.look = lambda: None  # type: ignore[method-assign]  # it was not made here
+        await pushed.declare(endpoint.url)
+        await pushed.app.publish("orders", "k", 1)
+        await endpoint.until(1)
+
+
+async def test_a_url_that_is_edited_counts_at_once_and_nothing_is_sent_twice(
+    pushed: Pushed, endpoint: Endpoint
+) -> None:
+    async with listening(Endpoint()) as elsewhere:
+        gate = Gate()
+        endpoint.answer = held(gate)
+        await store.create_stream(pushed.app.database, "orders")
+        await pushed.app.publish_many("orders", [(f"k.{n}", n) for n in range(10)])
+        await pushed.declare(endpoint.url, concurrency=(2, 2))
+        await gate.until(2)
+        await pushed.declare(elsewhere.url, concurrency=(2, 2))
+
+        async def rest_is_given_back() -> bool:
+            return (await pushed.info()).in_flight == 2
+
+        await eventually(rest_is_given_back)
+        gate.open()  # what was under way ends where it began
+        await pushed.done()
+        assert len(endpoint.requests) == 2
+        assert sorted(endpoint.data + elsewhere.data) == list(range(10))
+
+
+async def test_other_settings_don_t_interrupt_anything(
+    pushed: Pushed, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headrace")
+    await pushed.declare(endpoint.url, ack_wait=30.0)
+    await pushed.app.publish("orders", "k", 1)
+    await pushed.done()
+    await pushed.declare(endpoint.url, ack_wait=60.0)
+    await pushed.app.publish("orders", "k", 2)
+    await pushed.done()
+    assert len(endpoint.requests) == 2
+    assert "is pushed otherwise" not in caplog.text
+
+
+async def test_a_consumer_that_is_pushed_no_longer_is_left_to_its_clients(pushed: Pushed, endpoint: Endpoint) -> None:
+    number = await pushed.declare(endpoint.url)
+    await pushed.app.publish("orders", "k", 1)
+    await pushed.done()
+    await store.declare_consumer(pushed.app.database, ConsumerSpec(stream="orders", name="ship"))
+    pushed.pushing.look()
+
+    async def is_left() -> bool:
+        return not pushed.pushing.statistics()
+
+    await eventually(is_left)
+    await pushed.app.publish("orders", "k", 2)
+    batch = await store.lease(pushed.app.database, number, uuid4(), 10)
+    assert batch.data == ["2"]
+    assert len(endpoint.requests) == 1
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_consumer_that_is_deleted_while_it_is_pushed_ends_alone(
+    pushed: Pushed, endpoint: Endpoint, told: bool
+) -> None:
+    gate = Gate()
+    endpoint.answer = held(gate)
+    number = await pushed.declare(endpoint.url)
+    await pushed.app.publish("orders", "k", 1)
+    await gate.until(1)
+    await store.delete_consumer(pushed.app.database, number, force=True)
+    if told:
+        pushed.pushing.look()
+    else:  # its own lease call finds out
+        await pushed.app.publish("orders", "k", 2)
+    gate.open()
+
+    async def is_left() -> bool:
+        return not pushed.pushing.statistics()
+
+    await eventually(is_left)
+    endpoint.answer = always(204)
+    await pushed.declare(endpoint.url, "another")
+    await pushed.done("another")
+
+
+async def test_a_server_that_stops_lets_requests_end(dsn: str, endpoint: Endpoint) -> None:
+    gate = Gate()
+    endpoint.answer = held(gate)
+    async with pushing(dsn) as pushed:
+        await pushed.declare(endpoint.url)
+        await pushed.app.publish("orders", "k", 1)
+        await gate.until(1)
+        pushed.app.stop()
+        gate.open()
+    async with pushing(dsn) as pushed:
+        info = await pushed.done()
+    assert (len(endpoint.requests), info.dead_letters) == (1, 0)
+
+
+async def test_what_a_server_had_to_break_off_comes_again_as_if_it_had_not_begun(dsn: str, endpoint: Endpoint) -> None:
+    gate, attempts = Gate(), list[int]()
+    endpoint.answer = held(gate, attempts)
+    async with pushing(dsn) as pushed:
+        await pushed.declare(endpoint.url)
+        await pushed.app.publish_many("orders", [("k", 1), ("k", 2)])
+        await gate.until(1)
+        pushed.app.stop()
+        pushed.app.stop()  # at once
+    gate.open()
+    async with pushing(dsn) as pushed:
+        await pushed.done()
+    assert endpoint.data == [1, 1, 2]
+    assert attempts == [1, 1, 1]
+
+
+async def test_an_app_can_push_again_after_it_has_stopped(dsn: str, endpoint: Endpoint) -> None:
+    async with pushing(dsn) as pushed:
+        await pushed.declare(endpoint.url)
+        app = pushed.app
+    async with app.running():
+        await app.publish("orders", "k", 1)
+        await endpoint.until(1)
+
+
+async def test_settings_that_can_t_be_keep_nobody_else_from_being_pushed(
+    pushed: Pushed, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    number = await pushed.declare(endpoint.url, "broken")
+    await pushed.app.database.fetch(
+        'update headrace.consumers set push = \'{"url": "gopher://x"}\', version = version + 1 where id = $1', number
+    )
+    await pushed.declare(endpoint.url, "fine")
+    await pushed.app.publish("orders", "k", 1)
+    await pushed.done("fine")
+    assert "can't be pushed, and is tried again" in caplog.text
+
+
+async def test_a_paused_consumer_is_not_pushed(pushed: Pushed, endpoint: Endpoint) -> None:
+    number = await pushed.declare(endpoint.url)
+    await store.pause(pushed.app.database, number)
+    await pushed.app.publish("orders", "k", 1)
+    await pushed.declare(endpoint.url, "other")
+    await pushed.done("other")
+    assert len(endpoint.requests) == 1
+    await store.resume(pushed.app.database, number)
+    await pushed.done()
+    assert len(endpoint.requests) == 2
+
+
+async def test_middleware_is_for_the_apps_own_handlers(dsn: str, endpoint: Endpoint) -> None:
+    app = App(dsn)
+
+    @app.middleware
+    async def refusing(message: Message, call_next: Next) -> None:
+        raise ValueError("not through here")
+
+    async with pushing(dsn, app=app) as pushed:
+        await pushed.declare(endpoint.url, backoff=Backoff.of(0), max_deliver=1)
+        await pushed.app.publish("orders", "k", 1)
+        info = await pushed.done()
+    assert (len(endpoint.requests), info.dead_letters) == (1, 0)
