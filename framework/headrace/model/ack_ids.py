@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hmac
 import struct
-from base64 import urlsafe_b64encode
-from binascii import a2b_base64
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Sequence
 from hashlib import blake2b
 
 import msgspec
@@ -18,7 +18,9 @@ from headrace.model.errors import InvalidInput
 
 _FIELDS = struct.Struct(">IQQIH")  # 26 bytes; with the seal 36, which are 48 characters of base64
 _SEAL = 10
-_LENGTH = (_FIELDS.size + _SEAL) // 3 * 4
+_RAW = _FIELDS.size + _SEAL
+_LENGTH = _RAW // 3 * 4
+_WRITE = bytes.maketrans(b"+/", b"-_")
 _READ = bytes.maketrans(b"-_+/", b"+/!!")  # from the alphabet for URLs, and from no other
 _MOST_ATTEMPTS, _LARGEST_LEASE = 2**32 - 1, 2**16 - 1
 
@@ -49,23 +51,54 @@ class AckIds:
 
     def seal(self, consumer: int, lease: int, seq: int, attempt: int, size: int) -> str:
         """The ack id of a message."""
-        fields = _FIELDS.pack(consumer, lease, seq, min(attempt, _MOST_ATTEMPTS), min(size, _LARGEST_LEASE))
-        return urlsafe_b64encode(fields + self._seal(fields)).decode()
+        return self._sealed(
+            [_FIELDS.pack(consumer, lease, seq, min(attempt, _MOST_ATTEMPTS), min(size, _LARGEST_LEASE))]
+        )[0]
+
+    def seal_all(self, consumer: int, lease: int, seqs: Sequence[int], attempts: Sequence[int]) -> list[str]:
+        """The ack ids of all messages of a lease. `attempts` runs parallel to `seqs`."""
+        pack, size = _FIELDS.pack, min(len(seqs), _LARGEST_LEASE)
+        return self._sealed(
+            [
+                pack(consumer, lease, seq, min(_MOST_ATTEMPTS, attempt), size)
+                for seq, attempt in zip(seqs, attempts, strict=True)
+            ]
+        )
 
     def open(self, ack_id: str) -> AckId:
         """What an ack id says. Raises `InvalidAckId`."""
-        try:
-            raw = a2b_base64(ack_id.encode().translate(_READ), strict_mode=True)
-        except (AttributeError, ValueError):
-            raw = b""
-        fields = raw[: _FIELDS.size]
-        # Of the same length, since padding behind it would be read over.
-        if raw and len(ack_id) == _LENGTH and hmac.compare_digest(raw[_FIELDS.size :], self._seal(fields)):
-            return AckId(*_FIELDS.unpack(fields))
-        raise InvalidAckId(
-            f"{str(ack_id)[:60]!r} is no ack id: give back those that came with the messages, unaltered."
-        )
+        return self.open_all([ack_id])[0]
 
-    def _seal(self, fields: bytes) -> bytes:
-        # A keyed hash in one step, RFC 7693; HMAC by OpenSSL takes twice as long for so little.
-        return blake2b(fields, digest_size=_SEAL, key=self._key).digest()
+    def open_all(self, ack_ids: Sequence[str]) -> list[AckId]:
+        """What ack ids say. Raises `InvalidAckId` if one of them is none."""
+        raw = self._opened(ack_ids)
+        if raw is None:
+            if len(ack_ids) > 1:
+                for one in ack_ids:  # to name it
+                    self.open(one)
+            raise InvalidAckId(
+                f"{str(ack_ids[0])[:60]!r} is no ack id: give back those that came with the messages, unaltered."
+            )
+        unpack, end = _FIELDS.unpack_from, len(raw)
+        return [AckId(*unpack(raw, place)) for place in range(0, end, _RAW)]
+
+    def _sealed(self, fields: list[bytes]) -> list[str]:
+        # One step for all of them: each takes a whole number of base64's groups.
+        key = self._key
+        raw = b"".join([one + blake2b(one, digest_size=_SEAL, key=key).digest() for one in fields])
+        text = b2a_base64(raw, newline=False).translate(_WRITE).decode()
+        return [text[place : place + _LENGTH] for place in range(0, len(text), _LENGTH)]
+
+    def _opened(self, ack_ids: Sequence[str]) -> bytes | None:
+        """The bytes of these ids, if each is one."""
+        try:
+            if any(len(one) != _LENGTH for one in ack_ids):  # padding would be read over
+                return None
+            raw = a2b_base64("".join(ack_ids).encode().translate(_READ), strict_mode=True)
+        except (TypeError, ValueError):
+            return None
+        key, size, places = self._key, _FIELDS.size, range(0, len(raw), _RAW)
+        given = b"".join([raw[place + size : place + _RAW] for place in places])
+        # A keyed hash, RFC 7693; HMAC by OpenSSL takes twice as long for so little.
+        right = b"".join([blake2b(raw[place : place + size], digest_size=_SEAL, key=key).digest() for place in places])
+        return raw if hmac.compare_digest(given, right) else None

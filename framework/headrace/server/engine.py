@@ -196,6 +196,7 @@ class Engine:
             UnknownConsumer, StoreUnavailable.
         """
         ours, stale = await self._opened(consumer, ack_ids)
+        distinct = len(ours) + len(stale)
         if ours:
             settles = self._settles.get(consumer.number)
             if settles is None:
@@ -210,7 +211,7 @@ class Engine:
             receivers = self._receivers.get(consumer.number)
             if receivers is not None:
                 receivers.wake()  # keys have come free, and there is room
-        done = len(set(ack_ids)) - len(stale)
+        done = distinct - len(stale)
         if failure is None:
             self.counts.acked += done
         else:
@@ -234,14 +235,11 @@ class Engine:
     async def _opened(self, consumer: KnownConsumer, ack_ids: Sequence[str]) -> tuple[dict[str, AckId], list[str]]:
         """What the ids say, each once; and those that are another consumer's, or of one of that name that was deleted."""
         opener = self._ack_ids or await self.sealing()
-        ours: dict[str, AckId] = {}
-        stale: list[str] = []
-        for text in dict.fromkeys(ack_ids):
-            one = opener.open(text)
-            if one.consumer == consumer.number:
-                ours[text] = one
-            else:
-                stale.append(text)
+        texts = list(dict.fromkeys(ack_ids))
+        ours = dict(zip(texts, opener.open_all(texts), strict=True))
+        stale = [text for text, one in ours.items() if one.consumer != consumer.number]
+        for text in stale:
+            del ours[text]
         return ours, stale
 
     async def sealing(self) -> AckIds:

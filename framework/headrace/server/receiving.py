@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from itertools import repeat
 from uuid import UUID
 
 import anyio
@@ -288,9 +287,7 @@ class Receivers:
     def _share(self, batch: Batch, lease: int, place: slice) -> Share:
         seqs = batch.seqs[place]
         attempts = [1] * len(seqs) if batch.attempts is None else batch.attempts[place]
-        ids = list(
-            map(self._ack_ids.seal, repeat(self.consumer.number), repeat(lease), seqs, attempts, repeat(len(seqs)))
-        )
+        ids = self._ack_ids.seal_all(self.consumer.number, lease, seqs, attempts)
         return Share(
             lease,
             ids,

@@ -24,10 +24,15 @@ class _Request:
     def __init__(self, ids: Sequence[AckId], failure: Failure | None, strict: bool) -> None:
         self.failure = failure
         self.whole: set[int] = set()
-        if failure is None and not strict:
-            held = Counter([one.lease for one in ids])
-            self.whole = {one.lease for one in ids if held[one.lease] == one.size}
-        self.singles = [(one.lease, one.seq) for one in ids if one.lease not in self.whole]
+        self.singles: list[tuple[int, int]] = []
+        lease, size = ids[0].lease, ids[0].size
+        if failure is None and not strict and len(ids) == size and all(one.lease == lease for one in ids):
+            self.whole.add(lease)  # as it mostly is
+        else:
+            if failure is None and not strict:
+                held = Counter([one.lease for one in ids])
+                self.whole = {one.lease for one in ids if held[one.lease] == one.size}
+            self.singles = [(one.lease, one.seq) for one in ids if one.lease not in self.whole]
         self.answer: asyncio.Future[set[tuple[int, int | None]]] = asyncio.get_running_loop().create_future()
 
 

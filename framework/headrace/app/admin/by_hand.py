@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from uuid import uuid4
 
 import anyio
@@ -85,7 +84,7 @@ class ByHand(Base):
     async def _settle(self, stream: str, name: str, ack_ids: Sequence[str], failure: Failure | None) -> list[str]:
         consumer = await self._consumer(stream, name)
         ids = await self._ack_ids()
-        given = {ids.open(ack_id): ack_id for ack_id in ack_ids}
+        given = dict(zip(ids.open_all(ack_ids), ack_ids, strict=True))
         ours = {(one.lease, one.seq): ack_id for one, ack_id in given.items() if one.consumer == consumer}
         stale = [ack_id for one, ack_id in given.items() if one.consumer != consumer]
         settlement = Settlement(
@@ -95,10 +94,11 @@ class ByHand(Base):
         return stale + [ours[one.lease_id, one.seq] for one in lost if one.seq is not None]
 
     async def _received(self, consumer: int, batch: Batch, lease: int) -> list[Received]:
-        ids, size = await self._ack_ids(), len(batch.seqs)
+        attempts = batch.attempts or [1] * len(batch.seqs)
+        ack_ids = (await self._ack_ids()).seal_all(consumer, lease, batch.seqs, attempts)
         return [
             Received(
-                ack_id=ids.seal(consumer, lease, seq, attempt, size),
+                ack_id=ack_id,
                 seq=seq,
                 key=key,
                 data=decoded(data),
@@ -106,14 +106,8 @@ class ByHand(Base):
                 created_at=created_at,
                 attempt=attempt,
             )
-            for seq, key, data, headers, created_at, attempt in zip(
-                batch.seqs,
-                batch.keys,
-                batch.data,
-                batch.headers,
-                batch.created_at,
-                batch.attempts or repeat(1),
-                strict=False,
+            for ack_id, seq, key, data, headers, created_at, attempt in zip(
+                ack_ids, batch.seqs, batch.keys, batch.data, batch.headers, batch.created_at, attempts, strict=True
             )
         ]
 
