@@ -19,6 +19,7 @@ from benchmarks.suite.memory import memory
 from benchmarks.suite.observe import observe
 from benchmarks.suite.pinned import pinned
 from benchmarks.suite.publish import publish
+from benchmarks.suite.push import push
 from benchmarks.suite.retention import retention
 from benchmarks.suite.steady import steady
 from benchmarks.suite.transactional import transactional
@@ -43,6 +44,7 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
         memory,
         governor,
         http,
+        push,
         observe,
     )
 }

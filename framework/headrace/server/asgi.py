@@ -16,6 +16,7 @@ from headrace.server.limits import Limits, replay
 from headrace.server.litestar_app import management
 from headrace.server.monitoring import PATHS, Monitoring
 from headrace.server.options import Options
+from headrace.server.push import Pushing
 from headrace.server.webhooks import Webhooks
 
 CLIENT_GONE = 499
@@ -47,6 +48,8 @@ class Server:
         self._bounded = self.limits.around(self._answer)
         self.engine.requests = self._requests
         app.attach(self.engine)
+        self.pushing = Pushing(self.options.push_allow)
+        app.attach(self.pushing)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

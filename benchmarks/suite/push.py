@@ -1,0 +1,151 @@
+"""push: a backlog sent to a local endpoint by one server process, a request for each message."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import aiohttp
+import anyio
+import anyio.abc
+import msgspec
+
+from benchmarks import checks
+from benchmarks.checks import Wrong
+from benchmarks.harness import STREAM, Bench, Options, bench
+from benchmarks.http_server import HEADRACE, serving
+from benchmarks.payloads import SMALL_NOTE, Keys, bytes_of, order
+from benchmarks.report import Result
+from benchmarks.suite.filling import fill
+from benchmarks.timing import Measured
+from headrace import store
+from headrace.model.push import Push
+from headrace.model.specs import ConsumerSpec
+
+KEYS = Keys(1000)
+NAME = "push"
+SECRET = "whsec_" + "a2V5" * 8
+SENDERS = 32
+PATIENCE = 120.0
+"""Seconds within which all must have been delivered."""
+
+
+class Came(msgspec.Struct, frozen=True):
+    """What the endpoint got, in order, and how long that took from the first to the last, in seconds."""
+
+    bodies: list[bytes]
+    seconds: float
+
+
+async def push(options: Options) -> Result:
+    """Send a backlog to a local endpoint, signed, a request for each message, from one server process."""
+    count = options.count(30_000, 1_000)
+    measured, proven = Measured(), list[str]()
+    for _ in range(options.times(3, 1)):
+        async with bench(options) as place:
+            await fill(place, KEYS, count)
+            came = await _pushed(place, count)
+            proven = [*_check(came, count), await checks.settled(place.database, STREAM, NAME)]
+            measured.samples.append(count / came.seconds)
+            measured.limit_samples.append(await _bare(came.bodies))
+    return Result(
+        benchmark="push",
+        about="messages pushed to a local endpoint by one server process, one by one and signed",
+        measured=measured,
+        limit_is=f"the same bodies POSTed by a bare aiohttp client, {SENDERS} at a time, without a stream",
+        unit="deliveries/s",
+        settings={
+            "messages": count,
+            "keys": KEYS.count,
+            "payload_bytes": bytes_of(SMALL_NOTE),
+            "concurrency": "1 to 64, as the governor decides",
+            "server_processes": 1,
+            "repeats": options.times(3, 1),
+        },
+        checks=proven,
+    )
+
+
+async def _pushed(place: Bench, count: int) -> Came:
+    """From the first request to the last, the server's start left out."""
+    async with _endpoint() as endpoint:
+        spec = ConsumerSpec(stream=STREAM, name=NAME, push=Push(url=endpoint.url, secret=SECRET))
+        await store.declare_consumer(place.database, spec)
+        async with serving(HEADRACE, "--database", place.dsn, "--push-allow", "loopback"):
+            with anyio.move_on_after(PATIENCE) as late:
+                while not await checks.is_settled(place.database, STREAM, NAME):  # noqa: ASYNC110 - the database is asked
+                    await anyio.sleep(0.2)
+            if late.cancelled_caught:
+                raise Wrong(f"{count} messages were not delivered within {PATIENCE:.0f} s.")
+        return await endpoint.end()
+
+
+def _check(came: Came, count: int) -> list[str]:
+    """Each message came once, in the order of its key, and is what was published."""
+    decoder = msgspec.json.Decoder()
+    encode = msgspec.json.Encoder().encode
+    numbers = []
+    for body in came.bodies:
+        message = decoder.decode(body)["message"]
+        number = message["data"]["number"]
+        text = encode(order(number))
+        if b'"data":' + text + b',"seq"' not in body or message["key"] != KEYS.key(number):
+            raise Wrong(f"message {number} came altered: {body[:300]!r}")
+        numbers.append(number)
+    return [
+        checks.exactly_once(numbers, count, NAME),
+        checks.in_order(numbers, KEYS, NAME, awaits=False),
+        f"{NAME}: each came byte for byte as it was published",
+    ]
+
+
+async def _bare(bodies: Sequence[bytes]) -> float:
+    """Requests a second of a client that does nothing else."""
+    async with _endpoint() as endpoint, aiohttp.ClientSession() as session:
+        work = iter(bodies)
+
+        async def send() -> None:
+            for body in work:
+                headers = {"content-type": "application/json", "webhook-id": "1", "webhook-timestamp": "1"}
+                async with session.post(endpoint.url, data=body, headers=headers) as response:
+                    await response.read()
+
+        async with anyio.create_task_group() as group:
+            for _ in range(SENDERS):
+                group.start_soon(send)
+        came = await endpoint.end()
+    checks.expect(len(came.bodies), len(bodies), "requests of the bare client")
+    return len(bodies) / came.seconds
+
+
+class _Endpoint:
+    def __init__(self, process: anyio.abc.Process, port: int) -> None:
+        self._process = process
+        self.url = f"http://127.0.0.1:{port}/"
+
+    async def end(self) -> Came:
+        """Stop it, and ask what came."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        await self._process.stdin.aclose()
+        told = b"".join([part async for part in self._process.stdout])
+        times, _, bodies = told.partition(b"\n")
+        first, last = map(int, times.split())
+        return Came(bodies.split(b"\n"), (last - first) / 1e9)
+
+
+@asynccontextmanager
+async def _endpoint() -> AsyncIterator[_Endpoint]:
+    process = await anyio.open_process(
+        [sys.executable, "-m", "benchmarks.push_endpoint"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None
+    )
+    try:
+        assert process.stdout is not None
+        yield _Endpoint(process, int(await process.stdout.receive()))
+    finally:
+        with anyio.CancelScope(shield=True):
+            if process.returncode is None:
+                process.kill()
+            await process.aclose()
