@@ -1,7 +1,7 @@
-"""The endpoint that `push` sends to: `python -m benchmarks.push_endpoint`, as little as can answer, so that it isn't what is measured.
+"""The endpoint that `push` sends to: `python -m benchmarks.push_endpoint FILE`, as little as can answer, so that it isn't what is measured.
 
-It prints its port, answers every request with 204, and keeps the bodies. At the end of its input it prints when the first and the last came,
-and then writes the bodies, a line each.
+It prints its port, answers every request with 204, and keeps the bodies. At the end of its input it writes into the file when the first and
+the last came, and then the bodies, a line each.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from pathlib import Path
 from typing import cast
 
 import uvloop
@@ -51,10 +52,8 @@ async def main() -> None:
     print(server.sockets[0].getsockname()[1], flush=True)
     await loop.run_in_executor(None, sys.stdin.buffer.read)
     server.close()
-    out = sys.stdout.buffer
-    out.write(b"%d %d\n" % (min(Endpoint.times, default=0), max(Endpoint.times, default=0)))
-    out.write(b"\n".join(Endpoint.bodies))
-    out.flush()
+    told = b"%d %d\n" % (min(Endpoint.times, default=0), max(Endpoint.times, default=0)) + b"\n".join(Endpoint.bodies)
+    await loop.run_in_executor(None, Path(sys.argv[1]).write_bytes, told)
 
 
 if __name__ == "__main__":

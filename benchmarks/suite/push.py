@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from tempfile import TemporaryDirectory
 
 import aiohttp
 import anyio
@@ -121,16 +122,18 @@ async def _bare(bodies: Sequence[bytes]) -> float:
 
 
 class _Endpoint:
-    def __init__(self, process: anyio.abc.Process, port: int) -> None:
+    def __init__(self, process: anyio.abc.Process, port: int, file: str) -> None:
         self._process = process
+        self._file = file
         self.url = f"http://127.0.0.1:{port}/"
 
     async def end(self) -> Came:
         """Stop it, and ask what came."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         await self._process.stdin.aclose()
-        told = b"".join([part async for part in self._process.stdout])
+        if await self._process.wait():
+            raise Wrong(f"The endpoint ended with {self._process.returncode}.")
+        told = await anyio.Path(self._file).read_bytes()
         times, _, bodies = told.partition(b"\n")
         first, last = map(int, times.split())
         return Came(bodies.split(b"\n"), (last - first) / 1e9)
@@ -138,14 +141,19 @@ class _Endpoint:
 
 @asynccontextmanager
 async def _endpoint() -> AsyncIterator[_Endpoint]:
-    process = await anyio.open_process(
-        [sys.executable, "-m", "benchmarks.push_endpoint"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None
-    )
-    try:
-        assert process.stdout is not None
-        yield _Endpoint(process, int(await process.stdout.receive()))
-    finally:
-        with anyio.CancelScope(shield=True):
-            if process.returncode is None:
-                process.kill()
-            await process.aclose()
+    with TemporaryDirectory() as directory:
+        file = f"{directory}/bodies"
+        process = await anyio.open_process(
+            [sys.executable, "-m", "benchmarks.push_endpoint", file],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None,
+        )
+        try:
+            assert process.stdout is not None
+            yield _Endpoint(process, int(await process.stdout.receive()), file)
+        finally:
+            with anyio.CancelScope(shield=True):
+                if process.returncode is None:
+                    process.kill()
+                await process.aclose()
