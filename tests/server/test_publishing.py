@@ -35,12 +35,20 @@ class Held:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[list[str]] = []
         self.go = asyncio.Event()
+        self._called = asyncio.Event()
         for name in ("publish_many", "publish_all"):
             monkeypatch.setattr(store, name, self._held(getattr(store, name)))
+
+    async def until(self, count: int) -> None:
+        """Until so many have been held up."""
+        while len(self.calls) < count:
+            self._called.clear()
+            await self._called.wait()
 
     def _held(self, real: Any) -> Any:
         async def publish(database: Any, stream: str, keys: list[str], *rest: Any, **options: Any) -> int:
             self.calls.append(keys)
+            self._called.set()
             await self.go.wait()
             return int(await real(database, stream, keys, *rest, **options))
 
@@ -52,8 +60,7 @@ async def together(engine: Engine, held: Held, *requests: Incoming) -> list[Any]
     tasks = []
     for place in range(AT_ONCE):
         tasks.append(asyncio.create_task(engine.publish(orders, incoming("first"))))
-        while len(held.calls) <= place:
-            await asyncio.sleep(0)
+        await held.until(place + 1)
     tasks += [asyncio.create_task(engine.publish(orders, one)) for one in requests]
     await asyncio.sleep(0)
     held.go.set()

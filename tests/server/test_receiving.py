@@ -32,7 +32,7 @@ async def in_flight(engine: Engine) -> tuple[int, int]:
 async def until_waiting(engine: Engine, consumer: KnownConsumer, count: int) -> None:
     """Until so many requests wait, and the lease call that looked for them has found nothing."""
     async with asyncio.timeout(10):
-        while (receivers := engine._receivers.get(consumer.number)) is None or len(receivers._queue) < count:
+        while (receivers := engine._receivers.get(consumer.number)) is None or len(receivers._queue) < count:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0)
 
 

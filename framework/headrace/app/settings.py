@@ -31,7 +31,9 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 _PREFIX = "HEADRACE_"
 _OF_TESTS = "HEADRACE_TEST_"  # read by the tests of Headrace and by the test kit
-_OF_CLIENTS = frozenset(("HEADRACE_SERVER", "HEADRACE_TOKEN", "HEADRACE_CA_FILE"))  # read by commands that talk to a server
+_OF_CLIENTS = frozenset(
+    ("HEADRACE_SERVER", "HEADRACE_TOKEN", "HEADRACE_CA_FILE")
+)  # read by commands that talk to a server
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
