@@ -50,6 +50,7 @@ class Server:
         app.attach(self.engine)
         self.pushing = Pushing(self.options.push_allow)
         app.attach(self.pushing)
+        self.engine.remember(self.pushing.look)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

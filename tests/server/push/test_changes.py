@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 from uuid import uuid4
 
+import httpx
 import pytest
 from aiohttp import web
 
 from headrace import App, Message, Next, store
 from headrace.model.specs import Backoff, ConsumerSpec
+from headrace.server.asgi import Server
+from headrace.server.options import Options
 from headrace.server.push import pushing as module
 from tests.runtime.running import Gate, eventually
+from tests.server.calling import Api
 from tests.server.push.endpoints import Answer, Endpoint, Pushed, Request, always, listening, pushing
 
 pytestmark = pytest.mark.asyncio
@@ -38,6 +42,36 @@ async def test_a_consumer_that_another_server_has_made_is_found_before_long(
         await pushed.declare(endpoint.url)
         await pushed.app.publish("orders", "k", 1)
         await endpoint.until(1)
+
+
+async def test_what_is_changed_over_http_counts_at_once_in_the_server_that_was_asked(
+    dsn: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK", 3600.0)  # longer than any test: nobody looks by himself
+    app = App(dsn)
+    server = Server(app, Options(push_allow=("loopback",)))
+    transport = httpx.ASGITransport(app=server)
+    ship = "/streams/orders/consumers/ship"
+    async with (
+        listening(Endpoint()) as elsewhere,
+        app.running(),
+        httpx.AsyncClient(transport=transport, base_url="http://headrace") as client,
+    ):
+        api = Api(client, server)
+        await api.stream()
+        await api.consumer(kind="push", push={"url": endpoint.url})
+        await api.publish(("k", 1))
+        await endpoint.until(1)
+        await api.call("PATCH", ship, {"push": {"url": elsewhere.url}})
+        await api.publish(("k", 2))
+        await elsewhere.until(1)
+        assert (endpoint.data, elsewhere.data) == ([1], [2])
+        await api.call("DELETE", ship, force=True)
+
+        async def is_left() -> bool:
+            return not server.pushing.statistics()
+
+        await eventually(is_left)
 
 
 async def test_a_url_that_is_edited_counts_at_once_and_nothing_is_sent_twice(
