@@ -1,4 +1,4 @@
-"""The commands below `headrace stream` and `headrace consumer`: a table of contents of the modules that have them."""
+"""The commands below `headrace stream`, `consumer`, `context`, `source` and `token`: a table of contents of the modules that have them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from cyclopts import App
 
 from headrace.cli import consumers, dead_letters, delivery, messages, moves, naming, sources, streams, tokens
+from headrace.cli.examples import example
 
 EXIT_CODES = """\
 Exit codes:
@@ -27,7 +28,8 @@ def _group(name: str, sentence: str, commands: dict[str, tuple[Callable[..., Any
     group = App(name=name.split()[-1], help=sentence, help_epilogue=EXIT_CODES, help_format="plaintext")
     for place, (command, (function, words)) in enumerate(commands.items()):
         usage = f"Usage: headrace {name} {command} [OPTIONS] {words}".rstrip()
-        group.command(function, name=command, usage=usage, help_epilogue="", sort_key=place)
+        epilogue = example(f"{name} {command}")
+        group.command(function, name=command, usage=usage, help_epilogue=epilogue, sort_key=place)
     return group
 
 

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from cyclopts import App, CycloptsError, UnknownCommandError
 
+from headrace.cli.examples import EXAMPLES, example
 from headrace.cli.problems import Told
 from headrace.model.errors import HeadraceError
 
@@ -109,7 +110,9 @@ def build(called: str | None = None) -> App:
         suppress_keyboard_interrupt=False,
     )
     for name, (place, sentence) in _COMMANDS.items():
-        app.command(place, name=name, help=None if name == called else sentence)
+        # A group of commands has an epilogue of its own.
+        below = {"help_epilogue": example(name)} if name in EXAMPLES else {}
+        app.command(place, name=name, help=None if name == called else sentence, **below)
     return app
 
 

@@ -28,7 +28,8 @@ def add(
         str | None, Parameter(show_default=False, help="The token for it, which other users may see while this runs.")
     ] = None,
     token_file: Annotated[
-        str | None, Parameter(show_default=False, help="A file with the token; - is standard input.")
+        str | None,
+        Parameter(allow_leading_hyphen=True, show_default=False, help="A file with the token; - is standard input."),
     ] = None,
     ca_file: Annotated[
         str | None, Parameter(show_default=False, help="A file in PEM with the authorities to trust for https.")

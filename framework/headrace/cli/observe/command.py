@@ -35,7 +35,9 @@ def observe(
         raise UsageProblem(f"--interval {interval!r} can't be: take 200ms to 1h.")
     backend.one_request("leave --as-curl out")
     if find_spec("textual") is None:
-        raise ConfigurationError("headrace observe needs textual: pip install 'headrace[observe]'.")
+        raise ConfigurationError(
+            "`headrace observe` needs textual, which is not installed: pip install 'headrace[observe]'."
+        )
     administer(backend, _observe, where(backend), seconds)
 
 

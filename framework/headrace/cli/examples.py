@@ -1,0 +1,42 @@
+"""Examples that the help of commands ends with."""
+
+from __future__ import annotations
+
+from textwrap import indent
+
+EXAMPLES = {
+    "context add": """\
+headrace context add prod --server https://headrace.example --token-file -
+headrace context add local --database postgresql://localhost/shop""",
+    "context use": """\
+headrace context use staging
+headrace context use --none""",
+    "context rm": "headrace context rm staging",
+    "observe": """\
+headrace observe
+headrace observe --server http://localhost:7376 --interval 5s""",
+    "serve": """\
+headrace serve
+headrace serve --database postgresql://shop@db/shop --processes 4
+headrace serve --host 0.0.0.0 --tls-cert fullchain.pem --tls-key privkey.pem""",
+    "source info": "headrace source info stripe",
+    "source rm": "headrace source rm stripe",
+    "source webhook add": """\
+headrace source webhook add sent --stream forms --key 'forms.{body.kind}'
+headrace source webhook add stripe --stream payments --signature stripe \\
+  --secret-file stripe.secret""",
+    "source webhook edit": """\
+headrace source webhook edit stripe --max-body 1MB
+headrace source webhook edit stripe --secret-file both""",
+    "token add": """\
+headrace token add ops --scope admin
+headrace token add shop --scope publish:orders --expires 30d""",
+    "token revoke": "headrace token revoke shop",
+}
+"""By command; short enough for a terminal of 80 columns. A test reads them as the command line would."""
+
+
+def example(command: str) -> str:
+    """What is below the help of a command; nothing if there is no example."""
+    found = EXAMPLES.get(command)
+    return "" if found is None else "For example:\n" + indent(found, "  ")
