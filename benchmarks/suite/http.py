@@ -20,7 +20,7 @@ from benchmarks.timing import Measured
 from headrace import store
 from headrace.model.specs import ConsumerSpec
 
-KEYS = Keys(10_000)
+KEYS = Keys(100_000)
 RECEIVERS = {"billing": 17, "shipping": 17, "audit": 16}
 PUBLISHERS = 8
 BATCH = 10

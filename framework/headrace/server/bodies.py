@@ -9,7 +9,6 @@ import msgspec
 from headrace.model import payloads
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
-from headrace.server.directory import KnownConsumer
 from headrace.server.engine import LONGEST_WAIT, MOST_RECEIVED
 from headrace.server.errors import Problem
 from headrace.server.http import Call
@@ -97,15 +96,12 @@ _publish = msgspec.json.Decoder(Publish)
 _receive = msgspec.json.Decoder(Receive)
 
 
-def deliveries(consumer: KnownConsumer, share: Share) -> list[Delivery]:
-    """What was received, in the shape of dialect A."""
-    stream_id = consumer.stream.id
-    return [
-        Delivery(ack_id, WireMessage(key, msgspec.Raw(data), seq, stream_id, _NULL if headers is None else msgspec.Raw(headers), at, attempt))
-        for ack_id, key, data, seq, headers, at, attempt in zip(
-            share.ack_ids, share.keys, share.data, share.seqs, share.headers, share.created_at, share.attempts, strict=True
-        )
-    ]  # fmt: skip
+def told(share: Share) -> bytes:
+    """What was received, as dialect A has it: `Deliveries`."""
+    return b'{"data":[%b]}' % b",".join([
+        b'{"ack_id":"%b","message":{%b,"attempt":%d}}' % (ack_id.encode(), message.told, attempt)
+        for ack_id, message, attempt in zip(share.ack_ids, share.messages, share.attempts, strict=True)
+    ])  # fmt: skip
 
 
 def read_messages(body: bytes) -> Incoming:

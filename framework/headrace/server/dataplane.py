@@ -15,7 +15,7 @@ from headrace.model.errors import UnknownConsumer, UnknownStream
 from headrace.model.outcomes import Failure
 from headrace.model.specs import Backoff
 from headrace.server.access import Access, Need
-from headrace.server.bodies import Deliveries, Nack, Settle, delay_of, deliveries, named, read_messages, read_receive
+from headrace.server.bodies import Nack, Settle, delay_of, named, read_messages, read_receive, told
 from headrace.server.dialects import consume, pull
 from headrace.server.dialects.consume import Consume
 from headrace.server.dialects.pull import Pull
@@ -30,7 +30,6 @@ SUCCESS = Reply(200, b'{"success":true}')
 
 _settle = msgspec.json.Decoder(Settle)
 _nack = msgspec.json.Decoder(Nack)
-_encode = msgspec.json.Encoder().encode
 
 
 class DataPlane:
@@ -101,7 +100,7 @@ class DataPlane:
         consumer = await self._consumer(call)
         batch_size, wait_for = read_receive(call)
         share = await self.received(call, consumer, batch_size, wait_for)
-        return None if share is None else Reply(200, _encode(Deliveries(deliveries(consumer, share))))
+        return None if share is None else Reply(200, told(share))
 
     async def ack(self, call: Call) -> Reply:
         """`POST …/consumers/{c}/ack`."""

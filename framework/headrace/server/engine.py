@@ -29,6 +29,7 @@ from headrace.server.directory import Directory, KnownConsumer, KnownStream
 from headrace.server.publishing import Incoming, Publishes
 from headrace.server.receiving import Gone, Receivers, Share
 from headrace.server.settling import Settles
+from headrace.server.shelf import Shelves
 from headrace.server.turns import Turns
 
 logger = logging.getLogger("headrace")
@@ -85,6 +86,7 @@ class Engine:
         self._receivers: dict[int, Receivers] = {}
         self._settles: dict[int, Settles] = {}
         self._leasing, self._settling = Turns(), Turns()
+        self._shelves = Shelves()
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- names
@@ -255,14 +257,21 @@ class Engine:
             receivers = self._receivers.get(consumer.number)
             if receivers is None:
                 receivers = Receivers(
-                    shared.database, consumer, sealing, self._start, self._gave_back, self._leasing, self._clock
+                    shared.database,
+                    consumer,
+                    sealing,
+                    self._start,
+                    self._gave_back,
+                    self._leasing,
+                    self._shelves,
+                    self._clock,
                 )
                 receivers.deaf = self._deaf
                 if self._hushed:
                     receivers.drain()
                 self._receivers[consumer.number] = receivers
         elif consumer.version > receivers.consumer.version:
-            receivers.consumer = consumer
+            receivers.renew(consumer)
         return receivers
 
     def _gave_back(self, count: int) -> None:
@@ -306,6 +315,7 @@ class Engine:
             self._publishes.clear()
             self._receivers.clear()
             self._settles.clear()
+            self._shelves = Shelves()
 
     def hush(self) -> None:
         """Let nobody wait for messages any more: the requests that do are answered. All else goes on."""

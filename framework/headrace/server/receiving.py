@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from itertools import compress
 from uuid import UUID
 
 import anyio
@@ -23,6 +24,7 @@ from headrace.model.outcomes import RELEASE, Settlement
 from headrace.model.records import Batch
 from headrace.server.directory import KnownConsumer
 from headrace.server.errors import TooManyWaiting
+from headrace.server.shelf import Kept, Shelf, Shelves, complete
 from headrace.server.turns import Turns
 from headrace.store.lease import MAX_LOOK
 
@@ -43,16 +45,31 @@ PATIENCE = 1.0
 
 
 class Share(msgspec.Struct, frozen=True, gc=False):
-    """What a request received, under a lease of its own. The lists run in parallel; `data` and `headers` are JSON text."""
+    """What a request received, under a lease of its own. The lists run in parallel."""
 
     lease: int | None
     ack_ids: Sequence[str] = ()
     seqs: Sequence[int] = ()
-    keys: Sequence[str] = ()
-    data: Sequence[str] = ()
-    headers: Sequence[str | None] = ()
-    created_at: Sequence[datetime] = ()
     attempts: Sequence[int] = ()
+    messages: Sequence[Kept] = ()
+
+    @property
+    def keys(self) -> list[str]:
+        return [one.key for one in self.messages]
+
+    @property
+    def data(self) -> list[str]:
+        """JSON text each."""
+        return [one.data for one in self.messages]
+
+    @property
+    def headers(self) -> list[str | None]:
+        """JSON text each, or None."""
+        return [one.headers for one in self.messages]
+
+    @property
+    def created_at(self) -> list[datetime]:
+        return [one.created_at for one in self.messages]
 
 
 NOTHING = Share(None)
@@ -102,17 +119,18 @@ class Receivers:
 
     Args:
         database: an open database.
-        consumer: the consumer; `renew` says it anew when its settings have changed.
+        consumer: the consumer.
         ack_ids: makes the ids.
         start: starts a task that lives as long as the engine does.
         given_back: told how many messages were given back for clients that went away.
         turns: of the lease calls of this process.
+        shelves: where messages are kept that others may want, too.
         clock: seconds, monotonic.
     """
 
     def __init__(
         self, database: store.Database, consumer: KnownConsumer, ack_ids: AckIds, start: Callable[..., None],
-        given_back: Callable[[int], None], turns: Turns, clock: Callable[[], float] = time.monotonic,
+        given_back: Callable[[int], None], turns: Turns, shelves: Shelves, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._database = database
         self.consumer = consumer
@@ -120,7 +138,9 @@ class Receivers:
         self._start = start
         self._given_back = given_back
         self._turns = turns
+        self._shelves = shelves
         self._clock = clock
+        self._shelf = self._shelf_of(consumer)
         self._queue: list[_Receiver] = []
         self._poll = Poll()
         self._look = Look()
@@ -255,12 +275,14 @@ class Receivers:
         if spec.where is None:
             # Without filters what is looked at is mostly what is found; the rest are messages of keys that are busy.
             look = max(2 * total, 100) if spec.filters == (">",) else MAX_LOOK
-            return await store.lease(self._database, self.consumer.number, NOBODY, total, look=look, shares=shares)
+            return await store.lease(self._database, self.consumer.number, NOBODY, total, look=look, shares=shares,
+                known=self._shelf.ranges,
+            )  # fmt: skip
         began = self._clock()
         try:
             batch = await store.lease(
                 self._database, self.consumer.number, NOBODY, total,
-                look=self._look.limit, judging=JUDGING, shares=shares,
+                look=self._look.limit, judging=JUDGING, shares=shares, known=self._shelf.ranges,
             )  # fmt: skip
         except FilterTooSlow:
             self._look.too_slow()
@@ -270,6 +292,8 @@ class Receivers:
 
     async def _deal(self, called: list[_Receiver], batch: Batch, leases: list[int]) -> None:
         """Give each its share. What is for clients that have gone away goes back untouched."""
+        stream = self.consumer.stream
+        messages = await complete(self._database, stream.number, stream.id, batch, self._shelf)
         back = Settlement()
         first = 0
         for receiver, lease in zip(called, leases, strict=False):
@@ -278,26 +302,20 @@ class Receivers:
                 back.leases += [lease] * (last - first)
                 back.seqs += batch.seqs[first:last]
             else:
-                receiver.answer.set_result(self._share(batch, lease, slice(first, last)))
+                receiver.answer.set_result(self._share(batch, messages, lease, slice(first, last)))
             first = last
         self._queue = [one for one in self._queue if not one.answer.done()]
         if back.seqs:
             await self._settle_back(back)
 
-    def _share(self, batch: Batch, lease: int, place: slice) -> Share:
-        seqs = batch.seqs[place]
+    def _share(self, batch: Batch, messages: Sequence[Kept | None], lease: int, place: slice) -> Share:
+        seqs, found = batch.seqs[place], messages[place]
         attempts = [1] * len(seqs) if batch.attempts is None else batch.attempts[place]
+        if None in found:  # retention was quicker: nobody can be told of these any more
+            there = [one is not None for one in found]
+            seqs, found, attempts = (list(compress(values, there)) for values in (seqs, found, attempts))  # type: ignore[assignment]
         ids = self._ack_ids.seal_all(self.consumer.number, lease, seqs, attempts)
-        return Share(
-            lease,
-            ids,
-            seqs,
-            batch.keys[place],
-            batch.data[place],
-            batch.headers[place],
-            batch.created_at[place],
-            attempts,
-        )
+        return Share(lease, ids, seqs, attempts, found)  # type: ignore[arg-type]
 
     async def give_back(self, share: Share) -> None:
         """Its client has gone away before it could be told: nobody has seen these messages."""
@@ -329,7 +347,15 @@ class Receivers:
 
     async def _renew(self) -> None:
         spec, version = await store.consumer_spec(self._database, self.consumer.number)
-        self.consumer = msgspec.structs.replace(self.consumer, spec=spec, version=version)
+        self.renew(msgspec.structs.replace(self.consumer, spec=spec, version=version))
+
+    def renew(self, consumer: KnownConsumer) -> None:
+        """Its settings have changed."""
+        self.consumer = consumer
+        self._shelf = self._shelf_of(consumer)
+
+    def _shelf_of(self, consumer: KnownConsumer) -> Shelf:
+        return self._shelves.of((consumer.stream.number, consumer.spec.filters, repr(consumer.spec.where)))
 
     async def _rest(self, batch: Batch) -> None:
         """There is nothing just now: wait for news, for what falls due, or for the poll."""

@@ -23,7 +23,7 @@ from headrace.store.lease import extend, extend_leases, lease, mark_started, rec
 from headrace.store.listen import listen
 from headrace.store.migrate import migrate, schema_version
 from headrace.store.operate import blocked_keys, delete_consumer, delete_stream, pause, resume
-from headrace.store.peek import latest, messages, peek
+from headrace.store.peek import latest, messages, messages_at, peek
 from headrace.store.publish import publish, publish_all, publish_many
 from headrace.store.push import PushConsumer, push_consumers
 from headrace.store.replay import Selection, replay, republish
@@ -76,6 +76,7 @@ __all__ = [
     "listen",
     "mark_started",
     "messages",
+    "messages_at",
     "migrate",
     "pause",
     "peek",

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
+from asyncpg import Range
+
 from headrace.model.records import Batch
 from headrace.store.database import Executor, within
 
@@ -15,7 +17,7 @@ MAX_BYTES = 16_000_000
 
 # By name, so that a column more in a newer schema does no harm.
 _LEASE = """select lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version, crashes, lease_ids
-            from headrace.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7)"""
+            from headrace.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7, $8)"""
 
 
 async def lease(
@@ -29,6 +31,7 @@ async def lease(
     now: datetime | None = None,
     judging: float | None = None,
     shares: Sequence[int] | None = None,
+    known: Sequence[tuple[int, int]] | None = None,
 ) -> Batch:
     """Lease up to `limit` messages to `owner` for the consumer's `ack_wait`.
 
@@ -42,13 +45,16 @@ async def lease(
         shares: deal the messages out to so many others than `owner`, who have nothing else and take so many each: `limit` is the sum.
             `Batch.lease_ids` has a lease for each, in their order, as far as the messages go. Of an ordered consumer nobody gets
             a second message of a key, nor one of a key that another has.
+        known: from these seqs to those, inclusive, the caller has the messages already: key, data, headers and time are left out,
+            None in the lists of the batch.
 
     Raises:
         FilterTooSlow: it took longer than that. Nothing was leased.
         UnknownConsumer: it was deleted.
         StoreUnavailable: nothing is lost by it; what was leased, if anything, comes again.
     """
-    arguments = (consumer, owner, limit, look, max_bytes, now, shares)
+    ranges = None if not known else [Range(first, last + 1) for first, last in known]
+    arguments = (consumer, owner, limit, look, max_bytes, now, shares, ranges)
     if judging is None:
         row = await executor.fetchrow(_LEASE, *arguments)
     else:

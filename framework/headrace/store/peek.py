@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -76,3 +77,13 @@ def decoded(text: str) -> Any:
 def encoded(where: Condition | None) -> str | None:
     """A condition as the database takes it."""
     return None if where is None else conditions.encode(where)
+
+
+async def messages_at(
+    executor: Executor, stream: int, seqs: Sequence[int]
+) -> list[tuple[int, str, str, str | None, datetime]]:
+    """The messages at these seqs, as far as they are in the stream of that number: seq, key, data, headers and time, as stored."""
+    rows = await executor.fetch(
+        "select seq, key, data, headers, created_at from headrace.messages_at($1, $2)", stream, seqs
+    )
+    return [tuple(row) for row in rows]

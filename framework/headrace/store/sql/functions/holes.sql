@@ -41,20 +41,24 @@ begin
 end $$;
 
 -- After they were searched: take out what came, forget what is settled, add what is missing now, take the next mark.
+-- The others are of headrace.scanned, which as a whole would be copied with all its messages.
 -- p_drawn: the last seq that was drawn, read before this transaction had an xid.
-create function headrace.advance(p_cursor headrace.cursors, p_scanned headrace.scanned, p_drawn bigint) returns headrace.cursors
+create function headrace.advance(
+    p_cursor headrace.cursors, p_position bigint, p_missing int8multirange, p_late int8multirange, p_holes_searched boolean,
+    p_drawn bigint
+) returns headrace.cursors
 language plpgsql as $$
 declare
-    v_moved  boolean := p_scanned.position > p_cursor.position;
+    v_moved  boolean := p_position > p_cursor.position;
 begin
-    if p_scanned.late is not null then
-        p_cursor.holes := p_cursor.holes - p_scanned.late;
+    if p_late is not null then
+        p_cursor.holes := p_cursor.holes - p_late;
     end if;
-    if p_scanned.missing is not null then
-        p_cursor.holes := p_cursor.holes + p_scanned.missing;
+    if p_missing is not null then
+        p_cursor.holes := p_cursor.holes + p_missing;
     end if;
-    p_cursor.position := p_scanned.position;
-    if p_cursor.mark is not null and p_cursor.mark_stamp is null and p_scanned.holes_searched then
+    p_cursor.position := p_position;
+    if p_cursor.mark is not null and p_cursor.mark_stamp is null and p_holes_searched then
         p_cursor.settled := p_cursor.mark;
         p_cursor.mark := null;
         p_cursor.suspects := null;

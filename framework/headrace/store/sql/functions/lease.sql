@@ -26,9 +26,10 @@ language sql volatile as $$
 $$;
 
 -- Lease a batch out in shares of these sizes, as far as it goes, and return the ids of the leases. Who takes a share never says what
--- of it he has started, so all of it counts as that: see headrace.expire.
+-- of it he has started, so all of it counts as that: see headrace.expire. p_lowest: no seq is smaller.
 create function headrace.deal(
-    p_consumer int, p_batch headrace.batch, p_hashes bigint[], p_shares int[], p_until timestamptz
+    p_consumer int, p_seqs bigint[], p_hashes bigint[], p_attempts int[], p_crashes int[], p_shares int[], p_lowest bigint,
+    p_until timestamptz
 ) returns bigint[]
 language plpgsql as $$
 declare
@@ -38,13 +39,13 @@ begin
         select place, (sum(size) over (order by place) - size + 1)::int as first, (sum(size) over (order by place))::int as last
         from unnest(p_shares) with ordinality as s(size, place)
     ), shares as materialized (
-        select place, headrace.new_lease_id() as lease_id, p_batch.seqs[first:last] as seqs, p_hashes[first:last] as hashes,
-               p_batch.attempts[first:last] as attempts, p_batch.crashes[first:last] as crashes
-        from bounds where first <= cardinality(p_batch.seqs)
+        select place, headrace.new_lease_id() as lease_id, p_seqs[first:last] as seqs, p_hashes[first:last] as hashes,
+               p_attempts[first:last] as attempts, p_crashes[first:last] as crashes
+        from bounds where first <= cardinality(p_seqs)
     ), leased as (
         insert into headrace.leases (consumer_id, lease_id, owner, expires_at, held, lowest, seqs, hashes, attempts, crashes, started)
-            select p_consumer, lease_id, gen_random_uuid(), p_until, cardinality(seqs), (select min(s) from unnest(seqs) as s),
-                   seqs, hashes, attempts, crashes, case when crashes is not null then seqs end
+            select p_consumer, lease_id, gen_random_uuid(), p_until, cardinality(seqs), p_lowest, seqs, hashes, attempts, crashes,
+                   case when crashes is not null then seqs end
             from shares
     )
     select array_agg(lease_id order by place) into v_leases from shares;
@@ -58,9 +59,10 @@ end $$;
 -- p_limit, p_look, p_bytes: see headrace.scan
 -- p_shares: deal the messages out, to so many owners who have nothing else and take so many each, in their order: a lease for each.
 -- None of them, nor all together, gets two messages of a key. p_limit is the sum.
+-- p_known: see headrace.scan
 create function headrace.lease(
     p_consumer int, p_owner uuid, p_limit int, p_look int, p_bytes bigint, p_now timestamptz default clock_timestamp(),
-    p_shares int[] default null
+    p_shares int[] default null, p_known int8multirange default null
 ) returns headrace.batch
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 declare
@@ -175,7 +177,7 @@ begin
     if v_parked.waiting > 0 then
         v_batch.due_in := least(v_batch.due_in, extract(epoch from v_parked.due_at - p_now));
         v_picked := headrace.pick(v_consumer, v_stream, v_cursor.parked_floor, v_room, p_bytes, v_busy,
-                                  least(v_admitted.until, v_cursor.replay_floor - 1), v_singly, p_now);
+                                  least(v_admitted.until, v_cursor.replay_floor - 1), v_singly, p_known, p_now);
         v_room := v_room - coalesce(cardinality(v_picked.seqs), 0);
         v_bytes := v_bytes - v_picked.bytes;
         v_parked.waiting := v_parked.waiting - v_picked.removed;
@@ -199,8 +201,8 @@ begin
         v_look := case when v_consumer.condition = 'true' and v_busy is null and v_parked.waiting = 0 and not v_parked.blocked and not v_singly
                        then v_room else greatest(v_room, p_look) end;
         v_scanned := headrace.scan(v_consumer, v_stream, v_cursor, v_room, v_look, v_bytes, v_busy,
-                                   v_parked.waiting > 0 and not v_stream.one_message_per_key, v_parked.blocked, v_singly);
-        v_next := headrace.advance(v_next, v_scanned, v_drawn);
+                                   v_parked.waiting > 0 and not v_stream.one_message_per_key, v_parked.blocked, v_singly, p_known);
+        v_next := headrace.advance(v_next, v_scanned.position, v_scanned.missing, v_scanned.late, v_scanned.holes_searched, v_drawn);
         if v_stream.one_message_per_key and v_parked.waiting > 0 and v_scanned.looked_at > 0 then
             perform headrace.forget_outdated(p_consumer, v_stream, v_scanned.hashes || v_scanned.waiting_hashes, v_cursor.parked_floor);
         end if;
@@ -241,7 +243,8 @@ begin
                         least(v_picked.seqs[1], v_scanned.seqs[1]), v_batch.seqs, v_picked.hashes || v_scanned.hashes, v_batch.attempts,
                         v_batch.crashes);
         else
-            v_batch.lease_ids := headrace.deal(p_consumer, v_batch, v_picked.hashes || v_scanned.hashes, p_shares, p_now + v_consumer.ack_wait);
+            v_batch.lease_ids := headrace.deal(p_consumer, v_batch.seqs, v_picked.hashes || v_scanned.hashes, v_batch.attempts, v_batch.crashes,
+                                                 p_shares, least(v_picked.seqs[1], v_scanned.seqs[1]), p_now + v_consumer.ack_wait);
             v_batch.lease_id := v_batch.lease_ids[1];
         end if;
     end if;

@@ -138,10 +138,10 @@ create type headrace.picked as (
 
 -- Take parked messages that are due. In an ordered consumer only with all of their key before them, so that what is taken
 -- of a key is always its beginning; and only up to p_until, if late arrivals or replayed messages have been parked only so far.
--- p_singly: only the very first of each key.
+-- p_singly: only the very first of each key. p_known: see headrace.scan.
 create function headrace.pick(
     p_consumer headrace.consumers, p_stream headrace.streams, p_floor bigint, p_limit int, p_bytes bigint, p_busy bigint[],
-    p_until bigint, p_singly boolean, p_now timestamptz
+    p_until bigint, p_singly boolean, p_known int8multirange, p_now timestamptz
 ) returns headrace.picked
 language plpgsql as $$
 declare
@@ -170,13 +170,15 @@ begin
     -- What has to be planned at each call, since the table is another for each stream, is kept small. Nobody else takes parked
     -- messages: the consumer's lock is held.
     execute format($sql$
-        select array_agg(seq) as seqs, array_agg(key) as keys, array_agg(data) as data, array_agg(headers) as headers,
-               array_agg(created_at) as created_at, array_agg(pg_column_size(data)) as sizes
+        select array_agg(seq) as seqs, array_agg(case when seq <@ $4 then null else key end) as keys,
+               array_agg(case when seq <@ $4 then null else data end) as data,
+               array_agg(case when seq <@ $4 then null else headers end) as headers,
+               array_agg(case when seq <@ $4 then null else created_at end) as created_at, array_agg(pg_column_size(data)) as sizes
         from (
             select seq, key, data, headers, created_at from %s
             where seq = any ($1) and seq between $2 and $3 order by seq) as m
         $sql$, headrace.source(p_stream, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)]))
-        into v_found using v_due.seqs, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)];
+        into v_found using v_due.seqs, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)], p_known;
     with found as materialized (
         select due.*, m.key, m.data, m.headers, m.created_at, m.size, m.size is not null as there,
                coalesce(sum(m.size) over (order by due.seq rows between unbounded preceding and 1 preceding), 0) as bytes_before

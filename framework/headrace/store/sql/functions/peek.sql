@@ -106,3 +106,18 @@ begin
     return query execute format(
         'select seq, key, data, headers, created_at from %s where key = $1 order by seq desc limit 1', v_stream.relation) using p_key;
 end $$;
+
+-- The messages of these seqs, as far as they are still in the stream. A single segment is read where that is enough.
+create function headrace.messages_at(p_stream int, p_seqs bigint[])
+returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_stream  headrace.streams;
+begin
+    select * into v_stream from headrace.streams where id = p_stream;
+    if found then
+        return query execute format(
+            'select seq, key, data, headers, created_at from %s where seq = any ($1)',
+            headrace.source(v_stream, (select min(s) from unnest(p_seqs) as s), (select max(s) from unnest(p_seqs) as s))) using p_seqs;
+    end if;
+end $$;

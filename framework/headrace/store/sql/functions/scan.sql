@@ -20,57 +20,36 @@ create type headrace.scanned as (
     blocked_seqs bigint[], blocked_hashes bigint[]
 );
 
--- Of messages that lie next to each other, which may be handed out and which wait, or are blocked. `more`, `position` and what else
--- was found stay. In the order of the reads it comes last, as it may: what has been parked meanwhile is of keys that were busy.
-create function headrace.sort_out(
-    p_scanned headrace.scanned, p_consumer int, p_busy bigint[], p_parked boolean, p_blocked boolean, p_singly boolean, p_floor bigint
-) returns headrace.scanned
+-- Of messages with these keys, in the order of seq, which ones wait or are blocked: null for all others, and null altogether when there
+-- is none. In the order of the reads it comes last, as it may: what has been parked meanwhile is of keys that were busy.
+create function headrace.verdicts(
+    p_hashes bigint[], p_consumer int, p_busy bigint[], p_parked boolean, p_blocked boolean, p_singly boolean, p_floor bigint
+) returns text[]
 language plpgsql as $$
 declare
-    v_scanned  headrace.scanned := p_scanned;
-    v_sorted   record;
-    v_waiting  bigint[] := p_busy;
-    v_blocked  bigint[];
+    v_waiting   bigint[] := p_busy;
+    v_blocked   bigint[];
+    v_verdicts  text[];
 begin
     if p_parked then
         v_waiting := v_waiting || array(
             select key_hash from headrace.parked
-            where consumer_id = p_consumer and key_hash = any (p_scanned.hashes) and seq >= p_floor);
+            where consumer_id = p_consumer and key_hash = any (p_hashes) and seq >= p_floor);
     end if;
     if p_blocked then
-        v_blocked := array(select key_hash from headrace.blocked where consumer_id = p_consumer and key_hash = any (p_scanned.hashes));
+        v_blocked := array(select key_hash from headrace.blocked where consumer_id = p_consumer and key_hash = any (p_hashes));
     end if;
-    if (select count(*) = count(distinct hash) or not p_singly from unnest(p_scanned.hashes) as hash)
-       and not exists (select from unnest(p_scanned.hashes) as hash where hash in (select unnest(v_waiting || v_blocked))) then
-        return v_scanned;
+    if (select count(*) = count(distinct hash) or not p_singly from unnest(p_hashes) as hash)
+       and not exists (select from unnest(p_hashes) as hash where hash in (select unnest(v_waiting || v_blocked))) then
+        return null;
     end if;
-    select array_agg(seq) filter (where verdict is null) as seqs, array_agg(hash) filter (where verdict is null) as hashes,
-           array_agg(key) filter (where verdict is null) as keys, array_agg(data) filter (where verdict is null) as data,
-           array_agg(headers) filter (where verdict is null) as headers,
-           array_agg(created_at) filter (where verdict is null) as created_at,
-           array_agg(seq) filter (where verdict = 'waiting') as waiting_seqs,
-           array_agg(hash) filter (where verdict = 'waiting') as waiting_hashes,
-           array_agg(seq) filter (where verdict = 'blocked') as blocked_seqs,
-           array_agg(hash) filter (where verdict = 'blocked') as blocked_hashes
-        into v_sorted
+    select array_agg(case when hash in (select unnest(v_blocked)) then 'blocked'
+                          when hash in (select unnest(v_waiting)) or p_singly and times > 1 then 'waiting' end order by place)
+        into v_verdicts
         from (
-            select *, case when hash in (select unnest(v_blocked)) then 'blocked'
-                           when hash in (select unnest(v_waiting)) or p_singly and row_number() over (partition by hash order by seq) > 1
-                               then 'waiting' end as verdict
-            from unnest(p_scanned.seqs, p_scanned.hashes, p_scanned.keys, p_scanned.data, p_scanned.headers, p_scanned.created_at)
-                as m(seq, hash, key, data, headers, created_at)
-            order by seq) as judged;
-    v_scanned.seqs := v_sorted.seqs;
-    v_scanned.hashes := v_sorted.hashes;
-    v_scanned.keys := v_sorted.keys;
-    v_scanned.data := v_sorted.data;
-    v_scanned.headers := v_sorted.headers;
-    v_scanned.created_at := v_sorted.created_at;
-    v_scanned.waiting_seqs := v_sorted.waiting_seqs;
-    v_scanned.waiting_hashes := v_sorted.waiting_hashes;
-    v_scanned.blocked_seqs := v_sorted.blocked_seqs;
-    v_scanned.blocked_hashes := v_sorted.blocked_hashes;
-    return v_scanned;
+            select hash, place, row_number() over (partition by hash order by place) as times
+            from unnest(p_hashes) with ordinality as h(hash, place)) as judged;
+    return v_verdicts;
 end $$;
 
 -- p_limit:  how many messages may be handed out
@@ -79,10 +58,11 @@ end $$;
 -- p_busy:   the hashes of keys that other owners hold, or null
 -- p_parked, p_blocked: whether anything is parked or blocked at all
 -- p_singly: of each key at most one message is handed out; the others wait
+-- p_known: of these messages the caller has the contents: key, data, headers and created_at are left out
 create function headrace.scan(
     p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors,
     p_limit int, p_look int, p_bytes bigint, p_busy bigint[], p_parked boolean, p_blocked boolean,
-    p_singly boolean default false
+    p_singly boolean default false, p_known int8multirange default null
 ) returns headrace.scanned
 language plpgsql as $$
 declare
@@ -96,6 +76,7 @@ declare
     v_bounded   text;
     v_verdict   text := '';
     v_done      boolean;
+    v_verdicts  text[];
     v_result    headrace.scanned;
 begin
     if p_consumer.ordered and p_blocked then
@@ -143,15 +124,28 @@ begin
             end if;
             execute format($sql$
                 select coalesce(max(seq), $1), null, null, true, count(*), coalesce(sum(pg_column_size(data)) >= $3, false), count(*) >= $2,
-                       array_agg(seq), array_agg(hashtextextended(key, 0)), array_agg(key), array_agg(data), array_agg(headers),
-                       array_agg(created_at), null, null, null, null
+                       array_agg(seq), array_agg(hashtextextended(key, 0)), array_agg(case when seq <@ $4 then null else key end),
+                       array_agg(case when seq <@ $4 then null else data end), array_agg(case when seq <@ $4 then null else headers end),
+                       array_agg(case when seq <@ $4 then null else created_at end), null, null, null, null
                 %s
                 $sql$, v_bounded)
-                into v_result using p_cursor.position, p_limit, p_bytes;
+                into v_result using p_cursor.position, p_limit, p_bytes, p_known;
             v_done := v_result.looked_at = v_result.position - p_cursor.position;
             if v_done and v_result.looked_at > 0 and (v_verdict <> '' or p_singly) then
-                v_result := headrace.sort_out(v_result, p_consumer.id, p_busy, p_parked, p_blocked, p_singly, p_cursor.parked_floor);
-                v_done := not (v_result.more and coalesce(cardinality(v_result.seqs), 0) * 2 < v_result.looked_at);
+                v_verdicts := headrace.verdicts(v_result.hashes, p_consumer.id, p_busy, p_parked, p_blocked, p_singly, p_cursor.parked_floor);
+                -- When most of them can't be handed out, look farther.
+                v_done := not (v_result.more and cardinality(array_remove(v_verdicts, null)) * 2 > v_result.looked_at) is true;
+                if v_done and v_verdicts is not null then
+                    select array_agg(seq) filter (where verdict is null), array_agg(hash) filter (where verdict is null),
+                           array_agg(key) filter (where verdict is null), array_agg(data) filter (where verdict is null),
+                           array_agg(headers) filter (where verdict is null), array_agg(created_at) filter (where verdict is null),
+                           array_agg(seq) filter (where verdict = 'waiting'), array_agg(hash) filter (where verdict = 'waiting'),
+                           array_agg(seq) filter (where verdict = 'blocked'), array_agg(hash) filter (where verdict = 'blocked')
+                        into v_result.seqs, v_result.hashes, v_result.keys, v_result.data, v_result.headers, v_result.created_at,
+                             v_result.waiting_seqs, v_result.waiting_hashes, v_result.blocked_seqs, v_result.blocked_hashes
+                        from unnest(v_result.seqs, v_result.hashes, v_result.keys, v_result.data, v_result.headers, v_result.created_at,
+                                    v_verdicts) as m(seq, hash, key, data, headers, created_at, verdict);
+                end if;
             end if;
         end if;
         if not v_done then
@@ -192,8 +186,10 @@ begin
                     select coalesce(sum(pg_column_size(data)) filter (where verdict = 'ready') >= $3, false),
                            (select count(*) from seen) >= $2 or count(*) filter (where verdict = 'ready') >= $8,
                            array_agg(seq) filter (where verdict = 'ready'), array_agg(hash) filter (where verdict = 'ready'),
-                           array_agg(key) filter (where verdict = 'ready'), array_agg(data) filter (where verdict = 'ready'),
-                           array_agg(headers) filter (where verdict = 'ready'), array_agg(created_at) filter (where verdict = 'ready'),
+                           array_agg(case when seq <@ $9 then null else key end) filter (where verdict = 'ready'),
+                           array_agg(case when seq <@ $9 then null else data end) filter (where verdict = 'ready'),
+                           array_agg(case when seq <@ $9 then null else headers end) filter (where verdict = 'ready'),
+                           array_agg(case when seq <@ $9 then null else created_at end) filter (where verdict = 'ready'),
                            array_agg(seq) filter (where verdict = 'waiting'), array_agg(hash) filter (where verdict = 'waiting'),
                            array_agg(seq) filter (where verdict = 'blocked'), array_agg(hash) filter (where verdict = 'blocked')
                     from taken) as t
@@ -204,7 +200,8 @@ begin
                 -- Nothing fresh is looked at before all that is late, or a message could overtake a late one of its key.
                 case when v_late is null then v_fresh else format('(%s) union all (%s) order by seq limit $2', v_late, v_fresh) end)
                 into v_result
-                using p_cursor.position, p_look, p_bytes, p_consumer.id, p_busy, p_cursor.parked_floor, p_cursor.holes, p_limit;
+                using p_cursor.position, p_look, p_bytes, p_consumer.id, p_busy, p_cursor.parked_floor, p_cursor.holes, p_limit,
+                      p_known;
         end if;
 
         -- A single segment is enough as long as it has more, or nobody has drawn a seq beyond it.
