@@ -16,6 +16,7 @@ from benchmarks.http_server import BARE, HEADRACE, Meter, Server, postmaster, se
 from benchmarks.payloads import LARGE_NOTE, SMALL_NOTE, Keys, bytes_of
 from benchmarks.report import Result, figures
 from benchmarks.suite.http_idle import idle
+from benchmarks.suite.http_wake import wake
 from benchmarks.timing import Measured
 from headrace import store
 from headrace.model.specs import ConsumerSpec
@@ -43,6 +44,7 @@ async def http(options: Options) -> Result:
         variants={
             "small": {**figures(small), "payload_bytes": bytes_of(SMALL_NOTE), **small_costs, "checks": small_proven},
             "idle": await idle(options),
+            "wake": await wake(options),
         },
         details=costs,
         settings={
