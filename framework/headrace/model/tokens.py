@@ -27,7 +27,6 @@ MOST_SCOPES = 100
 
 _ALPHABET = string.digits + string.ascii_letters
 _ID, _SECRET = 12, 40  # characters, of which each is worth 5.95 bits
-_TOKEN = re.compile(r"hr_([0-9A-Za-z]{12})_[0-9A-Za-z]{32,64}")
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._@-]{0,63}")
 _STREAM = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _LONGEST = 100 * 365 * 86400.0
@@ -168,12 +167,6 @@ def mint() -> Minted:
     token_id = _random(_ID)
     text = f"hr_{token_id}_{_random(_SECRET)}"
     return Minted(token_id, text, digest(text))
-
-
-def id_of(text: str) -> str | None:
-    """The id in a token; None for what is no token."""
-    match = _TOKEN.fullmatch(text)
-    return None if match is None else match[1]
 
 
 def digest(text: str) -> bytes:
