@@ -16,11 +16,14 @@ Exit codes:
    1  not done, or not all of it: nothing to receive, an ack too late, no yes
   64  the command was called wrongly
   65  something given can't be: a key, a condition, data, a place
-  66  there is no such stream, consumer, source, token or context
+  66  there is no such stream, consumer, source, token, context or file
   69  the database or the server can't be reached, or can't do it now: try again
+  73  something can't be made where it was asked for
   74  there is no room: the disk is full, or the stream
   75  it is in use: --force, or later; or the server has too much to do
-  78  settings that contradict each other, or a database that is not set up"""
+  78  settings that contradict each other, a database that is not set up, a token
+      that won't do
+ 130  Ctrl-C"""
 
 
 def _group(name: str, sentence: str, commands: dict[str, tuple[Callable[..., Any], str]]) -> App:

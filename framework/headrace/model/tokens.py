@@ -35,13 +35,13 @@ _LONGEST = 100 * 365 * 86400.0
 class Unauthorized(HeadraceError):
     """There is no token with the call, or one that opens nothing."""
 
-    exit_code = 77  # EX_NOPERM
+    exit_code = 78  # EX_CONFIG, as on the command line everything that is wrong with a token
 
 
 class Forbidden(HeadraceError):
     """The token is good, and lacks the scope that the call needs."""
 
-    exit_code = 77
+    exit_code = 78
 
 
 class UnknownToken(HeadraceError, LookupError):
