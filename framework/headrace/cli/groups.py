@@ -21,8 +21,8 @@ Exit codes:
   73  something can't be made where it was asked for
   74  there is no room: the disk is full, or the stream
   75  it is in use: --force, or later; or the server has too much to do
-  78  settings that contradict each other, a database that is not set up, a token
-      that won't do
+  78  settings that contradict each other, a database that is not set up,
+      a token that won't do
  130  Ctrl-C"""
 
 

@@ -73,7 +73,7 @@ class Pushing:
         self._running: dict[int, _Running] = {}
         self._resting: dict[int, float] = {}
         self._news = anyio.Event()
-        self._looking = anyio.CancelScope()
+        self._looking: anyio.CancelScope | None = None  # made where a loop runs
         self._draining = False
         self._deaf = True
 
@@ -83,10 +83,12 @@ class Pushing:
         self._shared = shared = msgspec.structs.replace(shared, middleware=(), priorities=Priorities())
         try:
             async with session(self._allowed) as client, anyio.create_task_group() as group:
-                with self._looking:
-                    await keep_going("finding push consumers", lambda weather: self._look(weather, client, group))
+                with anyio.CancelScope() as self._looking:
+                    if not self._draining:  # somebody may have asked to before it began
+                        await keep_going("finding push consumers", lambda weather: self._look(weather, client, group))
         finally:
-            self._looking = anyio.CancelScope()  # the app may run again
+            self._looking = None
+            self._draining = False  # the app may run again
             self._resting.clear()
 
     def look(self) -> None:
@@ -185,7 +187,9 @@ class Pushing:
 
     def drain(self) -> None:
         """Send nothing more; what is under way ends."""
-        self._looking.cancel()
+        self._draining = True
+        if self._looking is not None:
+            self._looking.cancel()
         for running in self._running.values():
             running.pipeline.stop()
 
