@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from uuid import uuid4
 
@@ -13,6 +14,7 @@ from headrace import App, Message, Next, store
 from headrace.model.specs import Backoff, ConsumerSpec
 from headrace.server.asgi import Server
 from headrace.server.options import Options
+from headrace.server.push import Pushing
 from headrace.server.push import pushing as module
 from tests.runtime.running import Gate, eventually
 from tests.server.calling import Api
@@ -189,6 +191,22 @@ async def test_an_app_can_push_again_after_it_has_stopped(dsn: str, endpoint: En
     async with app.running():
         await app.publish("orders", "k", 1)
         await endpoint.until(1)
+
+
+async def test_pushing_that_is_drained_before_it_has_begun_ends_and_works_the_next_time(
+    dsn: str, endpoint: Endpoint
+) -> None:
+    app = App(dsn)
+    push = Pushing(("loopback",))
+    app.attach(push)
+    async with asyncio.timeout(30):
+        with pytest.raises(ZeroDivisionError):
+            async with app.running():
+                raise ZeroDivisionError
+        async with app.running():
+            await Pushed(app, push).declare(endpoint.url)
+            await app.publish("orders", "k", 1)
+            await endpoint.until(1)
 
 
 async def test_settings_that_can_t_be_keep_nobody_else_from_being_pushed(
