@@ -42,7 +42,8 @@ async def wake(options: Options) -> dict[str, Any]:
     took: list[int] = []
     async with bench(options) as place:
         await store.declare_consumer(
-            place.database, ConsumerSpec(stream=STREAM, name="wake", ordered=False, max_ack_pending=times)
+            place.database,
+            ConsumerSpec(stream=STREAM, name="wake", ordered=False, max_ack_pending=times, ack_wait=3600.0),
         )
         async with serving(HEADRACE, "--database", place.dsn) as server:
             waiter = Waiter()
