@@ -242,7 +242,7 @@ class Receivers:
 
     async def _call(self) -> Batch:
         """One lease call for those that are first in the queue."""
-        async with self._turns:
+        async with self._turns.one():
             called = self._first()
             try:
                 batch = await self._lease([one.want for one in called])

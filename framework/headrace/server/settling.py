@@ -78,7 +78,7 @@ class Settles:
     async def _work(self) -> None:
         try:
             while self._queue:
-                async with self._turns:
+                async with self._turns.one():
                     requests = self._next()
                     try:
                         await self._settle(requests)

@@ -1,39 +1,60 @@
 """Turns: calls of one kind go to the database one after the other, as long as that costs nobody much.
 
 Under load a call that waits its turn grows meanwhile: more requests join it, and a call for ten of them costs the database little more
-than one for two. Where the database is far away, or there are many consumers, nobody waits longer than a moment.
+than one for two. What one brings, the next need not. Nobody waits longer than the last call took, twice over, nor than a moment: where
+there are many consumers, more calls are under way at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
-PATIENCE = 0.005
-"""Seconds that a call waits for others to end, at most."""
+SHORTEST, LONGEST = 0.005, 0.05
+"""Bounds of the time, in seconds, that a call waits for others to end."""
 
 
 class Turns:
-    """`async with turns:` around each call."""
+    """`async with turns.one():` around each call.
 
-    def __init__(self) -> None:
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._under_way = 0
+        self._patience = SHORTEST
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def __aenter__(self) -> None:
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """Wait for a turn, and take it."""
         if self._under_way:
-            loop = asyncio.get_running_loop()
-            turn = loop.create_future()
-            self._waiting.append(turn)
-            timer = loop.call_later(PATIENCE, _give, turn)
-            try:
-                await turn
-            finally:
-                timer.cancel()
+            await self._wait()
         self._under_way += 1
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            self._patience = min(max(SHORTEST, 2 * (self._clock() - began)), LONGEST)
+            self._call_next()
 
-    async def __aexit__(self, *_: object) -> None:
-        self._under_way -= 1
+    async def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
+        self._waiting.append(turn)
+        timer = loop.call_later(self._patience, _give, turn)
+        try:
+            await turn
+        finally:
+            timer.cancel()
+
+    def _call_next(self) -> None:
         while self._waiting and not self._under_way:
             turn = self._waiting.popleft()
             if not turn.done():

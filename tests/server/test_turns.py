@@ -1,0 +1,85 @@
+"""Turns: one call after the other, unless that takes too long."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.server import turns as module
+from headrace.server.turns import Turns
+
+pytestmark = pytest.mark.asyncio
+
+
+class Calls:
+    """Calls that last until they are told to end."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self.begun: list[str] = []
+        self.ends: dict[str, asyncio.Event] = {}
+
+    async def call(self, name: str) -> None:
+        async with self.turns.one():
+            self.begun.append(name)
+            await self.ends.setdefault(name, asyncio.Event()).wait()
+
+    def start(self, name: str) -> asyncio.Task[None]:
+        return asyncio.create_task(self.call(name))
+
+    def end(self, name: str) -> None:
+        self.ends.setdefault(name, asyncio.Event()).set()
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHORTEST", 60.0)
+    monkeypatch.setattr(module, "LONGEST", 60.0)
+
+
+async def test_calls_go_one_after_the_other_in_their_order(patient: None) -> None:
+    calls = Calls()
+    tasks = [calls.start(name) for name in "abc"]
+    for name, begun in zip("abc", ("a", "ab", "abc"), strict=True):
+        await settle()
+        assert "".join(calls.begun) == begun
+        calls.end(name)
+    await asyncio.gather(*tasks)
+
+
+async def test_who_gives_up_waiting_holds_nobody_up(patient: None) -> None:
+    calls = Calls()
+    first, second, third = (calls.start(name) for name in "abc")
+    await settle()
+    second.cancel()
+    calls.end("a")
+    calls.end("c")
+    await asyncio.gather(first, third)
+    assert calls.begun == ["a", "c"]
+
+
+async def test_a_call_that_fails_gives_its_turn_on(patient: None) -> None:
+    calls = Calls()
+    first, second = calls.start("a"), calls.start("b")
+    await settle()
+    first.cancel()
+    calls.end("b")
+    await second
+    assert calls.begun == ["a", "b"]
+
+
+async def test_nobody_waits_for_long() -> None:
+    calls = Calls()
+    tasks = [calls.start(name) for name in "abc"]
+    async with asyncio.timeout(10):
+        while len(calls.begun) < 3:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0)
+    for name in "abc":
+        calls.end(name)
+    await asyncio.gather(*tasks)
