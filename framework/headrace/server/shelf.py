@@ -15,8 +15,8 @@ import msgspec
 from headrace import store
 from headrace.model.records import Batch
 
-LARGEST = 64_000_000
-"""Characters that the shelves of a process hold together."""
+LARGEST = 32_000_000
+"""Characters that the shelves of a process hold together; in memory it is twice that, as data and as what is told of it."""
 
 MOST_RANGES = 32
 """Ranges of seqs on a shelf. What comes in more pieces than that is let go from below."""
