@@ -153,7 +153,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
         max_deliver: attempts before a message is exhausted; -1 for no limit.
         backoff: the wait before the next attempt.
         on_exhausted: what becomes of an exhausted message: `dead_letter`; `block`, its key waits for a person; or `drop`.
-        max_waiting: how many requests may wait for messages at one time, over HTTP.
+        max_waiting: how many requests may wait for messages at one time, over HTTP, at each server process.
         deliver_policy: where a new consumer begins: with `all` there is; with what is `new`; at `start_seq` (`by_start_seq`) or
             `start_time` (`by_start_time`); or with the last message of each key (`last_per_key`), and then what is new.
         rate_limit: messages a second, over all workers; None for no limit.
