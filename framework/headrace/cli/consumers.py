@@ -11,12 +11,14 @@ from headrace.cli.backend import Backend
 from headrace.cli.connection import administer
 from headrace.cli.options import JsonOption, YesOption, flag, print_json
 from headrace.cli.problems import UsageProblem
+from headrace.cli.pushed import PushOptions, shown
 from headrace.cli.settings import Beginning, ConsumerSettings
 from headrace.cli.tables import number, print_pairs, print_table
 from headrace.cli.talk import NOT_DONE, confirmed, count, say
 from headrace.cli.times import ago, in_utc, lasting
 from headrace.cli.which import ConsumerWords, which
 from headrace.model.conditions import parse
+from headrace.model.push import Push
 from headrace.model.records import ConsumerInfo
 from headrace.model.specs import ConsumerSpec
 
@@ -32,6 +34,7 @@ def add(
     /,
     *,
     settings: ConsumerSettings = ConsumerSettings(),  # noqa: B008 - frozen
+    pushing: PushOptions = PushOptions(),  # noqa: B008 - frozen
     beginning: Beginning = Beginning(),  # noqa: B008 - frozen
     defaults: Annotated[bool, flag("Take defaults for the rest, as it does anyway.")] = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
@@ -44,6 +47,11 @@ def add(
     given = settings.given() | beginning.given()
     if given.get("where") is not None:
         given["where"] = parse(given["where"])
+    push = pushing.given()
+    if push:
+        if "url" not in push:
+            raise UsageProblem("A push consumer needs a URL: give --push-url, or leave the other --push options out.")
+        given["push"] = Push(**push)
     new, created = administer(backend, _add, ConsumerSpec(stream=stream, name=name, **given))
     if json:
         print_json(created)
@@ -99,6 +107,8 @@ async def _info(admin: Administration, words: tuple[str, ...]) -> ConsumerInfo:
 def edit(
     *consumer: ConsumerWords,
     settings: ConsumerSettings = ConsumerSettings(),  # noqa: B008 - frozen
+    pushing: PushOptions = PushOptions(),  # noqa: B008 - frozen
+    no_push: Annotated[bool, flag("Send its messages nowhere any more: workers ask for them.")] = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
@@ -106,7 +116,11 @@ def edit(
 
     What isn't given stays as it is. To move the consumer, see `headrace consumer seek`.
     """
-    changes = settings.given()
+    changes, push = settings.given(), pushing.given()
+    if push and no_push:
+        raise UsageProblem("Give --no-push or other --push options, and not both.")
+    if push or no_push:
+        changes["push"] = push or None
     if not changes:
         raise UsageProblem("There is nothing to change: give a setting, such as --ack-wait 1m.")
     changed = administer(backend, _edit, consumer, changes)
@@ -197,6 +211,8 @@ def _settings(consumer: ConsumerInfo) -> list[tuple[str, str]]:
 
 
 def _setting(name: str, value: Any) -> str:
+    if name == "push":
+        return shown(value)
     if isinstance(value, dict):
         return ", ".join(f"{inner} {_setting(inner, given)}" for inner, given in value.items()) or "default"
     if isinstance(value, (list, tuple)):
@@ -214,7 +230,9 @@ def _pending(consumer: ConsumerInfo) -> str:
 def _state(consumer: ConsumerInfo) -> str:
     if consumer.paused_until is not None:
         return f"paused {until(consumer.paused_until)}"
-    return "replaying" if consumer.replaying else ""
+    if consumer.replaying:
+        return "replaying"
+    return "push" if consumer.settings.get("push") else ""
 
 
 def until(moment: datetime | None) -> str:

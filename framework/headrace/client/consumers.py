@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +13,9 @@ from headrace.client.errors import AlreadyThere, NotThere
 from headrace.client.request import JUDGING, delete, get, iso, patch, post
 from headrace.client.streams import refuse_changes, selection
 from headrace.model import conditions
+from headrace.model.durations import seconds
 from headrace.model.errors import InvalidInput
+from headrace.model.push import Push
 from headrace.model.records import BlockedKey, ConsumerInfo, DeadLetter, PeekedMessage
 from headrace.model.specs import Backoff, ConsumerSpec
 
@@ -76,7 +78,12 @@ class Consumers(Base):
         return (await self._ask(get(*_place(stream, name)), Told[ConsumerInfo])).info
 
     async def edit_consumer(self, stream: str, name: str, /, **changes: Any) -> ConsumerSpec:
-        """Change a consumer's settings, live. Returns the settings as they are now; a push consumer's secret isn't told."""
+        """Change a consumer's settings, live. `push` as a `Push`, as None, or as a dict of those of its settings that change.
+
+        Returns:
+            The settings as they are now. A push consumer's secret isn't told, and the `Push` without it would remove it: change
+            others by a dict.
+        """
         changed = await self._ask(patch(*_place(stream, name), **_wired(changes)), Told[ConsumerInfo])
         return _consumer_spec(changed.info)
 
@@ -178,23 +185,31 @@ def _wired(settings: dict[str, Any]) -> dict[str, Any]:
     if "push" in found:
         push = found["push"]
         found |= {"kind": "pull"} if push is None else {"kind": "push"}
-        found["push"] = push and {
-            "url": push.url, "headers": push.headers, "secret": push.secret, "timeout_ms": push.timeout * 1000,
-            "batch_size": push.batch, "concurrency": push.concurrency,
-        }  # fmt: skip
+        found["push"] = None if push is None else _wired_push(push)
+    return found
+
+
+def _wired_push(push: Push | Mapping[str, Any]) -> dict[str, Any]:
+    """All of a `Push`, or those of its settings that are given, as a body says them."""
+    found = dict(push) if isinstance(push, Mapping) else msgspec.structs.asdict(push)
+    if "timeout" in found:
+        found["timeout_ms"] = seconds(found.pop("timeout"), "timeout") * 1000
+    if "batch" in found:
+        found["batch_size"] = found.pop("batch")
     return found
 
 
 def _given(spec: ConsumerSpec) -> dict[str, Any]:
     """The settings that differ from their defaults, as a body says them."""
     plain = ConsumerSpec(stream=spec.stream, name=spec.name)
-    return _wired(
-        {
-            name: value
-            for name, value in msgspec.structs.asdict(spec).items()
-            if name == "name" or (name != "stream" and value != getattr(plain, name, None))
-        }
-    )
+    found = {
+        name: value
+        for name, value in msgspec.structs.asdict(spec).items()
+        if name == "name" or (name != "stream" and value != getattr(plain, name, None))
+    }
+    if spec.push is not None:
+        found["push"] = msgspec.to_builtins(spec.push)  # which leaves defaults out
+    return _wired(found)
 
 
 def _told(spec: ConsumerSpec) -> dict[str, Any]:

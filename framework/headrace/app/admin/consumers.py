@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from headrace.app.admin.given import (
     check_seq,
     condition_of,
     filters_of,
+    pushed,
     refuse,
     selection_of,
     utc,
@@ -76,13 +77,15 @@ class Consumers(Base):
         """Change a consumer's settings, live: its workers go by them from their next lease on.
 
         Args:
-            changes: settings of `ConsumerSpec`, as `@app.consumer` takes them: durations and rates as text, `filter`, `where`. Where it
-                begins can't be changed any more: seek instead.
+            changes: settings of `ConsumerSpec`, as `@app.consumer` takes them: durations and rates as text, `filter`, `where`; `push` as a `Push`, as
+                None, or as a dict of those of its settings that change. Where it begins can't be changed any more: seek instead.
 
         Returns:
             The settings as they are now. Raises `ConfigurationError` for those that can't be.
         """
         spec, _ = await store.consumer_spec(self._database, await self._consumer(stream, name))
+        if isinstance(changes.get("push"), Mapping):
+            changes["push"] = pushed(spec.push, changes["push"])
         spec = changed(spec, _with_rate(changes), fixed=("stream", "name", "deliver_policy", "start_seq", "start_time"))
         await store.declare_consumer(self._database, spec)
         return spec

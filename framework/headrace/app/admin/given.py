@@ -14,7 +14,9 @@ from headrace.model.conditions import Condition
 from headrace.model.durations import seconds
 from headrace.model.errors import InvalidInput
 from headrace.model.keys import check_filters
+from headrace.model.push import Push
 from headrace.model.specs import Backoff, ConsumerSpec, StreamSpec
+from headrace.store.info import HIDDEN
 
 Where = str | Mapping[str, Any] | Condition | None
 Filter = str | Sequence[str] | None
@@ -92,6 +94,25 @@ def changed(spec: Spec, changes: Mapping[str, Any], *, fixed: Sequence[str]) -> 
         return made if condition is None else msgspec.structs.replace(made, where=condition)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"A setting has a value that can't be: {error}.") from error
+
+
+def pushed(before: Push | None, given: Mapping[str, Any]) -> Push:
+    """The settings of `Push` that are given, on top of those before; a secret as it is told stays as it is.
+
+    Raises `InvalidInput` or `ConfigurationError`.
+    """
+    found = {name: value for name, value in given.items() if name != "secret" or value != HIDDEN}
+    for name in found:
+        if name not in Push.__struct_fields__:
+            raise InvalidInput(f"There is no push setting {name!r}; there are {', '.join(Push.__struct_fields__)}.")
+    if before is None and "url" not in found:
+        raise InvalidInput('push can\'t be so: a push consumer needs a URL: "push": {"url": "https://…"}.')
+    if "timeout" in found:
+        found["timeout"] = seconds(found["timeout"], "timeout")
+    try:
+        return msgspec.convert({**({} if before is None else msgspec.structs.asdict(before)), **found}, Push)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"A push setting has a value that can't be: {error}.") from error
 
 
 def refuse_changes(before: StreamSpec, now: StreamSpec, what: str) -> None:
