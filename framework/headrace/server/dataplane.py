@@ -121,8 +121,7 @@ class DataPlane:
         except (UnknownStream, UnknownConsumer):
             await self.allow(call, "consume", call.names[0])  # who may not see it isn't told whether it is there
             raise
-        if not self._access.open:
-            await self._access.check(call.authorization, "consume", consumer.stream.name)
+        await self.allow(call, "consume", consumer.stream.name)
         return consumer
 
     # --- what the dialects share

@@ -11,6 +11,7 @@ import msgspec
 from headrace import store
 from headrace.model.errors import InvalidInput, StoreUnavailable
 from headrace.model.keys import check_key
+from headrace.server.failing import fail
 from headrace.store.publish import CHUNK_CHARACTERS, CHUNK_MESSAGES
 
 AT_ONCE = 2
@@ -94,11 +95,13 @@ class Publishes:
                 try:
                     await self._publish(requests)
                 except BaseException as error:  # theirs to hear of
-                    _fail(requests, error)
+                    fail([one.answer for one in requests], error)
                     if not isinstance(error, Exception):
                         raise
         finally:
             self._at_work -= 1
+            left, self._queue = self._queue, []  # by a cancellation alone
+            fail([one.answer for one in left], StoreUnavailable("The server stops. Try again."))
 
     def _next(self) -> list[_Request]:
         """As many as one statement carries. What has ids, or is for later, goes by itself: it is told how much of it was new."""
@@ -142,7 +145,7 @@ class Publishes:
                 message_ids=messages.message_ids, deliver_at=messages.deliver_at,
             )  # fmt: skip
         except Exception as error:
-            _fail([request], _named(messages, error))
+            fail([request.answer], _named(messages, error))
         else:
             _answer(request, count)
 
@@ -161,11 +164,3 @@ def _named(messages: Incoming, error: Exception) -> Exception:
         except InvalidInput as named:
             return named
     return error
-
-
-def _fail(requests: list[_Request], error: BaseException) -> None:
-    if not isinstance(error, Exception):  # cancelled, and nobody can tell how far it came
-        error = StoreUnavailable("The server stops, and can't tell whether this was done. Try again.")
-    for request in requests:
-        if not request.answer.done():
-            request.answer.set_exception(error)

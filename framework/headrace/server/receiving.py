@@ -24,6 +24,7 @@ from headrace.model.outcomes import RELEASE, Settlement
 from headrace.model.records import Batch
 from headrace.server.directory import KnownConsumer
 from headrace.server.errors import TooManyWaiting
+from headrace.server.failing import fail
 from headrace.server.shelf import Kept, Shelf, Shelves, complete
 from headrace.server.turns import Turns
 from headrace.store.lease import MAX_LOOK
@@ -341,9 +342,7 @@ class Receivers:
     def _fail(self, error: Exception) -> None:
         """Nobody is served now; they may ask again."""
         queue, self._queue = self._queue, []
-        for receiver in queue:
-            if not receiver.answer.done():
-                receiver.answer.set_exception(error)
+        fail([one.answer for one in queue], error)
 
     async def _renew(self) -> None:
         spec, version = await store.consumer_spec(self._database, self.consumer.number)

@@ -10,6 +10,7 @@ from headrace import store
 from headrace.model.ack_ids import AckId
 from headrace.model.errors import StoreUnavailable
 from headrace.model.outcomes import Failure, Settlement
+from headrace.server.failing import fail
 from headrace.server.turns import Turns
 
 MOST = 5000
@@ -83,11 +84,13 @@ class Settles:
                     try:
                         await self._settle(requests)
                     except BaseException as error:  # theirs to hear of
-                        _fail(requests, error)
+                        fail([one.answer for one in requests], error)
                         if not isinstance(error, Exception):
                             raise
         finally:
             self._at_work = False
+            left, self._queue = self._queue, []  # by a cancellation alone
+            fail([one.answer for one in left], StoreUnavailable("The server stops. Try again."))
 
     def _next(self) -> list[_Request]:
         """Those that go together: of two that name the same message the second waits for the next call."""
@@ -131,11 +134,3 @@ class Settles:
         for request in requests:
             if not request.answer.done():
                 request.answer.set_result(lost)
-
-
-def _fail(requests: list[_Request], error: BaseException) -> None:
-    if not isinstance(error, Exception):  # cancelled, and nobody can tell how far it came
-        error = StoreUnavailable("The server stops, and can't tell whether this was done. Try again.")
-    for request in requests:
-        if not request.answer.done():
-            request.answer.set_exception(error)
