@@ -408,7 +408,7 @@ async def test_parts_of_a_share_are_settled_one_by_one(database: store.Database,
     one, other = await deal(reader, 3, 2)
     assert await reader.ack(one, 2) == []
     assert await reader.nack(one, 1) == []
-    assert [lost.seq for lost in await reader.ack(one, 1, 2)] == [1, 2]
+    assert {lost.seq for lost in await reader.ack(one, 1, 2)} == {1, 2}
     assert await reader.ack_all(one, other) == []
     assert await reader.drain() == [1]
     assert [await reader.count(table) for table in ("leases", "parked", "dead_letters")] == [0, 0, 0]
