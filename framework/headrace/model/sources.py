@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.model.capture import CaptureInfo
 from headrace.model.errors import InvalidInput
 
 
@@ -25,6 +26,8 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     stream: str
     stream_id: str
     settings: dict[str, Any]
-    """As its kind has them: for a webhook those of `WebhookSpec`. Secrets are not told, only how many there are."""
+    """As its kind has them: for a webhook those of `WebhookSpec`, for a table those of `PostgresSpec`. Secrets are not told."""
     created_at: datetime
     updated_at: datetime
+    capture: CaptureInfo | None = None
+    """How it goes, of a source that captures tables."""

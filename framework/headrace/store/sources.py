@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 
+from headrace.model.capture import CaptureInfo
 from headrace.model.errors import UnknownSource
 from headrace.model.sources import SourceInfo
 from headrace.store.database import Executor
 from headrace.store.info import HIDDEN
+from headrace.store.translate import without_password
 
 
 async def create_source(executor: Executor, name: str, kind: str, stream: str, settings: Mapping[str, Any]) -> bool:
@@ -59,11 +61,17 @@ def _json(settings: Mapping[str, Any]) -> str:
 def _source(row: Any) -> SourceInfo:
     found = dict(row)
     found["id"], found["stream_id"] = str(found["id"]), str(found["stream_id"])
-    return SourceInfo(**{**found, "settings": msgspec.json.decode(found["settings"])})
+    capture = found.pop("capture")
+    settings = msgspec.json.decode(found.pop("settings"))
+    return SourceInfo(
+        **found, settings=settings, capture=None if capture is None else msgspec.json.decode(capture, type=CaptureInfo)
+    )
 
 
 def _without_secrets(source: SourceInfo) -> SourceInfo:
-    secrets = source.settings.get("secrets")
-    if not secrets:
-        return source
-    return msgspec.structs.replace(source, settings={**source.settings, "secrets": [HIDDEN] * len(secrets)})
+    settings = dict(source.settings)
+    if settings.get("secrets"):
+        settings["secrets"] = [HIDDEN] * len(settings["secrets"])
+    if settings.get("database"):
+        settings["database"] = without_password(settings["database"])
+    return msgspec.structs.replace(source, settings=settings)

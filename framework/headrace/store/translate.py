@@ -130,5 +130,11 @@ def safe(dsn: str) -> str:
     return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:…@", dsn)
 
 
+def without_password(dsn: str) -> str:
+    """As `safe`, also where the password is a parameter, or the DSN is of `name=value` pairs."""
+    dsn = re.sub(r"(\bpassword\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)", r"\1…", safe(dsn), flags=re.IGNORECASE)
+    return re.sub(r"(\bsslpassword\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)", r"\1…", dsn, flags=re.IGNORECASE)
+
+
 def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0].rstrip(".")

@@ -104,18 +104,20 @@ language plpgsql set lock_timeout = '5s' as $$
 declare
     v_stream    headrace.streams;
     v_consumer  int;
-    v_source    text;
+    v_source    record;
 begin
     perform pg_advisory_xact_lock(1212498508, 0);   -- nobody declares a consumer or a source meanwhile
     select * into v_stream from headrace.streams where name = p_stream;
     if not found then
         raise exception using errcode = 'HR001', message = format('There is no stream %L.', p_stream);
     end if;
-    select min(name) into v_source from headrace.sources where stream_id = v_stream.id;
-    if v_source is not null and not p_force then
+    -- A source that captures has a replication slot, which would be left behind and hold back its server's WAL: not even by force.
+    select name, kind into v_source from headrace.sources where stream_id = v_stream.id and (kind = 'postgres' or not p_force)
+        order by kind, name limit 1;
+    if found then
         raise exception using errcode = 'HR006', message = format(
-            'The stream %L is in use: the source %L delivers to it. Remove what delivers to it first, or delete the stream by force.',
-            p_stream, v_source);
+            'The stream %L is in use: the source %L delivers to it. Remove what delivers to it first%s.',
+            p_stream, v_source.name, case when v_source.kind = 'webhook' then ', or delete the stream by force' else '' end);
     end if;
     for v_consumer in select id from headrace.consumers where stream_id = v_stream.id order by id loop
         perform headrace.evict(v_consumer, p_force, p_now);

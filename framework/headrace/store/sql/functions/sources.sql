@@ -3,19 +3,25 @@
 -- Whether it is new. One that exists stays as it is, whatever it is.
 create function headrace.create_source(p_name text, p_kind text, p_stream text, p_settings json) returns boolean
 language plpgsql as $$
+declare
+    v_id  int;
 begin
     perform pg_advisory_xact_lock(1212498508, 0);   -- nobody deletes the stream meanwhile
     insert into headrace.sources (name, kind, stream_id, settings)
         values (p_name, p_kind, (headrace.stream_named(p_stream)).id, p_settings)
-        on conflict (name) do nothing;
-    return found;
+        on conflict (name) do nothing
+        returning id into v_id;
+    if v_id is not null and p_kind = 'postgres' then
+        insert into headrace.captures (source_id) values (v_id);
+    end if;
+    return v_id is not null;
 end $$;
 
 -- By its id or its name; all for null. A name that looks like an id comes first.
 create function headrace.source_info(p_ref text default null)
-returns table (id uuid, name text, kind text, stream text, stream_id uuid, settings json, created_at timestamptz, updated_at timestamptz)
+returns table (id uuid, name text, kind text, stream text, stream_id uuid, settings json, created_at timestamptz, updated_at timestamptz, capture json)
 language sql stable as $$
-    select o.uid, o.name, o.kind, s.name, s.uid, o.settings, o.created_at, o.updated_at
+    select o.uid, o.name, o.kind, s.name, s.uid, o.settings, o.created_at, o.updated_at, headrace.capture_info(o.id)
     from headrace.sources as o join headrace.streams as s on s.id = o.stream_id
     where p_ref is null or o.name = p_ref or o.uid::text = p_ref
     order by o.name <> p_ref, o.name

@@ -1,0 +1,4 @@
+"""pgoutput, the output plugin of PostgreSQL's logical replication: its messages, of protocol versions 1 to 4.
+
+See https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html.
+"""

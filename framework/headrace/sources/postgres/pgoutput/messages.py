@@ -1,0 +1,203 @@
+"""The messages of pgoutput, as they come out of the decoder.
+
+Positions in the WAL are plain integers, times are microseconds since 2000-01-01 in UTC, both as on the wire. `xid` of a change, a relation
+or a type is the (sub)transaction that it is of, and None outside of a streamed transaction, where only one is under way.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, Literal
+
+import msgspec
+
+
+class _Unchanged(Enum):
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED: Final = _Unchanged.UNCHANGED
+"""A value that is stored out of line (TOAST), did not change, and is not in the WAL."""
+
+Value = bytes | None | Literal[_Unchanged.UNCHANGED]
+"""A column's value as text in UTF-8, None for null, or UNCHANGED."""
+
+Row = list[Value]
+"""Values in the order of the relation's columns."""
+
+
+class Begin(msgspec.Struct, frozen=True, gc=False):
+    """A transaction's changes follow, up to its `Commit`. `lsn`: of that commit."""
+
+    lsn: int
+    at: int
+    xid: int
+
+
+class Commit(msgspec.Struct, frozen=True, gc=False):
+    """The end of a transaction. `end`: of its commit record, from where to go on."""
+
+    lsn: int
+    end: int
+    at: int
+
+
+class Origin(msgspec.Struct, frozen=True, gc=False):
+    """The transaction was replicated here from elsewhere."""
+
+    lsn: int
+    name: str
+
+
+class Column(msgspec.Struct, frozen=True, gc=False):
+    """`identity`: it is part of what the replica identity has of old rows."""
+
+    name: str
+    type_oid: int
+    type_modifier: int
+    identity: bool
+
+
+class Relation(msgspec.Struct, frozen=True):
+    """A table, as it is from here on. `identity`: its replica identity: d(efault), n(othing), f(ull), i(ndex)."""
+
+    oid: int
+    schema: str
+    name: str
+    identity: str
+    columns: tuple[Column, ...]
+    xid: int | None = None
+
+
+class Type(msgspec.Struct, frozen=True, gc=False):
+    """A type that is not built in."""
+
+    oid: int
+    schema: str
+    name: str
+    xid: int | None = None
+
+
+class Insert(msgspec.Struct, frozen=True, gc=False):
+    """A new row."""
+
+    relation: int
+    new: Row
+    xid: int | None = None
+
+
+class Update(msgspec.Struct, frozen=True, gc=False):
+    """A changed row. `old`: what it was, if that is known: all of it, or, where `key_only`, no more than the replica identity."""
+
+    relation: int
+    new: Row
+    old: Row | None
+    key_only: bool
+    xid: int | None = None
+
+
+class Delete(msgspec.Struct, frozen=True, gc=False):
+    """A row that is no more; where `key_only`, all but its replica identity is null."""
+
+    relation: int
+    old: Row
+    key_only: bool
+    xid: int | None = None
+
+
+class Truncate(msgspec.Struct, frozen=True, gc=False):
+    """Tables that were emptied."""
+
+    relations: tuple[int, ...]
+    cascade: bool
+    restart_identity: bool
+    xid: int | None = None
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """What somebody wrote with `pg_logical_emit_message`."""
+
+    transactional: bool
+    lsn: int
+    prefix: str
+    content: bytes
+    xid: int | None = None
+
+
+class StreamStart(msgspec.Struct, frozen=True, gc=False):
+    """A piece of a transaction that is still under way follows, up to `StreamStop`. `first`: it is the transaction's first one."""
+
+    xid: int
+    first: bool
+
+
+class StreamStop(msgspec.Struct, frozen=True, gc=False):
+    """The end of the piece."""
+
+
+class StreamCommit(msgspec.Struct, frozen=True, gc=False):
+    """A transaction that came in pieces has committed."""
+
+    xid: int
+    lsn: int
+    end: int
+    at: int
+
+
+class StreamAbort(msgspec.Struct, frozen=True, gc=False):
+    """A transaction that came in pieces, or a subtransaction of it, was rolled back. `lsn` and `at`: from protocol 4 on, when streaming is
+    `parallel`."""
+
+    xid: int
+    subxid: int
+    lsn: int | None = None
+    at: int | None = None
+
+
+class BeginPrepare(msgspec.Struct, frozen=True, gc=False):
+    """The changes of a transaction that is prepared for a two-phase commit follow."""
+
+    lsn: int
+    end: int
+    at: int
+    xid: int
+    gid: str
+
+
+class Prepare(msgspec.Struct, frozen=True, gc=False):
+    """The end of those; `streamed`: of one that came in pieces."""
+
+    lsn: int
+    end: int
+    at: int
+    xid: int
+    gid: str
+    streamed: bool
+
+
+class CommitPrepared(msgspec.Struct, frozen=True, gc=False):
+    """A prepared transaction was committed."""
+
+    lsn: int
+    end: int
+    at: int
+    xid: int
+    gid: str
+
+
+class RollbackPrepared(msgspec.Struct, frozen=True, gc=False):
+    """A prepared transaction was rolled back."""
+
+    prepare_end: int
+    end: int
+    prepared_at: int
+    at: int
+    xid: int
+    gid: str
+
+
+Change = Insert | Update | Delete | Truncate
+AnyMessage = (
+    Begin | Commit | Origin | Relation | Type | Insert | Update | Delete | Truncate | Message | StreamStart | StreamStop | StreamCommit
+    | StreamAbort | BeginPrepare | Prepare | CommitPrepared | RollbackPrepared
+)  # fmt: skip

@@ -1,0 +1,78 @@
+"""backfills: tables that are read from their first row on while their changes flow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headrace.model.capture import BackfillInfo
+from headrace.store.database import Executor
+
+
+class BackfillToDo(msgspec.Struct, frozen=True, kw_only=True):
+    """A backfill to work on. `number` is its in the database; `place` is the key of the last row that was read."""
+
+    number: int
+    table: str
+    where: Any
+    rate: int | None
+    fresh: bool
+    place: list[Any] | None
+    read: int
+    total: int | None
+
+
+async def start_backfill(
+    executor: Executor, source: str, table: str, where: str | None = None, rate: int | None = None
+) -> str | None:
+    """Ask for a backfill, by the source's id. Returns its id, or None if one of that table waits or is under way."""
+    found = await executor.fetchval("select headrace.start_backfill($1, $2, $3, $4)", source, table, where, rate)
+    return None if found is None else str(found)
+
+
+async def backfills(executor: Executor, source: str | None = None, *, limit: int = 100) -> list[BackfillInfo]:
+    """The backfills of a source, by its id, or of all; the newest first."""
+    rows = await executor.fetch("select * from headrace.backfill_info($1, $2)", source, limit)
+    return [_backfill(row) for row in rows]
+
+
+def _backfill(row: Any) -> BackfillInfo:
+    found = dict(row)
+    found["id"], found["table"] = str(found["id"]), found.pop("relation")
+    condition = found.pop("condition")
+    return BackfillInfo(**found, where=None if condition is None else msgspec.json.decode(condition))
+
+
+async def next_backfill(executor: Executor, number: int) -> BackfillToDo | None:
+    """The one to work on, by the source's number: what is under way, or else the oldest that waits."""
+    row = await executor.fetchrow("select * from headrace.next_backfill($1)", number)
+    if row is None:
+        return None
+    return BackfillToDo(
+        number=row["id"], table=row["relation"], where=_decoded(row["condition"]), rate=row["rate"],
+        fresh=row["state"] == "queued", place=_decoded(row["place"]), read=row["read"], total=row["total"],
+    )  # fmt: skip
+
+
+def _decoded(text: str | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)
+
+
+async def begin_backfill(executor: Executor, number: int, epoch: int, backfill: int, total: int | None) -> bool:
+    """It begins, or goes on. Returns whether it is still to be done. Raises `LeaseLost`."""
+    begun: bool = await executor.fetchval(
+        "select headrace.begin_backfill($1, $2, $3, $4)", number, epoch, backfill, total
+    )
+    return begun
+
+
+async def fail_backfill(executor: Executor, backfill: int, reason: str) -> None:
+    """It can't go on."""
+    await executor.fetchval("select headrace.end_backfill($1, 'failed', $2)", backfill, reason)
+
+
+async def cancel_backfills(executor: Executor, source: str, id: str | None = None) -> int:  # noqa: A002 - the record's word
+    """Cancel one, or all of a source, by its id. Returns how many."""
+    count: int = await executor.fetchval("select headrace.cancel_backfills($1, $2)", source, id)
+    return count

@@ -1,0 +1,88 @@
+-- backfills: tables that are read from their first row on while their changes flow.
+
+-- A new one; null if one of that table waits or is under way.
+create function headrace.start_backfill(p_source uuid, p_relation text, p_condition json, p_rate int) returns uuid
+language plpgsql as $$
+declare
+    v_uid  uuid;
+begin
+    insert into headrace.backfills (source_id, relation, condition, rate)
+        select c.source_id, p_relation, p_condition, p_rate
+        from headrace.captures as c join headrace.sources as o on o.id = c.source_id where o.uid = p_source
+        on conflict (source_id, relation) where state in ('queued', 'running') do nothing
+        returning uid into v_uid;
+    return v_uid;
+end $$;
+
+-- All of a source, or of all of them; the newest first.
+create function headrace.backfill_info(p_source uuid default null, p_limit int default 100)
+returns table (
+    id uuid, source text, relation text, condition json, rate int, state text, reason text, total bigint, read bigint, published bigint,
+    created_at timestamptz, started_at timestamptz, updated_at timestamptz, finished_at timestamptz
+)
+language sql stable as $$
+    select b.uid, o.name, b.relation, b.condition, b.rate, b.state, b.reason, b.total, b.read, b.published, b.created_at, b.started_at,
+           b.updated_at, b.finished_at
+    from headrace.backfills as b join headrace.sources as o on o.id = b.source_id
+    where p_source is null or o.uid = p_source order by b.id desc limit p_limit
+$$;
+
+-- The one to work on: what is under way, or else the oldest that waits.
+create function headrace.next_backfill(p_source int)
+returns table (id int, relation text, condition json, rate int, state text, place json, read bigint, total bigint)
+language sql stable as $$
+    select b.id, b.relation, b.condition, b.rate, b.state, b.place, b.read, b.total
+    from headrace.backfills as b where b.source_id = p_source and b.state in ('queued', 'running') order by b.state = 'queued', b.id limit 1
+$$;
+
+-- It begins, or goes on, with so many rows to read, as estimated.
+create function headrace.begin_backfill(p_source int, p_epoch bigint, p_id int, p_total bigint) returns boolean
+language plpgsql as $$
+begin
+    perform headrace.hold_capture(p_source, p_epoch);
+    update headrace.backfills
+        set state = 'running', total = p_total, started_at = coalesce(started_at, clock_timestamp()), updated_at = clock_timestamp()
+        where source_id = p_source and id = p_id and state in ('queued', 'running');
+    return found;
+end $$;
+
+-- What was appended holds these parts of backfills. Of one that was cancelled meanwhile nothing changes but the counts.
+create function headrace.advance_backfills(p_source int, p_chunks json) returns void
+language sql as $$
+    update headrace.backfills as b
+        set place = coalesce(c.place, b.place), read = b.read + c.read, published = b.published + c.published,
+            state = case when b.state = 'running' and c.done then 'done' else b.state end,
+            finished_at = case when b.state = 'running' and c.done then clock_timestamp() else b.finished_at end,
+            updated_at = clock_timestamp()
+    from (
+        select id, sum(read)::bigint as read, sum(published)::bigint as published, bool_or(done) as done,
+               (array_agg(place order by n desc) filter (where place is not null))[1] as place
+        from (
+            select (c.value ->> 'id')::int as id, (c.value ->> 'read')::bigint as read, (c.value ->> 'published')::bigint as published,
+                   (c.value ->> 'done')::boolean as done, case when json_typeof(c.value -> 'place') <> 'null' then c.value -> 'place' end as place, c.ordinality as n
+            from json_array_elements(p_chunks) with ordinality as c) as c
+        group by id) as c
+    where b.source_id = p_source and b.id = c.id
+$$;
+
+-- It ends without being done: `failed` with a reason, or `cancelled`.
+create function headrace.end_backfill(p_id int, p_state text, p_reason text) returns boolean
+language plpgsql as $$
+begin
+    update headrace.backfills set state = p_state, reason = p_reason, finished_at = clock_timestamp()
+        where id = p_id and state in ('queued', 'running');
+    return found;
+end $$;
+
+-- Cancel one, by its id, or those of a source that wait or are under way. Returns how many.
+create function headrace.cancel_backfills(p_source uuid, p_id uuid default null) returns bigint
+language plpgsql as $$
+declare
+    v_count  bigint;
+begin
+    update headrace.backfills as b set state = 'cancelled', finished_at = clock_timestamp()
+        from headrace.sources as o
+        where o.id = b.source_id and o.uid = p_source and (p_id is null or b.uid = p_id) and b.state in ('queued', 'running');
+    get diagnostics v_count = row_count;
+    return v_count;
+end $$;

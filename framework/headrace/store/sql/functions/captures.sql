@@ -1,0 +1,207 @@
+-- captures: who captures a table's changes, how far he is, and what he appends.
+--
+-- One process holds a capture at a time, for some seconds from each time that it says so. What it appends it appends under the number of
+-- its tenure, the epoch: the row of the capture is locked `for key share` until that commits, and who takes it over locks it `for update`.
+-- So a takeover waits for an append under way and finds its position, and an append of somebody whose time is over is refused. To renew a
+-- tenure, and to tell how it goes, changes no key and so waits for nobody.
+
+-- What there is to capture. `free`: nobody does.
+create function headrace.captures_to_do(p_now timestamptz default clock_timestamp())
+returns table (source_id int, uid uuid, name text, stream text, settings json, updated_at timestamptz, paused boolean, free boolean, holder uuid)
+language sql stable as $$
+    select c.source_id, o.uid, o.name, s.name, o.settings, o.updated_at, c.paused_at is not null,
+           c.held_until is null or c.held_until <= p_now, c.holder
+    from headrace.captures as c join headrace.sources as o on o.id = c.source_id join headrace.streams as s on s.id = o.stream_id
+    order by o.name
+$$;
+
+-- The epoch of a new tenure; null if somebody else holds it, or is appending just now, or it is paused or gone.
+create function headrace.take_capture(
+    p_source int, p_holder uuid, p_for interval, p_now timestamptz default clock_timestamp()
+) returns bigint
+language plpgsql as $$
+declare
+    v_epoch  bigint;
+begin
+    perform from headrace.captures where source_id = p_source and paused_at is null and (held_until is null or held_until <= p_now)
+        for update skip locked;
+    if not found then
+        return null;
+    end if;
+    update headrace.captures set holder = p_holder, held_until = p_now + p_for, epoch = epoch + 1
+        where source_id = p_source returning epoch into v_epoch;
+    return v_epoch;
+end $$;
+
+-- Whether it is still held under this epoch, and then for longer.
+create function headrace.renew_capture(
+    p_source int, p_epoch bigint, p_for interval, p_now timestamptz default clock_timestamp()
+) returns boolean
+language plpgsql as $$
+begin
+    update headrace.captures set held_until = p_now + p_for where source_id = p_source and epoch = p_epoch and paused_at is null;
+    if not found then
+        return false;
+    end if;
+    delete from headrace.capture_positions where source_id = p_source
+        and id < (select max(id) from headrace.capture_positions where source_id = p_source);
+    return true;
+end $$;
+
+create function headrace.release_capture(p_source int, p_epoch bigint) returns void
+language sql as $$
+    update headrace.captures set held_until = null, holder = null where source_id = p_source and epoch = p_epoch
+$$;
+
+-- How it goes. `since` stays as long as the state and its reason do.
+create function headrace.tell_capture(
+    p_source int, p_epoch bigint, p_state text, p_reason text, p_mend text, p_facts json, p_now timestamptz default clock_timestamp()
+) returns boolean
+language plpgsql as $$
+begin
+    update headrace.captures
+        set since = case when (state, coalesce(reason, '')) = (p_state, coalesce(p_reason, '')) then since else p_now end,
+            state = p_state, reason = p_reason, mend = p_mend, facts = coalesce(p_facts, facts), told_at = p_now
+        where source_id = p_source and epoch = p_epoch;
+    return found;
+end $$;
+
+-- Where to go on from; no row before the first position.
+create function headrace.capture_position(p_source int)
+returns table ("position" pg_lsn, captured bigint, system_id text, timeline int)
+language sql stable as $$
+    select p.position, p.captured, c.system_id, c.timeline
+    from headrace.captures as c
+    join lateral (select * from headrace.capture_positions as p where p.source_id = c.source_id order by p.id desc limit 1) as p on true
+    where c.source_id = p_source
+$$;
+
+-- Begin at a position of a server: at the first one, or anew.
+create function headrace.begin_capture(
+    p_source int, p_epoch bigint, p_position pg_lsn, p_system_id text, p_timeline int
+) returns void
+language plpgsql as $$
+begin
+    update headrace.captures set system_id = p_system_id, timeline = p_timeline where source_id = p_source and epoch = p_epoch;
+    perform headrace.hold_capture(p_source, p_epoch);
+    insert into headrace.capture_positions (source_id, epoch, position, captured)
+        values (p_source, p_epoch, p_position,
+                coalesce((select captured from headrace.capture_positions where source_id = p_source order by id desc limit 1), 0));
+end $$;
+
+-- Raises unless it is held under this epoch, and keeps everybody from taking it over until the end of the transaction.
+create function headrace.hold_capture(p_source int, p_epoch bigint) returns void
+language plpgsql as $$
+begin
+    perform from headrace.captures where source_id = p_source and epoch = p_epoch and paused_at is null for key share;
+    if not found then
+        raise exception using errcode = 'HR007', message =
+            'The source is captured by another process now, or is paused or removed: nothing was appended.';
+    end if;
+end $$;
+
+-- Append messages under an epoch. With a position, all is appended that was committed up to there.
+-- `p_chunks`: of backfills, what the messages hold of them: [{"id", "place", "read", "published", "done"}].
+-- `p_failures`: [{"key", "data", "error"}], data as text. `p_retried`: failures that are none any more.
+create function headrace.append_captured(
+    p_source int, p_epoch bigint, p_stream text, p_keys text[], p_data json[],
+    p_position pg_lsn default null, p_captured bigint default null, p_chunks json default null, p_failures json default null,
+    p_retried bigint[] default null
+) returns void
+language plpgsql as $$
+begin
+    perform headrace.hold_capture(p_source, p_epoch);
+    if cardinality(p_keys) > 0 then
+        perform headrace.publish_many(p_stream, p_keys, p_data);
+    end if;
+    if p_chunks is not null then
+        perform headrace.advance_backfills(p_source, p_chunks);
+    end if;
+    if p_failures is not null then
+        insert into headrace.capture_failures (source_id, key, data, error)
+            select p_source, f.value ->> 'key', (f.value ->> 'data')::json, f.value ->> 'error'
+            from json_array_elements(p_failures) with ordinality as f order by f.ordinality;
+    end if;
+    if p_retried is not null then
+        delete from headrace.capture_failures where source_id = p_source and id = any (p_retried);
+    end if;
+    if p_position is not null then
+        insert into headrace.capture_positions (source_id, epoch, position, captured) values (p_source, p_epoch, p_position, p_captured);
+    end if;
+end $$;
+
+-- Pause, so that nobody captures it from now on, or let it go on. Whether there is such a capture.
+create function headrace.pause_capture(p_source uuid, p_paused boolean, p_now timestamptz default clock_timestamp()) returns boolean
+language plpgsql as $$
+declare
+    v_id  int;
+begin
+    select c.source_id into v_id from headrace.captures as c join headrace.sources as o on o.id = c.source_id where o.uid = p_source
+        for update of c;            -- waits for an append under way
+    update headrace.captures
+        set paused_at = case when p_paused then coalesce(paused_at, p_now) end, held_until = null, holder = null
+        where source_id = v_id and (paused_at is not null) <> p_paused;
+    return v_id is not null;
+end $$;
+
+-- How each capture is.
+create function headrace.capture_info(p_source int, p_now timestamptz default clock_timestamp()) returns json
+language sql stable as $$
+    select json_build_object(
+        'state', case when c.paused_at is not null then 'paused'
+                      when c.held_until is null or c.held_until <= p_now then 'unattended' else c.state end,
+        'reason', c.reason, 'mend', c.mend, 'since', c.since, 'paused_at', c.paused_at,
+        'holder', case when c.held_until > p_now then c.holder end,
+        'position', p.position, 'captured', coalesce(p.captured, 0), 'system_id', c.system_id, 'timeline', c.timeline,
+        'failures', (select count(*) from (select from headrace.capture_failures as f where f.source_id = c.source_id limit 10000) as f),
+        'facts', c.facts, 'told_at', c.told_at)
+    from headrace.captures as c
+    left join lateral (select * from headrace.capture_positions as p where p.source_id = c.source_id order by p.id desc limit 1) as p on true
+    where c.source_id = p_source
+$$;
+
+-- Changes that could not be made into messages, the oldest first.
+create function headrace.capture_failures(p_source uuid, p_above bigint default 0, p_limit int default 100)
+returns table (id bigint, key text, data json, error text, failed_at timestamptz, retry boolean)
+language sql stable as $$
+    select f.id, f.key, f.data, f.error, f.failed_at, f.retry
+    from headrace.capture_failures as f join headrace.sources as o on o.id = f.source_id
+    where o.uid = p_source and f.id > p_above order by f.id limit p_limit
+$$;
+
+-- Have them tried again by who captures; of all, or of these. Returns how many.
+create function headrace.retry_capture_failures(p_source uuid, p_ids bigint[] default null) returns bigint
+language plpgsql as $$
+declare
+    v_count  bigint;
+begin
+    update headrace.capture_failures as f set retry = true from headrace.sources as o
+        where o.id = f.source_id and o.uid = p_source and not f.retry and (p_ids is null or f.id = any (p_ids));
+    get diagnostics v_count = row_count;
+    return v_count;
+end $$;
+
+create function headrace.drop_capture_failures(p_source uuid, p_ids bigint[] default null) returns bigint
+language plpgsql as $$
+declare
+    v_count  bigint;
+begin
+    delete from headrace.capture_failures as f using headrace.sources as o
+        where o.id = f.source_id and o.uid = p_source and (p_ids is null or f.id = any (p_ids));
+    get diagnostics v_count = row_count;
+    return v_count;
+end $$;
+
+-- Those that are to be tried again now.
+create function headrace.capture_failures_to_retry(p_source int, p_limit int default 100)
+returns table (id bigint, data json)
+language sql stable as $$
+    select f.id, f.data from headrace.capture_failures as f where f.source_id = p_source and f.retry order by f.id limit p_limit
+$$;
+
+-- They failed once more.
+create function headrace.capture_failed_again(p_source int, p_ids bigint[], p_errors text[]) returns void
+language sql as $$
+    update headrace.capture_failures as f set retry = false, error = g.error, failed_at = clock_timestamp()
+    from unnest(p_ids, p_errors) as g(id, error) where f.source_id = p_source and f.id = g.id
+$$;
