@@ -178,7 +178,7 @@ async def test_nothing_is_told_while_the_database_is_away_and_nothing_fails(
             group.cancel_scope.cancel()
 
 
-async def test_the_overview_has_all_there_is_for_three_round_trips(database: store.Database) -> None:
+async def test_the_overview_has_all_there_is_for_four_round_trips(database: store.Database) -> None:
     for stream in ("orders", "events"):
         await store.create_stream(database, stream)
         for name in ("ship", "bill"):
@@ -189,9 +189,14 @@ async def test_the_overview_has_all_there_is_for_three_round_trips(database: sto
     await store.tell_worker(database, uuid4(), WorkerFacts(
         host="h", pid=1, kind="run", version="1", started_at=FACTS.started_at, consumers=[ConsumerAtWork(stream="orders", name="ship")],
     ))  # fmt: skip
+    await store.create_source(database, "shop", "postgres", "orders", {"tables": ["public.orders"]})
+    [shop] = await store.sources(database)
+    await store.start_backfill(database, shop.id, "public.orders", '{"eq": 1}')
     before = database.statistics()["round_trips"]
     found = await Admin(database).overview()
-    assert database.statistics()["round_trips"] - before == 3
+    assert database.statistics()["round_trips"] - before == 4
+    assert found.sources == [shop]
+    assert found.backfills == await store.backfills(database)
     assert [stream.name for stream in found.streams] == ["events", "orders"]
     assert [(one.stream, one.name, one.lag) for one in found.consumers] == [
         ("events", "bill", 0), ("events", "ship", 0), ("orders", "bill", 1), ("orders", "ship", 1),

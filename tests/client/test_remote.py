@@ -108,6 +108,7 @@ class TestAgainstADatabase:
         ]
         ours, theirs = await remote.overview(), await admin.overview()
         assert (ours.streams, ours.consumers) == (theirs.streams, theirs.consumers)
+        assert (ours.sources, ours.backfills) == (theirs.sources, theirs.backfills)
 
     async def test_dead_letters_come_as_they_are(self, admin: Admin, remote: Remote) -> None:
         await _filled(remote)

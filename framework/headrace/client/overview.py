@@ -17,5 +17,5 @@ class AtAGlance(Base):
     """The call of who looks on; see `headrace.app.admin`."""
 
     async def overview(self) -> Overview:
-        """All streams, consumers, and processes at work."""
+        """All streams, consumers, sources with the backfills that wait or are under way, and processes at work."""
         return (await self._ask(get("overview"), _Told)).data

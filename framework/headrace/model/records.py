@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace.model.capture import BackfillInfo
+from headrace.model.sources import SourceInfo
+
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
     """What one lease call brought. The lists run in parallel; `data` and `headers` are JSON text.
@@ -268,3 +271,6 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     workers: list[WorkerInfo]
     at: datetime
     """When that was, by the database's clock."""
+    sources: list[SourceInfo] = []
+    backfills: list[BackfillInfo] = []
+    """Those that wait or are under way, the oldest first."""

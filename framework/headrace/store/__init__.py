@@ -48,6 +48,7 @@ from headrace.store.catalog import (
 )
 from headrace.store.database import Database, Executor
 from headrace.store.dead_letters import dead_letters, discard, redrive
+from headrace.store.glance import sources_at_work
 from headrace.store.info import consumer, consumers, stream, streams
 from headrace.store.lease import extend, extend_leases, lease, mark_started, reclaim, wait
 from headrace.store.listen import listen
@@ -151,6 +152,7 @@ __all__ = [
     "source",
     "source_with_secrets",
     "sources",
+    "sources_at_work",
     "standing",
     "start_backfill",
     "stream",

@@ -25,12 +25,12 @@ async def create_source(executor: Executor, name: str, kind: str, stream: str, s
 
 async def sources(executor: Executor) -> list[SourceInfo]:
     """All sources, by name, without their secrets."""
-    return [_without_secrets(_source(row)) for row in await executor.fetch("select * from headrace.source_info()")]
+    return [without_secrets(_source(row)) for row in await executor.fetch("select * from headrace.source_info()")]
 
 
 async def source(executor: Executor, ref: str) -> SourceInfo:
     """One source by its id or name, without its secrets. Raises `UnknownSource`."""
-    return _without_secrets(await source_with_secrets(executor, ref))
+    return without_secrets(await source_with_secrets(executor, ref))
 
 
 async def source_with_secrets(executor: Executor, ref: str) -> SourceInfo:
@@ -68,7 +68,8 @@ def _source(row: Any) -> SourceInfo:
     )
 
 
-def _without_secrets(source: SourceInfo) -> SourceInfo:
+def without_secrets(source: SourceInfo) -> SourceInfo:
+    """As it may be told."""
     settings = dict(source.settings)
     if settings.get("secrets"):
         settings["secrets"] = [HIDDEN] * len(settings["secrets"])

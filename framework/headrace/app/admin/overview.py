@@ -11,12 +11,15 @@ class AtAGlance(Base):
     """The call of who looks on."""
 
     async def overview(self) -> Overview:
-        """All streams, consumers, and processes at work.
+        """All streams, consumers, sources with the backfills that wait or are under way, and processes at work.
 
-        Three queries, whatever there is. No message is judged by a condition, so `num_pending` of a consumer counts only what is parked or
+        Four queries, whatever there is. No message is judged by a condition, so `num_pending` of a consumer counts only what is parked or
         replayed; go by its `lag`.
         """
         streams = await store.streams(self._database)
         consumers = await store.consumers(self._database, look=0)
+        sources, backfills = await store.sources_at_work(self._database)
         at, workers = await store.workers(self._database)
-        return Overview(streams=streams, consumers=consumers, workers=workers, at=at)
+        return Overview(
+            streams=streams, consumers=consumers, sources=sources, backfills=backfills, workers=workers, at=at
+        )

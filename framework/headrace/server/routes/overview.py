@@ -26,7 +26,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
     @get("/overview", summary="See all there is at a glance", tags=["Overview"])
     async def overview(request: AnyRequest) -> OverviewAnswer:
-        """Streams, consumers, and processes at work. Cheap enough to be asked for every second: no condition is judged."""
+        """Streams, consumers, sources, backfills under way, and processes at work. Cheap enough to be asked for every second: no condition is judged."""
         await desk.all(request, "admin")
         return OverviewAnswer(await desk.admin.overview())
 
