@@ -191,6 +191,21 @@ async def test_what_was_leased_for_a_client_that_went_away_goes_back_untouched(
     assert engine.counts.given_back == 2
 
 
+async def test_nobody_is_waited_for_whose_client_went_away_during_a_lease_call_that_found_nothing(
+    engine: Engine, consume: Consume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ship = await consume()
+    lease = Lease(monkeypatch)
+    receiving = asyncio.create_task(engine.receive(ship, 1, LONG))
+    await lease.asked.wait()
+    receiving.cancel()
+    await asyncio.wait([receiving])
+    lease.go.set()
+    async with asyncio.timeout(10):  # and not as long as the poll rests
+        await asyncio.wait(engine._tasks)
+    assert lease.shares == [[1]]
+
+
 async def test_what_was_dealt_the_moment_its_client_went_away_goes_back_untouched(
     engine: Engine, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -256,6 +256,8 @@ class Receivers:
             self._poll.found()
             await self._deal(called, batch, batch.lease_ids)
         self._answer_the_impatient(called, batch)
+        # Also those whose clients went away meanwhile: nobody may rest, and be waited for, on their behalf.
+        self._queue = [one for one in self._queue if not one.answer.done()]
         return batch
 
     def _first(self) -> list[_Receiver]:
@@ -305,7 +307,6 @@ class Receivers:
             else:
                 receiver.answer.set_result(self._share(batch, messages, lease, slice(first, last)))
             first = last
-        self._queue = [one for one in self._queue if not one.answer.done()]
         if back.seqs:
             await self._settle_back(back)
 
@@ -336,7 +337,6 @@ class Receivers:
             if receiver.answer.done() or (receiver.until > now and not self._draining):
                 continue
             if not batch.more or batch.seqs or now >= receiver.since + PATIENCE:
-                self._leave(receiver)
                 receiver.answer.set_result(NOTHING)
 
     def _fail(self, error: Exception) -> None:
