@@ -1,0 +1,313 @@
+"""Bytes of pgoutput to messages, for protocol versions 1 to 4.
+
+The layout is that of https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html. Inside a streamed piece of a
+transaction every change carries the xid that it is of, which is why a decoder has to know whether one is open.
+
+A row is the hot path: it is read with slices, which never fail, and `decode` sees at the end that all bytes were there and used up.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from headrace.model.errors import HeadraceError
+from headrace.sources.postgres.pgoutput.messages import (
+    UNCHANGED,
+    AnyMessage,
+    Begin,
+    BeginPrepare,
+    Column,
+    Commit,
+    CommitPrepared,
+    Delete,
+    Insert,
+    Message,
+    Origin,
+    Prepare,
+    Relation,
+    RollbackPrepared,
+    Row,
+    StreamAbort,
+    StreamCommit,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    Type,
+    Update,
+)
+
+
+class DecodeError(HeadraceError):
+    """What the server sent is not pgoutput, or not as it was asked for."""
+
+    exit_code = 76  # EX_PROTOCOL
+
+
+Read = tuple[AnyMessage, int]
+"""A message, and the place behind its last byte."""
+
+Reader = Callable[[bytes, int, int | None], Read]
+"""Reads the message whose fields, behind kind and xid, begin at a place."""
+
+_TEXT: Final = ord("t")
+_NULL: Final = ord("n")
+_TOASTED: Final = ord("u")
+_BINARY: Final = ord("b")
+_NEW: Final = ord("N")
+_OLD: Final = ord("O")
+_OLD_KEY: Final = ord("K")
+
+_BEGIN = struct.Struct(">QqI")
+_COMMIT = struct.Struct(">BQQq")
+_LSN = struct.Struct(">Q")
+_OID = struct.Struct(">I")
+_COLUMN = struct.Struct(">Ii")
+_COUNT = struct.Struct(">H")
+_TRUNCATE = struct.Struct(">IB")
+_MESSAGE = struct.Struct(">BQ")
+_STREAM_START = struct.Struct(">IB")
+_STREAM_COMMIT = struct.Struct(">IBQQq")
+_STREAM_ABORT = struct.Struct(">II")
+_STREAM_ABORT_AT = struct.Struct(">IIQq")
+_BEGIN_PREPARE = struct.Struct(">QQqI")
+_PREPARE = struct.Struct(">BQQqI")
+_ROLLBACK_PREPARED = struct.Struct(">BQQqqI")
+
+
+class Decoder:
+    """Reads the messages of one connection, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._in_piece = False
+
+    def decode(self, data: bytes) -> AnyMessage:
+        """The message that `data` is, one copy-data payload's content.
+
+        Raises:
+            DecodeError: it is none, is cut off, has more behind it, or has no place here.
+        """
+        try:
+            if self._in_piece:
+                message, end = self._of_piece(data)
+            else:
+                message, end = _WHOLE[data[0]](data, 1, None)
+                if data[0] == _START:
+                    self._in_piece = end == len(data)
+        except (LookupError, ValueError, struct.error):
+            raise DecodeError(self._complaint(data)) from None
+        if end != len(data):
+            raise DecodeError(self._complaint(data))
+        return message
+
+    def _of_piece(self, data: bytes) -> Read:
+        if data == b"E":
+            self._in_piece = False
+            return StreamStop(), 1
+        if data[0] == _ORIGIN:
+            return _origin(data, 1, None)
+        return _OF_PIECE[data[0]](data, 5, _OID.unpack_from(data, 1)[0])
+
+    def _complaint(self, data: bytes) -> str:
+        if not data:
+            return "The server sent an empty message; pgoutput's begin with a letter."
+        kind, place = chr(data[0]), "inside a streamed piece" if self._in_piece else "outside of a streamed piece"
+        known = (b"E"[0], _ORIGIN, *_OF_PIECE) if self._in_piece else _WHOLE
+        if data[0] not in known:
+            return f"The server sent a message of kind {kind!r} {place}, where pgoutput of protocol 1 to 4 has none."
+        shown = data[:32].hex(" ") + (" …" if len(data) > 32 else "")
+        return f"The server sent a message of kind {kind!r} {place} that breaks pgoutput's layout: {len(data)} bytes, {shown}."
+
+
+def _row(data: bytes, at: int) -> tuple[Row, int]:
+    count = data[at] << 8 | data[at + 1]
+    at += 2
+    row: Row = []
+    add = row.append
+    for _ in range(count):
+        kind = data[at]
+        if kind == _TEXT:
+            start = at + 5
+            # Nearly all values are short, and their length is in the last byte alone.
+            if data[at + 1 : at + 4] == b"\0\0\0":
+                at = start + data[at + 4]
+            else:
+                at = start + int.from_bytes(data[at + 1 : start], "big")
+            add(data[start:at])
+        elif kind == _NULL:
+            add(None)
+            at += 1
+        elif kind == _TOASTED:
+            add(UNCHANGED)
+            at += 1
+        elif kind == _BINARY:
+            raise DecodeError(
+                "The server sent a value in binary, which we never ask for: the option binary must be off."
+            )
+        else:
+            raise ValueError(kind)
+    return row, at
+
+
+def _string(data: bytes, at: int) -> tuple[str, int]:
+    end = data.index(0, at)
+    # A database in SQL_ASCII may hold any bytes.
+    return data[at:end].decode(errors="replace"), end + 1
+
+
+def _begin(data: bytes, at: int, xid: int | None) -> Read:
+    return Begin(*_BEGIN.unpack_from(data, at)), at + _BEGIN.size
+
+
+def _commit(data: bytes, at: int, xid: int | None) -> Read:
+    _, lsn, end, when = _COMMIT.unpack_from(data, at)
+    return Commit(lsn, end, when), at + _COMMIT.size
+
+
+def _origin(data: bytes, at: int, xid: int | None) -> Read:
+    (lsn,) = _LSN.unpack_from(data, at)
+    name, end = _string(data, at + _LSN.size)
+    return Origin(lsn, name), end
+
+
+def _insert(data: bytes, at: int, xid: int | None) -> Read:
+    if data[at + 4] != _NEW:
+        raise ValueError(data[at + 4])
+    new, end = _row(data, at + 5)
+    return Insert(int.from_bytes(data[at : at + 4], "big"), new, xid), end
+
+
+def _update(data: bytes, at: int, xid: int | None) -> Read:
+    relation = int.from_bytes(data[at : at + 4], "big")
+    at += 4
+    kind = data[at]
+    old: Row | None = None
+    if kind in (_OLD, _OLD_KEY):
+        old, at = _row(data, at + 1)
+    if data[at] != _NEW:
+        raise ValueError(data[at])
+    new, at = _row(data, at + 1)
+    return Update(relation, new, old, kind == _OLD_KEY, xid), at
+
+
+def _delete(data: bytes, at: int, xid: int | None) -> Read:
+    kind = data[at + 4]
+    if kind not in (_OLD, _OLD_KEY):
+        raise ValueError(kind)
+    old, end = _row(data, at + 5)
+    return Delete(int.from_bytes(data[at : at + 4], "big"), old, kind == _OLD_KEY, xid), end
+
+
+def _truncate(data: bytes, at: int, xid: int | None) -> Read:
+    count, options = _TRUNCATE.unpack_from(data, at)
+    at += _TRUNCATE.size
+    if count * 4 != len(data) - at:
+        raise ValueError(count)
+    relations = struct.unpack_from(f">{count}I", data, at)
+    return Truncate(relations, bool(options & 1), bool(options & 2), xid), len(data)
+
+
+def _relation(data: bytes, at: int, xid: int | None) -> Read:
+    (oid,) = _OID.unpack_from(data, at)
+    schema, at = _string(data, at + 4)
+    name, at = _string(data, at)
+    identity = chr(data[at])
+    if identity not in "dnfi":
+        raise ValueError(identity)
+    (count,) = _COUNT.unpack_from(data, at + 1)
+    at += 3
+    columns: list[Column] = []
+    for _ in range(count):
+        flags = data[at]
+        column, at = _string(data, at + 1)
+        type_oid, modifier = _COLUMN.unpack_from(data, at)
+        at += _COLUMN.size
+        columns.append(Column(column, type_oid, modifier, bool(flags & 1)))
+    return Relation(oid, schema or "pg_catalog", name, identity, tuple(columns), xid), at
+
+
+def _type(data: bytes, at: int, xid: int | None) -> Read:
+    (oid,) = _OID.unpack_from(data, at)
+    schema, at = _string(data, at + 4)
+    name, at = _string(data, at)
+    return Type(oid, schema or "pg_catalog", name, xid), at
+
+
+def _message(data: bytes, at: int, xid: int | None) -> Read:
+    flags, lsn = _MESSAGE.unpack_from(data, at)
+    prefix, at = _string(data, at + _MESSAGE.size)
+    (length,) = _OID.unpack_from(data, at)
+    at += 4
+    return Message(bool(flags & 1), lsn, prefix, data[at : at + length], xid), at + length
+
+
+def _stream_start(data: bytes, at: int, xid: int | None) -> Read:
+    of, first = _STREAM_START.unpack_from(data, at)
+    return StreamStart(of, first == 1), at + _STREAM_START.size
+
+
+def _stream_commit(data: bytes, at: int, xid: int | None) -> Read:
+    of, _, lsn, end, when = _STREAM_COMMIT.unpack_from(data, at)
+    return StreamCommit(of, lsn, end, when), at + _STREAM_COMMIT.size
+
+
+def _stream_abort(data: bytes, at: int, xid: int | None) -> Read:
+    if len(data) - at > _STREAM_ABORT.size:
+        return StreamAbort(*_STREAM_ABORT_AT.unpack_from(data, at)), at + _STREAM_ABORT_AT.size
+    return StreamAbort(*_STREAM_ABORT.unpack_from(data, at)), at + _STREAM_ABORT.size
+
+
+def _begin_prepare(data: bytes, at: int, xid: int | None) -> Read:
+    lsn, end, when, of = _BEGIN_PREPARE.unpack_from(data, at)
+    gid, at = _string(data, at + _BEGIN_PREPARE.size)
+    return BeginPrepare(lsn, end, when, of, gid), at
+
+
+def _prepare(data: bytes, at: int, xid: int | None) -> Read:
+    _, lsn, end, when, of = _PREPARE.unpack_from(data, at)
+    gid, end_of_gid = _string(data, at + _PREPARE.size)
+    return Prepare(lsn, end, when, of, gid, data[0] == _STREAM_PREPARE), end_of_gid
+
+
+def _commit_prepared(data: bytes, at: int, xid: int | None) -> Read:
+    _, lsn, end, when, of = _PREPARE.unpack_from(data, at)
+    gid, at = _string(data, at + _PREPARE.size)
+    return CommitPrepared(lsn, end, when, of, gid), at
+
+
+def _rollback_prepared(data: bytes, at: int, xid: int | None) -> Read:
+    _, prepare_end, end, prepared_at, when, of = _ROLLBACK_PREPARED.unpack_from(data, at)
+    gid, at = _string(data, at + _ROLLBACK_PREPARED.size)
+    return RollbackPrepared(prepare_end, end, prepared_at, when, of, gid), at
+
+
+_START: Final = ord("S")
+_ORIGIN: Final = ord("O")
+_STREAM_PREPARE: Final = ord("p")
+
+_OF_PIECE: dict[int, Reader] = {
+    ord("R"): _relation,
+    ord("Y"): _type,
+    ord("I"): _insert,
+    ord("U"): _update,
+    ord("D"): _delete,
+    ord("T"): _truncate,
+    ord("M"): _message,
+}
+"""What has an xid there, which is no part of what a reader reads."""
+
+_WHOLE: dict[int, Reader] = {
+    **_OF_PIECE,
+    ord("B"): _begin,
+    ord("C"): _commit,
+    _ORIGIN: _origin,
+    _START: _stream_start,
+    ord("c"): _stream_commit,
+    ord("A"): _stream_abort,
+    ord("b"): _begin_prepare,
+    ord("P"): _prepare,
+    ord("K"): _commit_prepared,
+    ord("r"): _rollback_prepared,
+    _STREAM_PREPARE: _prepare,
+}

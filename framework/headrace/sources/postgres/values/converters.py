@@ -1,0 +1,70 @@
+"""Which converter a type has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from headrace.sources.postgres.values import moments, nested, scalars
+from headrace.sources.postgres.values.scalars import Converter
+from headrace.sources.postgres.values.types import TypeInfo
+
+_NUMERIC = 1700
+
+# Their oids are part of Postgres' protocol, and never change: see pg_type.dat. All others have the text converter.
+_BUILT_IN: dict[int, Converter] = {
+    16: scalars.boolean,
+    17: scalars.hexadecimal,  # bytea
+    20: scalars.integer,  # int8
+    21: scalars.integer,  # int2
+    22: scalars.vector,  # int2vector
+    23: scalars.integer,  # int4
+    26: scalars.integer,  # oid
+    30: scalars.vector,  # oidvector
+    114: scalars.json,
+    700: scalars.number,  # float4
+    701: scalars.number,  # float8
+    1082: moments.date,
+    1083: scalars.quoted,  # time
+    1114: moments.timestamp,
+    1184: moments.timestamptz,
+    1186: scalars.quoted,  # interval
+    1266: moments.timetz,
+    2950: scalars.quoted,  # uuid
+    3802: scalars.json,  # jsonb
+}
+
+
+def converter(oid: int, types: Mapping[int, TypeInfo], *, numeric: Literal["string", "number"] = "string") -> Converter:
+    """What makes JSON of a type's values.
+
+    Args:
+        oid: the type. One that neither is built in nor in `types` has strings.
+        types: what is made of others; see `load_types`.
+        numeric: whether `numeric` becomes a string, which nobody rounds, or a number. Neither loses a digit here.
+
+    Returns:
+        A function from a value's text, made under `SETTINGS`, to its JSON text. It never raises for what a server wrote.
+    """
+    if oid == _NUMERIC:
+        return scalars.quoted if numeric == "string" else scalars.number
+    built_in = _BUILT_IN.get(oid)
+    if built_in is not None:
+        return built_in
+    info = types.get(oid)
+    return scalars.text if info is None else _made_of(info, lambda part: converter(part, types, numeric=numeric))
+
+
+def _made_of(info: TypeInfo, of: Callable[[int], Converter]) -> Converter:
+    if info.kind == "composite":
+        return nested.composite([(name, of(oid)) for name, oid in info.attributes])
+    if info.element is None:
+        return scalars.text
+    part = of(info.element)
+    if info.kind == "array":
+        return nested.array(part, info.delimiter.encode())
+    if info.kind == "range":
+        return nested.range_(part)
+    if info.kind == "multirange":
+        return nested.multirange(part)
+    return part  # what a domain is over

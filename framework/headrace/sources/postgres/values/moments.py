@@ -1,0 +1,58 @@
+"""Dates and times in ISO 8601.
+
+Years that don't have four digits are written with a sign, as its "expanded representation" asks: `+10000-01-01`. It counts a year 0, which
+history does not, so 44 BC is `-0043`. The infinities stay words.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SPACE: Final = ord(" ")
+_MINUS: Final = ord("-")
+_INFINITE: Final = (b"infinity", b"-infinity")
+_BC: Final = b" BC"
+
+
+def date(value: bytes) -> bytes:
+    """`2023-10-15`."""
+    return b'"' + (value if len(value) == 10 else _date(value)) + b'"'
+
+
+def timestamp(value: bytes) -> bytes:
+    """`2023-10-15T14:30:00.5`: a time of some place, which is not told."""
+    if value[10:11] == b" " and value[-1] != _BC[-1]:
+        return b'"' + value[:10] + b"T" + value[11:] + b'"'
+    return b'"' + _moment(value) + b'"'
+
+
+def timestamptz(value: bytes) -> bytes:
+    """`2023-10-15T14:30:00.5Z`: always in UTC, as the session's timezone is."""
+    if value[10:11] == b" " and value[-3:] == b"+00":
+        return b'"' + value[:10] + b"T" + value[11:-3] + b'Z"'
+    if value in _INFINITE:
+        return b'"' + value + b'"'
+    era = _BC if value.endswith(_BC) else b""
+    return b'"' + _moment(value.removesuffix(era).removesuffix(b"+00") + era) + b'Z"'
+
+
+def timetz(value: bytes) -> bytes:
+    """`14:30:00+02:00`."""
+    return b'"' + value + (b':00"' if value[-3] in b"+-" else b'"')
+
+
+def _moment(value: bytes) -> bytes:
+    if value in _INFINITE:
+        return value
+    day, _, time = value.removesuffix(_BC).partition(b" ")
+    return _date(day + value[len(day) + 1 + len(time) :]) + b"T" + time
+
+
+def _date(value: bytes) -> bytes:
+    if value in _INFINITE:
+        return value
+    year, _, rest = value.removesuffix(_BC).partition(b"-")
+    if value.endswith(_BC):
+        past = int(year) - 1
+        return (b"-%04d-" if past else b"%04d-") % past + rest
+    return (b"+" if len(year) > 4 else b"") + year + b"-" + rest

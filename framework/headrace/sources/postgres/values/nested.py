@@ -1,0 +1,105 @@
+"""Values that hold others: arrays, composites, ranges and multiranges.
+
+How their text is written, and where it is quoted, is told at https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO,
+rowtypes.html#ROWTYPES-IO-SYNTAX and rangetypes.html#RANGETYPES-IO. What the server wrote is trusted to be whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from headrace.sources.postgres.values.scalars import Converter, integer, text
+
+# Written so that the machine remembers a place for each escape, not for each character: a value may have many megabytes.
+_QUOTED = rb'"([^"\\]*(?:(?:\\.|"")[^"\\]*)*)"'
+_QUOTED_IN_ARRAY = rb'"([^"\\]*(?:\\.[^"\\]*)*)"'
+
+_ESCAPED = re.compile(rb'[\\"](.)', re.DOTALL)
+_FIELD = re.compile(rb",(?:" + _QUOTED + rb'|([^,"]+))?', re.DOTALL)
+_BOUND = rb"(?:" + _QUOTED + rb'|([^,"\[\]()]+))?'
+_RANGE = re.compile(rb"([\[(])" + _BOUND + rb"," + _BOUND + rb"([\])])", re.DOTALL)
+
+_BRACES = bytes.maketrans(b"{}", b"[]")
+_MARKS = {b"{": b"[", b"}": b"]"}
+_EMPTY = b'{"lower":null,"upper":null,"bounds":"empty"}'
+
+
+def _plain(quoted: bytes) -> bytes:
+    """What was between quotes, before it was escaped: with a backslash, or by being doubled."""
+    return _ESCAPED.sub(rb"\1", quoted) if b"\\" in quoted or b'"' in quoted else quoted
+
+
+def array(element: Converter, delimiter: bytes = b",") -> Converter:
+    """Arrays in arrays, one for each dimension. Bounds other than from 1 on are dropped."""
+    if element is integer:
+        return _integers
+    bare_or_mark = rb"|([^{}\"%b]+)|([{}%b])" % (re.escape(delimiter), re.escape(delimiter))
+    token = re.compile(_QUOTED_IN_ARRAY + bare_or_mark, re.DOTALL)
+    marks = {**_MARKS, delimiter: b","}
+
+    def convert(value: bytes) -> bytes:
+        parts = []
+        for quoted, bare, mark in token.findall(_without_bounds(value)):
+            if mark:
+                parts.append(marks[mark])
+            elif bare:
+                parts.append(b"null" if bare == b"NULL" else element(bare))
+            else:
+                parts.append(element(_plain(quoted)))
+        return b"".join(parts)
+
+    return convert
+
+
+def _integers(value: bytes) -> bytes:
+    return _without_bounds(value).translate(_BRACES).replace(b"NULL", b"null")
+
+
+def _without_bounds(value: bytes) -> bytes:
+    return value[value.index(b"=") + 1 :] if value.startswith(b"[") else value
+
+
+def composite(attributes: Sequence[tuple[str, Converter]]) -> Converter:
+    """An object. One that has other attributes than its type had when it was asked for stays a string."""
+    named = [(text(name.encode()) + b":", convert) for name, convert in attributes]
+
+    def convert(value: bytes) -> bytes:
+        fields = list(_FIELD.finditer(b"," + value[1:-1])) if named else []
+        if len(fields) != len(named):
+            return text(value)
+        pairs = (
+            name + _part(convert, field[1], field[2]) for (name, convert), field in zip(named, fields, strict=True)
+        )
+        return b"{" + b",".join(pairs) + b"}"
+
+    return convert
+
+
+def range_(bound: Converter) -> Converter:
+    """`{"lower": 1, "upper": null, "bounds": "[)"}`, null where it has no bound."""
+
+    def convert(value: bytes) -> bytes:
+        found = _RANGE.fullmatch(value)
+        if found is None:
+            return _EMPTY
+        opening, low_quoted, low, high_quoted, high, closing = found.groups()
+        parts = (_part(bound, low_quoted, low), _part(bound, high_quoted, high), opening + closing)
+        return b'{"lower":%b,"upper":%b,"bounds":"%b"}' % parts
+
+    return convert
+
+
+def multirange(one: Converter) -> Converter:
+    """An array of ranges, of which `one` is the converter."""
+
+    def convert(value: bytes) -> bytes:
+        return b"[" + b",".join(one(found[0]) for found in _RANGE.finditer(value)) + b"]"
+
+    return convert
+
+
+def _part(convert: Converter, quoted: bytes | None, bare: bytes | None) -> bytes:
+    if quoted is not None:
+        return convert(_plain(quoted))
+    return b"null" if bare is None else convert(bare)

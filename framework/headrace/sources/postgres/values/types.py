@@ -1,0 +1,92 @@
+"""What the types of columns are made of, asked of the server's catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, Protocol
+
+import msgspec
+
+Kind = Literal["base", "enum", "domain", "composite", "array", "range", "multirange"]
+
+
+class TypeInfo(msgspec.Struct, frozen=True):
+    """A type.
+
+    Attributes:
+        oid: its own.
+        name: without its schema.
+        kind: what it is made of. Types that hold nothing else, as far as anybody can tell from outside, are `base`.
+        element: of an array, its elements' type; of a domain, what it is over; of a range, its bounds'; of a multirange, its ranges'.
+        delimiter: of an array, what stands between elements: a comma for all built-in types but `box`.
+        attributes: of a composite, names and types.
+    """
+
+    oid: int
+    name: str
+    kind: Kind = "base"
+    element: int | None = None
+    delimiter: str = ","
+    attributes: tuple[tuple[str, int], ...] = ()
+
+
+class Asks(Protocol):
+    """A connection to the captured database, of which nothing more is needed here."""
+
+    async def query(self, sql: str, *params: str | None) -> list[tuple[str | None, ...]]: ...
+
+
+# A type is what its output function writes, which is why int2vector and oidvector, arrays to the catalog, are base types here.
+_TYPES = """
+    select t.oid, t.typname, k.kind,
+           case k.kind when 'array' then t.typelem when 'domain' then t.typbasetype
+                       when 'range' then r.rngsubtype when 'multirange' then m.rngtypid end,
+           coalesce(e.typdelim, ','),
+           (select json_agg(json_build_array(a.attname, a.atttypid::bigint) order by a.attnum) from pg_catalog.pg_attribute as a
+             where a.attrelid = t.typrelid and k.kind = 'composite' and a.attnum > 0 and not a.attisdropped)
+      from pg_catalog.pg_type as t
+           left join pg_catalog.pg_type as e on e.oid = t.typelem
+           left join pg_catalog.pg_range as r on r.rngtypid = t.oid
+           left join pg_catalog.pg_range as m on m.rngmultitypid = t.oid
+           cross join lateral (select case when t.typtype = 'd' then 'domain'
+                                           when t.typoutput = 'pg_catalog.array_out'::regproc then 'array'
+                                           when t.typtype = 'c' then 'composite'
+                                           when t.typtype = 'e' then 'enum'
+                                           when t.typtype = 'r' then 'range'
+                                           when t.typtype = 'm' then 'multirange'
+                                           else 'base' end as kind) as k
+     where t.oid = any ($1::pg_catalog.oid[])
+"""
+
+
+async def load_types(link: Asks, oids: Iterable[int], known: dict[int, TypeInfo]) -> None:
+    """Put into `known` the types `oids`, and all that they are made of, as far as they are not there yet.
+
+    One that is not in the catalog, since it was dropped, is put there too, as a base type: its values become strings.
+    A composite type that gets other attributes has to be taken out of `known` first to be asked for anew.
+
+    Args:
+        link: a connection to the captured database.
+        oids: types of columns.
+        known: types by oid.
+
+    Raises:
+        SourceUnavailable, SourceRefused: as the link's query does.
+    """
+    wanted = set(oids) - known.keys()
+    while wanted:
+        found = [_info(row) for row in await link.query(_TYPES, "{" + ",".join(map(str, sorted(wanted))) + "}")]
+        known.update((oid, TypeInfo(oid, "dropped")) for oid in wanted)
+        known.update((info.oid, info) for info in found)
+        wanted = {part for info in found for part in _parts(info)} - known.keys()
+
+
+def _info(row: tuple[str | None, ...]) -> TypeInfo:
+    names = ("oid", "name", "kind", "element", "delimiter")
+    shape = dict(zip(names, row, strict=False))
+    attributes = msgspec.json.decode(row[5] or "[]")
+    return msgspec.convert({**shape, "attributes": attributes}, TypeInfo, strict=False)
+
+
+def _parts(info: TypeInfo) -> list[int]:
+    return [oid for _, oid in info.attributes] + ([] if info.element is None else [info.element])
