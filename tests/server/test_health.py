@@ -51,7 +51,9 @@ async def test_a_server_at_work_is_healthy_and_ready(client: httpx.AsyncClient) 
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
     answer = await client.get("/ready")
     assert answer.status_code == 200
-    assert answer.json() == {"ready": True, "reasons": [], "draining": False, "database": True, "schema": True}
+    assert answer.json() == {
+        "ready": True, "reasons": [], "draining": False, "database": True, "schema": True, "sources": [],
+    }  # fmt: skip
     assert (await client.head("/ready")).content == b""
     answer = await client.post("/health")
     assert (answer.status_code, answer.json()["code"], answer.headers["allow"]) == (

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from urllib.parse import parse_qs
 
 import anyio
 import msgspec
 
 from headrace import store
+from headrace.model.capture import BackfillInfo
 from headrace.model.errors import FilterTooSlow, StoreUnavailable
 from headrace.model.records import ConsumerInfo
+from headrace.model.sources import SourceInfo
 from headrace.server.access import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem, reply_of
@@ -18,6 +21,7 @@ from headrace.server.health import Health
 from headrace.server.http import Scope, Send
 from headrace.server.limits import Limits
 from headrace.server.metrics import Labels, Requests, Text, of_consumers, of_messages
+from headrace.server.source_metrics import of_backfills, of_sources
 from headrace.store.database import within
 
 PATHS = ("/health", "/ready", "/metrics")
@@ -26,7 +30,7 @@ LOOK = 1000
 """Messages above a consumer's position that are looked at, to tell how many are pending."""
 
 LIMIT = 2.0
-"""Seconds in which the consumers must be counted, or they are left out."""
+"""Seconds in which consumers must be counted, and sources, or they are left out."""
 
 FRESH = 5.0
 """Seconds for which they are taken to be so still."""
@@ -36,6 +40,14 @@ _JSON = b"application/json"
 
 Page = tuple[int, bytes, bytes]
 """A status, a content type and a body."""
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """What the database tells, which is the same for every server."""
+
+    consumers: list[ConsumerInfo] = []
+    sources: list[SourceInfo] = []
+    backfills: list[BackfillInfo] = []
 
 
 class Monitoring:
@@ -65,7 +77,7 @@ class Monitoring:
         self.labels: Labels = ()
         self._counting = anyio.Lock()
         self._until = float("-inf")
-        self._consumers: list[ConsumerInfo] = []
+        self._stored = Stored()
         self._pages = dict(zip(PATHS, (self._health, self._ready, self._metrics), strict=True))
 
     async def answer(self, path: str, scope: Scope, send: Send) -> bool:
@@ -88,8 +100,11 @@ class Monitoring:
     async def _health(self, _: Scope) -> Page:
         return 200, _JSON, b'{"status":"ok"}'
 
-    async def _ready(self, _: Scope) -> Page:
-        found = await self.health.readiness()
+    async def _ready(self, scope: Scope) -> Page:
+        excluded = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("exclude", [])
+        if unknown := set(excluded) - {"sources"}:
+            raise Problem(400, "malformed", f"{min(unknown)!r} can't be excluded from /ready: only 'sources' can.")
+        found = await self.health.readiness(sources=not excluded)
         return 200 if found.ready else 503, _JSON, msgspec.json.encode(found)
 
     async def _metrics(self, scope: Scope) -> Page:
@@ -100,7 +115,8 @@ class Monitoring:
         if self.siblings is not None:
             for told, labels in await self.siblings():
                 text.merge(told, labels)
-        for family in of_consumers(await self._look()):  # the same for all processes, so they are told once
+        stored = await self._look()  # the same for all processes, so it is told once
+        for family in (*of_consumers(stored.consumers), *of_sources(stored.sources), *of_backfills(stored.backfills)):
             text.add(*family)
         return 200, _TEXT, str(text).encode()
 
@@ -128,18 +144,29 @@ class Monitoring:
             text.merge(self.further())
         return str(text)
 
-    async def _look(self) -> list[ConsumerInfo]:
-        """How the consumers are in the store, as of a moment ago at most; none while it does not say."""
+    async def _look(self) -> Stored:
+        """How consumers and sources are in the store, as of a moment ago at most; none while it does not say."""
         async with self._counting:
             if time.monotonic() >= self._until:
-                try:
-                    self._consumers = await self._ask(LOOK)
-                except FilterTooSlow:
-                    self._consumers = await self._ask_without_looking()
-                except StoreUnavailable:
-                    self._consumers = []
+                sources, backfills = await self._ask_for_sources()
+                self._stored = Stored(consumers=await self._ask_for_consumers(), sources=sources, backfills=backfills)
                 self._until = time.monotonic() + FRESH
-            return self._consumers
+            return self._stored
+
+    async def _ask_for_sources(self) -> tuple[list[SourceInfo], list[BackfillInfo]]:
+        try:
+            async with within(self._engine.app.database, LIMIT) as connection:
+                return await store.sources_at_work(connection)
+        except (FilterTooSlow, StoreUnavailable):
+            return [], []
+
+    async def _ask_for_consumers(self) -> list[ConsumerInfo]:
+        try:
+            return await self._ask(LOOK)
+        except FilterTooSlow:
+            return await self._ask_without_looking()
+        except StoreUnavailable:
+            return []
 
     async def _ask(self, look: int) -> list[ConsumerInfo]:
         async with within(self._engine.app.database, LIMIT) as connection:

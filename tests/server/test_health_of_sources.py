@@ -1,0 +1,177 @@
+"""Readiness and metrics of sources that capture tables: one that is stopped is told by name, with what mends it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace import App, store
+from headrace.model.capture import CaptureFacts
+from headrace.server.asgi import Server
+from headrace.server.health import UNATTENDED, Health
+
+pytestmark = pytest.mark.asyncio
+
+LONG = 3600.0
+
+
+@pytest_asyncio.fixture
+async def server(dsn: str) -> AsyncIterator[Server]:
+    app = App(dsn, streams=["orders"])
+    server = Server(app)
+    async with app.running():
+        yield server
+
+
+@pytest_asyncio.fixture
+async def client(server: Server) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(server), base_url="http://a") as client:
+        yield client
+
+
+class Captured:
+    """A source, told of as who captures it would."""
+
+    def __init__(self, database: store.Database, number: int, epoch: int, ref: str) -> None:
+        self._database, self._number, self._epoch = database, number, epoch
+        self.id = ref
+
+    async def tell(self, state: str, *args: Any, **facts: Any) -> None:
+        given = CaptureFacts(**facts) if facts else None
+        assert await store.tell_capture(self._database, self._number, self._epoch, state, *args, facts=given)
+
+    async def append(self, count: int) -> None:
+        data = store.Captured(keys=["k"] * count, data=["1"] * count, position="0/20", captured=count)
+        await store.append_captured(self._database, self._number, self._epoch, "orders", data)
+
+    async def release(self) -> None:
+        await store.release_capture(self._database, self._number, self._epoch)
+
+
+async def _captured(server: Server, name: str = "shop") -> Captured:
+    database = server.app.database
+    await store.create_source(database, name, "postgres", "orders", {"tables": ["public.orders"]})
+    [todo] = [one for one in await store.captures_to_do(database) if one.name == name]
+    epoch = await store.take_capture(database, todo.number, uuid4(), LONG)
+    assert epoch is not None
+    return Captured(database, todo.number, epoch, todo.id)
+
+
+async def test_a_source_at_work_or_paused_leaves_a_server_ready(server: Server, client: httpx.AsyncClient) -> None:
+    await (await _captured(server)).tell("running")
+    waiting = await _captured(server, "waiting")
+    await waiting.tell("waiting", "The stream orders is full.")
+    paused = await _captured(server, "held")
+    await store.pause_capture(server.app.database, paused.id, paused=True)
+    answer = await client.get("/ready")
+    assert answer.status_code == 200
+    assert answer.json()["sources"] == [
+        {"name": "held", "state": "paused", "reason": None, "mend": None},
+        {"name": "waiting", "state": "waiting", "reason": "The stream orders is full.", "mend": None},
+    ]
+
+
+async def test_a_source_that_is_stopped_is_told_by_name_with_what_mends_it(
+    server: Server, client: httpx.AsyncClient
+) -> None:
+    source = await _captured(server)
+    await (await _captured(server, "other")).tell("running")
+    await source.tell("stopped", "The server's wal_level is replica.", "alter system set wal_level = logical")
+    answer = await client.get("/ready")
+    assert answer.status_code == 503
+    told = answer.json()
+    assert told["reasons"] == [
+        "The source shop is stopped: The server's wal_level is replica. Mend it with: alter system set wal_level = logical"
+    ]
+    assert [one["name"] for one in told["sources"]] == ["shop"]
+    assert (told["database"], told["schema"], told["draining"]) == (True, True, False)
+
+
+async def test_a_load_balancer_may_leave_sources_out(server: Server, client: httpx.AsyncClient) -> None:
+    await (await _captured(server)).tell("stopped", "The password is wrong.")
+    answer = await client.get("/ready?exclude=sources")
+    assert answer.status_code == 200
+    assert answer.json()["sources"][0]["reason"] == "The password is wrong."
+    assert (await client.get("/ready")).status_code == 503
+    unknown = await client.get("/ready?exclude=database")
+    assert unknown.status_code == 400
+    assert "'database' can't be excluded" in unknown.json()["summary"]
+
+
+async def test_what_nobody_captures_is_told_and_only_a_process_that_could_is_not_ready(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = await _captured(server)
+    await source.release()
+    now = 0.0
+    health = Health(server.app, lambda: now)
+
+    async def reasons(seconds: float) -> tuple[str, ...]:
+        nonlocal now
+        now += seconds
+        found = await health.readiness()
+        assert [(one.name, one.state) for one in found.sources] == [("shop", "unattended")]
+        return found.reasons
+
+    assert await reasons(0) == ()
+    assert await reasons(UNATTENDED + 1) == ()
+    statistics = server.app.statistics()
+    monkeypatch.setattr(server.app, "statistics", lambda: {**statistics, "captures": {}})
+    assert await reasons(1) == (
+        f"The source shop has been captured by nobody for {UNATTENDED + 2:g} s, though this process could.",
+    )
+
+
+async def _samples(client: httpx.AsyncClient) -> dict[str, dict[frozenset[tuple[str, str]], float]]:
+    found: dict[str, dict[frozenset[tuple[str, str]], float]] = {}
+    for family in text_string_to_metric_families((await client.get("/metrics")).text):
+        for sample in family.samples:
+            if sample.name.startswith(("headrace_source", "headrace_backfill")):
+                found.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
+    return found
+
+
+async def test_metrics_tell_how_each_source_and_its_backfill_is(server: Server, client: httpx.AsyncClient) -> None:
+    source = await _captured(server)
+    await source.append(7)
+    await source.tell(
+        "running", held_back=1000, safe_wal_size=500, behind=20, rate=12.5, alarm="It holds back too much.",
+        committed_at=datetime.now(UTC) - timedelta(seconds=60),
+    )  # fmt: skip
+    database = server.app.database
+    await store.start_backfill(database, source.id, "public.orders")
+    told = await _samples(client)
+    shop = frozenset({"source": "shop", "stream": "orders"}.items())
+    expected = {
+        "captured_total": 7, "rate": 12.5, "held_back_bytes": 1000, "safe_wal_bytes": 500, "behind_bytes": 20, "alarm": 1, "failures": 0,
+    }  # fmt: skip
+    for name, value in expected.items():
+        assert told[f"headrace_source_{name}"] == {shop: value}, name
+    assert 60 <= told["headrace_source_newest_seconds"][shop] < 120
+    states = {dict(labels)["state"]: value for labels, value in told["headrace_source_state"].items()}
+    assert {state for state, value in states.items() if value} == {"running"}
+    assert {"stopped", "paused", "unattended"} < states.keys()
+    table = frozenset({"source": "shop", "table": "public.orders"}.items())
+    assert told["headrace_backfill_rows_read"] == {table: 0}
+    assert "headrace_backfill_rows" not in told or told["headrace_backfill_rows"] == {}
+
+
+async def test_what_a_process_that_is_gone_has_told_is_not_told_on(server: Server, client: httpx.AsyncClient) -> None:
+    source = await _captured(server)
+    await source.tell("running", held_back=1000, behind=20, rate=12.5)
+    await source.release()
+    told = await _samples(client)
+    for name in ("rate", "held_back_bytes", "behind_bytes"):
+        assert told.get(f"headrace_source_{name}", {}) == {}
+    assert list(told["headrace_source_captured_total"].values()) == [0]
+
+
+async def test_metrics_without_sources_have_nothing_of_them(client: httpx.AsyncClient) -> None:
+    assert await _samples(client) == {}
