@@ -1,0 +1,293 @@
+"""What a replication slot sends: the changes of a publication, as pgoutput's messages, and how far the server is.
+
+One task calls `read`, another one runs `keep` beside it. The server is told of a position only after `confirm`, and never forgotten while
+nobody reads: it would take us for dead, and end the connection, while the capturer is busy appending.
+
+The protocol: https://www.postgresql.org/docs/18/protocol-replication.html
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from headrace.model.errors import HeadraceError
+from headrace.sources.postgres import names, refusals
+from headrace.sources.postgres.errors import SlotLost, SourceRefused, SourceStopped, SourceUnavailable
+from headrace.sources.postgres.link import Link, failed, message_of
+from headrace.sources.postgres.pgoutput import positions
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
+
+MOST_PAYLOADS = 2_000
+MOST_BYTES = 4_000_000
+
+SOON = 1.0
+"""Seconds after which the server is told of a position that was confirmed ..."""
+
+ANYWAY = 10.0
+"""... and after which it is told of the old one again, at most."""
+
+GOODBYE = 2.0
+"""Seconds that a server has to end the copy, when we do."""
+
+_DATA, _KEEPALIVE = ord("w"), ord("k")
+_HEADER = 25  # of data: the letter, where it starts and ends in the WAL, and the time
+_keepalive = struct.Struct("!xQQB").unpack_from  # where the server is, its time, whether it wants an answer
+_status = struct.Struct("!cQQQQB").pack  # received, durable here, applied, our time, whether we want an answer
+_PREREQUISITE = "55000"  # object_not_in_prerequisite_state
+_EPOCH = 946_684_800  # 2000-01-01 in UTC, from which the protocol counts microseconds
+
+
+class Received(msgspec.Struct, frozen=True):
+    """What has arrived. Once the payloads are taken in, everything that was committed up to `end` has been."""
+
+    payloads: list[bytes]
+    end: int
+
+
+class Feed:
+    """One stream of changes, from `start` on. Not for several readers."""
+
+    def __init__(self, link: Link, *, slot: str, publication: str, position: int, anyway: float = ANYWAY) -> None:
+        self._link = link
+        self._slot = slot
+        self._publication = publication
+        self._anyway = anyway
+        self._confirmed = self._told = self._end = position
+        self._told_at = time.monotonic()
+        self._answer = False  # the server wants a status
+        self._over = False  # the server has ended the copy
+        self._skipped = ""  # what the server told of a publication that is missing
+        self._failure: HeadraceError | None = None
+        link.conn.notice_handler = self._noticed
+
+    @classmethod
+    async def start(
+        cls, dsn: str, *, slot: str, publication: str, position: int, application_name: str, streaming: bool = True
+    ) -> Feed:
+        """Have the server send what was committed after `position`, and from then on.
+
+        Args:
+            dsn: the captured database.
+            slot: a slot of pgoutput, in that database, that nobody uses.
+            publication: which changes.
+            position: everything up to here is known. If the slot has been confirmed further, the server begins there, without a word.
+            application_name: how the connection shows in `pg_stat_replication`.
+            streaming: whether large transactions may come in pieces while they are still open.
+
+        Raises:
+            SlotLost: there is no such slot, or the WAL that it needs is gone.
+            SourceStopped: someone else uses the slot, or what else has to be mended.
+            SourceUnavailable: no server, or not for now.
+        """
+        link = await Link.connect(dsn, application_name=application_name, replication=True)
+        try:
+            ((timeout,),) = await link.query(
+                "select setting from pg_catalog.pg_settings where name = 'wal_sender_timeout'"
+            )
+            await link.query("set client_min_messages = 'warning'")  # see `_noticed`
+            await link.query(_statement(slot, publication, position, link.version, streaming))
+        except SourceRefused as error:
+            await link.close()
+            raise _not_begun(error, slot) from error
+        except BaseException:
+            await link.close()
+            raise
+        patience = int(timeout or 0) / 1000 or ANYWAY  # 0: the server waits for ever
+        return cls(link, slot=slot, publication=publication, position=position, anyway=min(ANYWAY, patience / 3))
+
+    async def read(self) -> Received:
+        """Wait for something, and take everything that is there, up to 2,000 payloads or 4 MB.
+
+        Nothing is lost when it is cancelled.
+
+        Raises:
+            SourceUnavailable: the connection is lost, or the server ended it.
+            SlotLost: the WAL that the slot needs is gone, or the publication was missing for a while.
+            SourceStopped: what else has to be mended.
+        """
+        await anyio.lowlevel.checkpoint()
+        end = self._end
+        while True:
+            payloads = self._take()
+            if self._answer:
+                self._say()
+            if payloads or self._end != end:
+                return Received(payloads, self._end)
+            if self._failure is None and self._over:
+                self._failure = await self._last_words()
+            if self._failure is not None:
+                raise self._failure
+            await self._link.readable()
+
+    async def keep(self) -> None:
+        """Tell the server how far we are, until cancelled: soon after that has changed, and every 10 s anyway.
+
+        A connection that is lost is `read`'s to tell.
+        """
+        with suppress(SourceUnavailable):
+            while self._failure is None:
+                await anyio.sleep(min(SOON, self._anyway))
+                if self._confirmed != self._told or time.monotonic() - self._told_at >= self._anyway:
+                    self._say()
+                with self._link.speaking():
+                    await self._link.flush()
+        await anyio.sleep_forever()
+
+    def confirm(self, position: int) -> None:
+        """Everything that was committed up to `position` is kept for good. The server is told within a second."""
+        self._confirmed = max(self._confirmed, position)
+
+    async def close(self) -> None:
+        """Tell the server the last position, end the copy and close. Nobody may be in `read` or `keep` any more."""
+        try:
+            with anyio.move_on_after(GOODBYE, shield=True), suppress(SourceUnavailable):
+                await self._part()
+        finally:
+            await self._link.close()
+
+    # --- what arrives
+
+    def _take(self) -> list[bytes]:
+        """The payloads that are there. A connection that breaks is told when they have been handed out."""
+        payloads: list[bytes] = []
+        if self._over or self._failure is not None:
+            return payloads
+        try:
+            with self._link.speaking():
+                self._over = self._gather(payloads)
+        except SourceUnavailable as error:
+            self._failure = error
+        return payloads
+
+    def _gather(self, payloads: list[bytes]) -> bool:
+        """Put into `payloads` what is there. Returns whether the copy is over."""
+        conn, size, dry = self._link.conn, 0, 0
+        get, consume = conn.get_copy_data, conn.consume_input
+        while len(payloads) < MOST_PAYLOADS and size < MOST_BYTES:
+            length, data = get(1)
+            if self._skipped:
+                return True
+            if length > 0:
+                dry = 0
+                if data[0] == _DATA:
+                    payloads.append(bytes(data[_HEADER:]))
+                    size += length
+                elif data[0] == _KEEPALIVE:
+                    end, _, wanted = _keepalive(data)
+                    self._end = max(self._end, end)
+                    self._answer |= bool(wanted)
+            elif length < 0:
+                return True
+            elif dry == 3:  # with TLS, what has arrived may take more than one look: see `Link.result`
+                return False
+            else:
+                dry += 1
+                consume()
+        return False
+
+    def _noticed(self, notice: PGresult) -> None:
+        """From PostgreSQL 18 on a server passes over changes while their publication is missing, with no more than a warning."""
+        if message_of(notice).sqlstate == _PREREQUISITE:
+            self._skipped = message_of(notice).told
+
+    async def _last_words(self) -> HeadraceError:
+        """Why the copy is over."""
+        if self._skipped:
+            return _missing(self._publication, self._skipped)
+        try:
+            with self._link.speaking():
+                while (result := await self._link.result()) is not None:
+                    if failed(result):
+                        return _ended(self._link.refusal(result), self._slot, self._publication)
+        except SourceUnavailable as error:
+            return error
+        return SourceUnavailable(
+            f"The server of the captured database {self._link.place} ended the replication: it shuts down."
+        )
+
+    # --- what is told
+
+    def _say(self) -> None:
+        """Put a status among what is to be sent, and send what goes without waiting; `keep` sends the rest."""
+        now = int((time.time() - _EPOCH) * 1_000_000)
+        try:
+            with self._link.speaking():
+                self._link.conn.put_copy_data(
+                    _status(b"r", max(self._end, self._confirmed), self._confirmed, self._confirmed, now, 0)
+                )
+                self._link.conn.flush()
+        except SourceUnavailable as error:
+            self._failure = self._failure or error
+        self._told, self._told_at, self._answer = self._confirmed, time.monotonic(), False
+
+    async def _part(self) -> None:
+        if self._over or self._failure is not None:
+            return
+        self._say()
+        with self._link.speaking():
+            self._link.conn.put_copy_end()
+            await self._link.flush()
+            # What is still under way is read and forgotten: were it left unread, the system would throw away our last words.
+            while not self._over:
+                self._over = self._gather([])
+                if not self._over:
+                    await self._link.readable()
+
+
+def _statement(slot: str, publication: str, position: int, version: int, streaming: bool) -> str:
+    # 2, with PostgreSQL 14: streamed transactions; 3, with 15: prepared ones; 4, with 16: streamed ones to be applied in parallel.
+    protocol = min(max(version // 10_000 - 12, 2), 4)
+    names_ = '"' + publication.replace('"', '""') + '"'
+    options = {
+        "proto_version": str(protocol),
+        "publication_names": names_,
+        "messages": "true",
+        "streaming": "on" if streaming else "off",
+    }
+    told = ", ".join(f"{name} '{_literal(value)}'" for name, value in options.items())
+    return f"START_REPLICATION SLOT {names.quoted(slot)} LOGICAL {positions.text(position)} ({told})"
+
+
+def _literal(text: str) -> str:
+    return text.replace("'", "''")
+
+
+def _not_begun(error: SourceRefused, slot: str) -> HeadraceError:
+    """The error for why the server did not begin."""
+    if error.sqlstate == "42704":
+        return SlotLost(
+            f"The replication slot {slot} is gone ({error.told}), and with it changes that were not captured."
+        )
+    if error.sqlstate == "55006":
+        return SourceStopped(
+            f"The replication slot {slot} is in use by someone else ({error.told}): a slot serves one reader; stop the other one."
+        )
+    return _ended(error, slot, None)
+
+
+def _ended(error: HeadraceError, slot: str, publication: str | None) -> HeadraceError:
+    """The error for why the server did not go on."""
+    if not isinstance(error, SourceRefused):
+        return error
+    if error.sqlstate == "42704" and publication is not None:
+        return _missing(publication, error.told)
+    if error.sqlstate == "58P01" or (error.sqlstate == _PREREQUISITE and "wal_level" not in error.told):
+        hint = f"; {refusals.words(error.hint)}" if error.hint else ""
+        return SlotLost(f"The replication slot {slot} is lost ({error.told}{hint}): WAL that it needs is gone.")
+    return refusals.mended(error)
+
+
+def _missing(publication: str, told: str) -> SlotLost:
+    # It is looked up as it was when a change was made: to make it anew does not help with those that were made without it.
+    return SlotLost(
+        f"The publication {publication} was missing when something changed ({told}): that change can't be captured any more."
+    )
