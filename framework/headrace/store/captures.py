@@ -194,6 +194,20 @@ async def pause_capture(executor: Executor, id: str, *, paused: bool) -> None:  
         raise UnknownSource("The source no longer exists, or captures nothing.")
 
 
+async def interrupt_capture(executor: Executor, id: str) -> None:  # noqa: A002
+    """End whose tenure it is, by the source's id: who captures it next goes by its settings as they are now."""
+    await executor.fetchval("select headrace.interrupt_capture($1)", id)
+
+
+async def reset_capture(executor: Executor, id: str, *, now: datetime | None = None) -> None:  # noqa: A002
+    """Have it begin anew, by the source's id: its position is forgotten, its backfills end. Raises `UnknownSource`.
+
+    What was committed since that position, and before somebody captures it again, is missing: only a fresh backfill makes up for it.
+    """
+    if not await executor.fetchval("select headrace.reset_capture($1, coalesce($2, clock_timestamp()))", id, now):
+        raise UnknownSource("The source no longer exists, or captures nothing.")
+
+
 async def capture_failures(executor: Executor, id: str, *, above: int = 0, limit: int = 100) -> list[FailedChange]:  # noqa: A002
     """Changes that could not be made into messages, the oldest first; by the source's id."""
     rows = await executor.fetch("select * from headrace.capture_failures($1, $2, $3)", id, above, limit)
@@ -221,3 +235,24 @@ async def failures_to_retry(executor: Executor, number: int, limit: int = 100) -
 async def failed_again(executor: Executor, number: int, ids: Sequence[int], errors: Sequence[str]) -> None:
     """They failed once more."""
     await executor.fetchval("select headrace.capture_failed_again($1, $2, $3)", number, ids, errors)
+
+
+async def end_when_idle(connection: Any, seconds: float) -> None:
+    """Have the server end this transaction when nothing is said in it for so long: of a process that froze, others needn't wait for it."""
+    await connection.execute(f"set local idle_in_transaction_session_timeout = {seconds * 1000:.0f}")
+
+
+async def captured_rows(executor: Executor, stream: str, keys: Sequence[str]) -> dict[str, str]:
+    """The data of these keys in a stream with `one_message_per_key`, as far as they are there."""
+    rows = await executor.fetch("select key, data from headrace.captured_rows($1, $2)", stream, keys)
+    return {row["key"]: row["data"] for row in rows}
+
+
+async def empty_captured(
+    executor: Executor, number: int, epoch: int, stream: str, schema: str, relation: str, metadata: str
+) -> int:
+    """Put a tombstone in the place of each row that a stream has of a table. Returns how many. Raises `LeaseLost`."""
+    count: int = await executor.fetchval(
+        "select headrace.empty_captured($1, $2, $3, $4, $5, $6)", number, epoch, stream, schema, relation, metadata
+    )
+    return count

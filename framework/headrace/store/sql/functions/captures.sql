@@ -144,6 +144,36 @@ begin
     return v_id is not null;
 end $$;
 
+-- End whose tenure it is: nothing more is appended under settings that have changed, and who captures it next goes by the new ones.
+create function headrace.interrupt_capture(p_source uuid) returns void
+language plpgsql as $$
+declare
+    v_id  int;
+begin
+    select c.source_id into v_id from headrace.captures as c join headrace.sources as o on o.id = c.source_id where o.uid = p_source
+        for update of c;            -- waits for an append under way
+    update headrace.captures set epoch = epoch + 1, holder = null, held_until = null where source_id = v_id;
+end $$;
+
+-- Forget how far it is, so that who captures it next begins at the source's end: what was committed meanwhile is missing. Its backfills end,
+-- since what they have read is missing that, too; and so does a pause. Whether there is such a capture.
+create function headrace.reset_capture(p_source uuid, p_now timestamptz default clock_timestamp()) returns boolean
+language plpgsql as $$
+declare
+    v_id  int;
+begin
+    select c.source_id into v_id from headrace.captures as c join headrace.sources as o on o.id = c.source_id where o.uid = p_source
+        for update of c;            -- waits for an append under way; the next one is refused, since the epoch is another
+    update headrace.captures
+        set epoch = epoch + 1, holder = null, held_until = null, paused_at = null, system_id = null, timeline = null,
+            state = 'new', reason = null, mend = null, since = p_now, facts = null, told_at = null
+        where source_id = v_id;
+    delete from headrace.capture_positions where source_id = v_id;
+    update headrace.backfills set state = 'cancelled', reason = 'The capture began anew.', finished_at = p_now
+        where source_id = v_id and state in ('queued', 'running');
+    return v_id is not null;
+end $$;
+
 -- How each capture is.
 create function headrace.capture_info(p_source int, p_now timestamptz default clock_timestamp()) returns json
 language sql stable as $$
@@ -205,3 +235,31 @@ language sql as $$
     update headrace.capture_failures as f set retry = false, error = g.error, failed_at = clock_timestamp()
     from unnest(p_ids, p_errors) as g(id, error) where f.source_id = p_source and f.id = g.id
 $$;
+
+-- Rows as a stream with one_message_per_key has them now.
+create function headrace.captured_rows(p_stream text, p_keys text[]) returns table (key text, data json)
+language plpgsql stable as $$
+begin
+    return query execute format('select key, data from %s where key = any ($1)', (headrace.stream_named(p_stream)).relation)
+        using p_keys;
+end $$;
+
+-- A table was truncated: a tombstone for each of its rows that the stream has.
+create function headrace.empty_captured(
+    p_source int, p_epoch bigint, p_stream text, p_schema text, p_relation text, p_metadata json
+) returns bigint
+language plpgsql as $$
+declare
+    v_stream  headrace.streams := headrace.stream_named(p_stream);
+    v_keys    text[];
+begin
+    perform headrace.hold_capture(p_source, p_epoch);
+    execute format($f$
+        select coalesce(array_agg(key order by seq), '{}') from %s
+        where data #>> '{metadata,table_schema}' = $1 and data #>> '{metadata,table_name}' = $2 and json_typeof(data -> 'record') = 'object'
+        $f$, v_stream.relation) into v_keys using p_schema, p_relation;
+    if v_keys <> '{}' then
+        perform headrace.publish_many(p_stream, v_keys, array_fill(json_build_object('record', null, 'metadata', p_metadata), array[cardinality(v_keys)]));
+    end if;
+    return cardinality(v_keys);
+end $$;

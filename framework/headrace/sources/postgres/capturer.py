@@ -1,0 +1,423 @@
+"""The capturer: one source, under one tenure, from the server's WAL into its stream.
+
+    run ── prepare: server, publication, slot, position
+        ├─ capture: feed ── decoder ── (spool) ── shaper ── outbox       as fast as they come
+        ├─ append: outbox ── stream and position ── feed.confirm         see `appender`
+        ├─ backfill, watch, tables, failures                             beside it
+
+Everything happens in one event loop, so the order of the WAL is the order of what is done here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import anyio
+
+from headrace import store
+from headrace.runtime.wiring import Clock
+from headrace.sources.postgres import slots, transforms
+from headrace.sources.postgres.appender import Appender
+from headrace.sources.postgres.backfill import Backfiller, begin_first
+from headrace.sources.postgres.completing import Completing
+from headrace.sources.postgres.errors import SourceStopped
+from headrace.sources.postgres.feed import Feed
+from headrace.sources.postgres.learning import Knowledge
+from headrace.sources.postgres.link import Link
+from headrace.sources.postgres.outbox import Outbox
+from headrace.sources.postgres.pgoutput import positions
+from headrace.sources.postgres.pgoutput.decoder import Decoder
+from headrace.sources.postgres.pgoutput.messages import (
+    AnyMessage,
+    Begin,
+    BeginPrepare,
+    Change,
+    Commit,
+    CommitPrepared,
+    Delete,
+    Insert,
+    Message,
+    Prepare,
+    Relation,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    Update,
+)
+from headrace.sources.postgres.portion import Portion, Transaction
+from headrace.sources.postgres.shaping import Shaper
+from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.spool import Spool
+from headrace.sources.postgres.watch import Watch
+from headrace.store import CaptureToDo
+
+logger = logging.getLogger("headrace")
+
+MARK = 10.0
+"""Seconds after which an idle source writes down how far it is, so that its slot moves on."""
+
+LOOK = 10.0
+"""Seconds between looks whether the tables are still the same."""
+
+RETRY = 2.0
+"""Seconds between looks for failures that are to be tried again."""
+
+BREATH = 500
+"""Changes of a streamed transaction's replay after which others have a turn."""
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class Restart(Exception):
+    """The capturer has to begin anew, since what it stands on has changed."""
+
+
+class Capturer:
+    """Captures one source.
+
+    Args:
+        database: Headrace's, open.
+        todo: the source.
+        spec: its settings.
+        epoch: the tenure's.
+        committed: told the stream's name when there is something new in it.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int,
+        committed: Callable[[str], None] = lambda _: None, clock: Clock = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._database = database
+        self._todo = todo
+        self._spec = spec
+        self._epoch = epoch
+        self._tell_committed = committed
+        self._clock = clock
+        self._name = slots.slot_name(todo.name, todo.id)
+        self._dsn = spec.database or database.dsn
+        self._link_lock = anyio.Lock()
+        self._decoder = Decoder()
+        self._spool = Spool()
+        self._piece: int | None = None  # the streamed transaction that a piece is arriving of
+        self._transaction: Transaction | None = None  # the one that is being shaped
+        self._passed_over = False  # it was captured before
+        self._idx = 0
+        self._committed_at: datetime | None = None
+        self._appended_at = clock()
+
+    # --- from the beginning to the end
+
+    async def run(self) -> None:
+        """Capture until cancelled.
+
+        Raises:
+            LeaseLost: the tenure is over.
+            SourceStopped, SourceRefused, ConfigurationError: somebody has to mend something.
+            SourceUnavailable, StoreUnavailable, StreamFull: that passes.
+            Restart: begin anew.
+        """
+        transform = None if self._spec.transform is None else transforms.load(self._spec.transform)
+        self._shaper = Shaper(self._spec, transform)
+        self._knowledge = Knowledge(self._spec)
+        async with self._linked() as self._link:
+            position, captured = await self._prepare()
+            self._from = self._appended = position
+            self._outbox = Outbox(captured)
+            self._captured = captured
+            await self._work(position)
+
+    async def _work(self, position: int) -> None:
+        number, database = self._todo.number, self._database
+        self._backfiller = Backfiller(
+            database, number, self._epoch, self._spec, self._connect, lambda: self._knowledge.tables, self._clock
+        )
+        watch = Watch(database, number, self._epoch, self._spec, self._slot, self._connect, self._standing, self._clock)
+        completing = Completing(self._spec, self._shaper, self._knowledge, self._query)
+        appender = Appender(
+            database, number, self._epoch, self._todo.stream, self._outbox, completing.complete, self._is_appended
+        )
+        self._feed = feed = await Feed.start(
+            self._dsn, slot=self._slot, publication=self._publication, position=position,
+            application_name=application_name(self._todo.id),
+        )  # fmt: skip
+        try:
+            await store.tell_capture(database, number, self._epoch, "running", *self._note())
+            logger.info("%s is captured from %s on", self._todo.name, positions.text(position))
+            async with anyio.create_task_group() as group:
+                for task in (
+                    feed.keep,
+                    appender.run,
+                    self._backfiller.run,
+                    watch.run,
+                    self._look_after,
+                    self._try_again,
+                ):
+                    group.start_soon(task)
+                await self._capture()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await feed.close()
+            self._spool.close()
+
+    async def _prepare(self) -> tuple[int, int]:
+        """See to the server. Returns the position to go on from, and how many changes were captured up to there."""
+        link, todo, spec = self._link, self._todo, self._spec
+        self._slot, self._publication = spec.slot or self._name, spec.publication or self._name
+        server = await slots.server_of(link)
+        known = await store.capture_position(self._database, todo.number)
+        position = None if known is None else await self._position_on(server, known)
+        await self._knowledge.look(link)
+        await slots.ensure_publication(link, spec, self._publication)
+        found = await slots.ensure_slot(
+            link, self._slot, ours=spec.slot is None, expected=position, application_name=application_name(todo.id)
+        )
+        if position is not None and known is not None:
+            return position, known.captured
+        if spec.backfill:  # before the position, so that it is not forgotten if we die now
+            await begin_first(self._database, todo.id, spec)
+        await store.begin_capture(
+            self._database, todo.number, self._epoch, positions.text(found), server.system_id, server.timeline
+        )
+        return found, 0
+
+    async def _position_on(self, server: slots.Server, known: store.CapturePosition) -> int:
+        """Where the server has what comes after our position. Raises `SourceStopped` if it is another server."""
+        position = positions.number(known.position)
+        if known.system_id != server.system_id:
+            raise SourceStopped(
+                f"The database of the source {self._todo.name!r} is another server's than the one that was captured: set its old"
+                " address, or begin anew, with a new slot and a fresh backfill.",
+                f"headrace source postgres resume {self._todo.name} --anew",
+            )
+        if known.timeline == server.timeline:
+            return position
+        switched = await slots.switch_point(self._dsn, known.timeline, server.timeline)
+        if position > switched:
+            logger.warning(
+                "%s: the server was promoted at %s, and has never seen the changes from there to %s, which were captured from its"
+                " predecessor. Capture goes on from there; to make the stream as the tables are, backfill:"
+                " `headrace source backfill start %s`",
+                self._todo.name, positions.text(switched), known.position, self._todo.name,
+            )  # fmt: skip
+            position = switched
+        await store.begin_capture(
+            self._database, self._todo.number, self._epoch, positions.text(position), server.system_id, server.timeline
+        )
+        return position
+
+    # --- connections
+
+    async def _connect(self) -> Link:
+        return await Link.connect(self._dsn, application_name=f"headrace {self._todo.name}"[:63])
+
+    @asynccontextmanager
+    async def _linked(self) -> AsyncIterator[Link]:
+        link = await self._connect()
+        try:
+            yield link
+        finally:
+            with anyio.CancelScope(shield=True):
+                await link.close()
+
+    async def _query(self, sql: str, *params: str | None) -> list[list[bytes | None]]:
+        """Ask the captured database something while it is captured."""
+        async with self._link_lock:
+            return await self._link.rows(sql, *params)
+
+    # --- the way of the changes
+
+    async def _capture(self) -> None:
+        read, take, outbox = self._feed.read, self._take, self._outbox
+        while True:
+            received = await read()
+            await take(received.payloads)
+            if outbox.idle:
+                self._rest(received.end)
+            await outbox.offer()
+
+    def _rest(self, end: int) -> None:
+        """Nothing is under way: all that the server has sent is appended, as far as it was ours. That is written down now and then,
+        before the server is told: so a slot that is ahead of what we wrote was moved by somebody else."""
+        if end > self._appended and self._clock() >= self._appended_at + MARK:
+            self._outbox.end(end)
+
+    async def _take(self, payloads: Iterable[bytes]) -> None:
+        decode, outbox = self._decoder.decode, self._outbox
+        for payload in payloads:
+            if self._piece is not None and payload[0] != _STREAM_STOP:
+                self._spool.add(self._piece, payload)
+                continue
+            message = decode(payload)
+            if isinstance(message, (Insert, Update, Delete, Truncate)):
+                self._change(message, len(payload))
+            elif type(message) is Begin:
+                self._begin(Transaction(message.lsn, message.at, message.xid))
+            elif type(message) is Commit:
+                self._commit(message.end)
+            else:
+                await self._other(message)
+            if outbox.full:
+                await outbox.offer()
+
+    async def _other(self, message: AnyMessage) -> None:
+        match message:
+            case Relation():
+                await self._learn(message)
+            case Message():
+                self._marked(message)
+            case StreamStart():
+                self._piece = message.xid
+            case StreamStop():
+                self._piece = None
+            case StreamAbort():
+                self._spool.abort(message.xid, message.subxid)
+            case StreamCommit():
+                await self._replay(message)
+            case BeginPrepare() | Prepare() | CommitPrepared() | RollbackPrepared():
+                raise SourceStopped(
+                    f"The slot {self._slot!r} sends transactions when they are prepared, and not when they are committed: use one that was"
+                    " made without two_phase."
+                )
+
+    async def _replay(self, commit: StreamCommit) -> None:
+        """A transaction that came in pieces has committed."""
+        self._begin(Transaction(commit.lsn, commit.at, commit.xid))
+        for count, payload in enumerate(self._spool.replay(commit.xid)):
+            message = self._decoder.decode(payload)
+            if isinstance(message, (Insert, Update, Delete, Truncate)):
+                self._change(message, len(payload))
+            else:
+                await self._other(message)
+            if self._outbox.full:
+                await self._outbox.offer()
+            elif count % BREATH == 0:
+                await anyio.lowlevel.checkpoint()
+        self._commit(commit.end)
+
+    def _begin(self, transaction: Transaction) -> None:
+        self._passed_over = transaction.lsn < self._from
+        self._transaction = transaction
+        self._idx = 0
+        if not self._passed_over:
+            self._outbox.begin()
+
+    def _change(self, change: Change, size: int) -> None:
+        if self._passed_over or self._transaction is None:
+            return
+        transaction, backfiller = self._transaction, self._backfiller
+        if backfiller.tracking:
+            for table, key in self._shaper.identities(change):
+                backfiller.saw(table, key, transaction.xid)
+        made = self._shaper.change(change, transaction, self._idx, self._outbox.portion)
+        self._idx += made
+        self._outbox.changed(made, size)
+
+    def _commit(self, end: int) -> None:
+        transaction, self._transaction = self._transaction, None
+        if self._passed_over or transaction is None:
+            self._passed_over = False
+            return
+        self._backfiller.captured(transaction.xid)
+        self._outbox.end(end)
+        if self._idx:
+            self._committed_at = _EPOCH + timedelta(microseconds=transaction.at)
+
+    def _marked(self, message: Message) -> None:
+        """Somebody wrote a message into the WAL: perhaps the backfill, at the place of a chunk."""
+        if message.prefix != "headrace" or self._transaction is None or self._passed_over:
+            return
+        chunk = self._backfiller.reached(message.content)
+        if chunk is None:
+            return
+        portion = self._outbox.portion
+        before = len(portion.keys)
+        made = self._shaper.read(
+            chunk.table, self._knowledge.types, chunk.rows, chunk.columns, self._transaction, portion
+        )
+        portion.chunks.append(store.ChunkDone(**{**_fields(chunk.done), "published": made}))
+        self._idx += made
+        self._outbox.changed(made, sum(map(len, portion.data[before:])))
+
+    async def _learn(self, relation: Relation) -> None:
+        async with self._link_lock:
+            table = await self._knowledge.table_of(self._link, relation)
+        self._shaper.learn(relation, table, self._knowledge.types)
+
+    # --- what became of it
+
+    def _is_appended(self, position: int, portion: Portion) -> None:
+        self._appended = position
+        self._captured = portion.captured
+        self._appended_at = self._clock()
+        self._feed.confirm(position)
+        for chunk in portion.chunks:
+            self._backfiller.appended(chunk.id)
+        if portion.keys or portion.emptied:
+            self._tell_committed(self._todo.stream)
+
+    def _standing(self) -> tuple[int, int, datetime | None]:
+        """For the watch: how far it is, how many changes, and when the newest of them was committed."""
+        return self._appended, self._captured, self._committed_at
+
+    def _note(self) -> tuple[str | None, str | None]:
+        """What is wrong though it goes on, and what mends it."""
+        for error in self._knowledge.missing.values():
+            return error.reason, error.mend
+        return None, None
+
+    # --- beside it
+
+    async def _look_after(self) -> None:
+        """Tables are dropped and made anew under their name, and then they are others."""
+        while True:
+            await anyio.sleep(LOOK)
+            before = dict(self._knowledge.oids())
+            knowledge = Knowledge(self._spec)
+            async with self._link_lock:
+                await knowledge.look(self._link)
+            now = knowledge.oids()
+            made = [name for name in now if before.get(name) != now[name]]
+            for name in made if self._spec.backfill else ():
+                await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)
+            if made or before.keys() - now.keys():
+                raise Restart(f"{', '.join(made) or 'a table'} was made, or dropped, meanwhile")
+
+    async def _try_again(self) -> None:
+        """What could not be made into messages, and shall be tried again."""
+        while True:
+            await anyio.sleep(RETRY)
+            found = await store.failures_to_retry(self._database, self._todo.number)
+            if not found:
+                continue
+            portion, again = Portion(), {}
+            for id_, data in found:
+                error = self._shaper.again(data, portion)
+                if error is None:
+                    portion.retried.append(id_)
+                else:
+                    again[id_] = error
+            await store.append_captured(self._database, self._todo.number, self._epoch, self._todo.stream, portion)
+            await store.failed_again(self._database, self._todo.number, list(again), list(again.values()))
+            if portion.keys:
+                self._tell_committed(self._todo.stream)
+
+
+_STREAM_STOP = ord("E")
+
+
+def _fields(done: store.ChunkDone) -> dict[str, Any]:
+    return {name: getattr(done, name) for name in done.__struct_fields__}
+
+
+def application_name(source_id: str) -> str:
+    """How the connection that streams a source's WAL shows in `pg_stat_activity`: by this its own is told from somebody else's."""
+    return f"headrace capture {source_id}"

@@ -1,0 +1,243 @@
+"""Capturing: finds the sources that capture tables, and captures those that no other process does.
+
+Each stands by itself: one that can't go on says why, is tried again, and disturbs no other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import anyio.abc
+import msgspec
+
+from headrace import store
+from headrace.model.errors import HeadraceError, LeaseLost, StoreUnavailable
+from headrace.runtime.shared import Shared
+from headrace.runtime.weather import Weather, keep_going
+from headrace.sources.postgres import transforms
+from headrace.sources.postgres.capturer import Capturer, Restart
+from headrace.sources.postgres.errors import SourceStopped
+from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.tenure import Tenure
+from headrace.store import CaptureToDo
+
+logger = logging.getLogger("headrace")
+
+LOOK = 2.0
+"""Seconds after which the sources are looked for again: other processes make, change and leave them, too."""
+
+SHORTEST, LONGEST = 0.1, 5.0
+"""Seconds after which a source that waits for something is tried again, the first time and at most."""
+
+REPAIR = 10.0
+"""Seconds after which one that has stopped is: what it needs may have been mended."""
+
+
+class _Running:
+    """A source that this process captures."""
+
+    def __init__(self, todo: CaptureToDo) -> None:
+        self.todo = todo
+        self.scope = anyio.CancelScope()
+        self.state = "starting"
+        self.reason: str | None = None
+
+
+class Capturing:
+    """Runs beside an app's consumers; see `headrace.app.attached`.
+
+    Args:
+        only: names of the sources to capture; None for all that there are.
+    """
+
+    def __init__(self, only: Collection[str] | None = None) -> None:
+        self._only = only
+        self._holder = uuid4()
+        self._running: dict[int, _Running] = {}
+        self._resting: dict[int, float] = {}
+        self._news = anyio.Event()
+        self._looking: anyio.CancelScope | None = None
+        self._draining = False
+
+    async def run(self, shared: Shared) -> None:
+        """Capture until `drain`. What is not appended by then is read again by who comes next."""
+        self._shared = shared
+        try:
+            async with anyio.create_task_group() as group:
+                with anyio.CancelScope() as self._looking:
+                    if find_spec("psycopg") is None:
+                        logger.warning(
+                            "sources of kind postgres are not captured here: pip install 'headrace[capture]'"
+                        )
+                    elif not self._draining:  # somebody may have asked to before it began
+                        await keep_going("finding sources", lambda weather: self._look(weather, group))
+                self._end_all()
+        finally:
+            self._looking = None
+            self._draining = False  # the app may run again
+
+    def look(self) -> None:
+        """A source was made, changed or deleted by this process: look now."""
+        self._news.set()
+
+    # --- finding them
+
+    async def _look(self, weather: Weather, group: anyio.abc.TaskGroup) -> None:
+        while True:
+            self._news = anyio.Event()
+            found = {one.number: one for one in await store.captures_to_do(self._shared.database)}
+            for number, running in self._running.items():
+                todo = found.get(number)
+                if todo is None or todo.paused or todo.updated_at != running.todo.updated_at:
+                    running.scope.cancel()
+            for number, todo in found.items():
+                if number not in self._running and todo.free and not todo.paused and self._is_ours(todo):
+                    self._running[number] = running = _Running(todo)
+                    group.start_soon(self._run, running)
+            weather.cleared()
+            with anyio.move_on_after(LOOK):
+                await self._news.wait()
+
+    def _is_ours(self, todo: CaptureToDo) -> bool:
+        rests = self._resting.get(todo.number, float("-inf")) > self._shared.time.clock()
+        return not rests and (self._only is None or todo.name in self._only)
+
+    # --- one of them
+
+    async def _run(self, running: _Running) -> None:
+        todo, database = running.todo, self._shared.database
+        try:
+            with running.scope:
+                tenure = await Tenure.take(database, todo.number, self._holder, self._shared.time.clock)
+                if tenure is None:
+                    return
+                try:
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(tenure.keep)
+                        await self._keep_capturing(running, tenure.epoch)
+                        group.cancel_scope.cancel()
+                finally:
+                    await tenure.release()
+        except* LeaseLost as lost:
+            logger.info("%s is captured here no longer: %s", todo.name, _first(lost))
+        except* StoreUnavailable as away:
+            logger.info("%s is captured here no longer: %s", todo.name, _first(away))
+        finally:
+            del self._running[todo.number]
+            if not self._draining:
+                self._news.set()
+
+    async def _keep_capturing(self, running: _Running, epoch: int) -> None:
+        """Capture, and again whenever it broke off. Returns when this process can't."""
+        todo, delay = running.todo, SHORTEST
+        while True:
+            began = self._shared.time.clock()
+            try:
+                spec = self._spec_of(todo)
+                if spec.transform is not None:
+                    transforms.load(spec.transform)
+            except HeadraceError as error:  # another process may know better: this one makes room
+                self._resting[todo.number] = began + await self._tell(running, epoch, error, delay)
+                return
+            try:
+                capturer = Capturer(self._shared.database, todo, spec, epoch, self._published, self._shared.time.clock)
+                await capturer.run()
+            except (Exception, ExceptionGroup) as error:
+                cause = _first(error)
+                if isinstance(cause, LeaseLost):
+                    raise cause from error
+                if self._shared.time.clock() - began > 2 * LONGEST:
+                    delay = SHORTEST  # it went well for a while
+                rest = await self._tell(running, epoch, cause, delay)
+            await anyio.sleep(rest)
+            delay = min(2 * delay, LONGEST)
+
+    def _spec_of(self, todo: CaptureToDo) -> PostgresSpec:
+        try:
+            return PostgresSpec.stored(todo.name, todo.stream, todo.settings)
+        except msgspec.ValidationError as error:
+            raise SourceStopped(
+                f"The settings of the source can't be read ({error}): edit it, or make it anew."
+            ) from error
+
+    async def _tell(self, running: _Running, epoch: int, error: BaseException, delay: float) -> float:
+        """Tell why it broke off. Returns how many seconds to wait."""
+        todo = running.todo
+        if isinstance(error, Restart):
+            logger.info("%s begins anew: %s", todo.name, error)
+            return 0.0
+        state, reason, mend, rest = "stopped", str(error), None, REPAIR
+        if isinstance(error, StoreUnavailable):  # the captured database or ours; a stream that is full is one, too
+            state, rest = "waiting", delay
+        elif isinstance(error, SourceStopped):
+            reason, mend = error.reason, error.mend
+        if (state, reason) != (running.state, running.reason):
+            known = isinstance(error, HeadraceError)
+            logger.log(
+                logging.WARNING if state == "waiting" else logging.ERROR,
+                "%s %s: %s%s", todo.name, "waits" if state == "waiting" else "has stopped, and is tried again now and then", reason,
+                f" Mend it with: {mend}" if mend else "", exc_info=None if known else error,
+            )  # fmt: skip
+        running.state, running.reason = state, reason
+        with suppress(StoreUnavailable):
+            await store.tell_capture(self._shared.database, todo.number, epoch, state, reason, mend)
+        return rest
+
+    def _published(self, stream: str) -> None:
+        self._shared.publisher.committed(stream, None)
+
+    # --- what the app tells
+
+    def _end_all(self) -> None:
+        for running in self._running.values():
+            running.scope.cancel()
+
+    def drain(self) -> None:
+        """Capture nothing more."""
+        self._draining = True
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def hurry(self) -> None:
+        """Nothing here takes long to end."""
+
+    def notified(self, stream_id: int) -> None:
+        """Capture waits for no stream."""
+
+    def published(self, stream: str) -> None:
+        """Capture waits for no stream."""
+
+    def hear(self, *, deaf: bool) -> None:
+        """Capture waits for no stream."""
+
+    def tells(self) -> dict[str, Any]:
+        """For the app's statistics: the sources that this process captures."""
+        return {
+            "sources": {one.todo.name: {"state": one.state, "reason": one.reason} for one in self._running.values()}
+        }
+
+
+def _first(error: BaseException) -> BaseException:
+    """The failure that matters most, of those that tasks have raised together."""
+    found = [error]
+    while isinstance(found[0], BaseExceptionGroup):
+        found = [
+            inner
+            for group in found
+            for inner in (group.exceptions if isinstance(group, BaseExceptionGroup) else (group,))
+        ]
+    return min(found, key=_weight)
+
+
+def _weight(error: BaseException) -> int:
+    if isinstance(error, LeaseLost):
+        return 0
+    if isinstance(error, StoreUnavailable):
+        return 3
+    return 2 if isinstance(error, HeadraceError) else 1

@@ -1,0 +1,107 @@
+"""Completing rows: of one that was updated, values that are stored out of line and did not change are not in the WAL.
+
+In the order of what is exact: an earlier version of the row in the same portion; the version that the stream has; the table itself, which
+may have a newer value already, but then a newer version of the row is on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+from msgspec import Raw
+
+from headrace import store
+from headrace.sources.postgres.learning import Knowledge
+from headrace.sources.postgres.portion import Incomplete, Portion, Transaction
+from headrace.sources.postgres.shaping import Shaper
+from headrace.sources.postgres.spec import PostgresSpec
+
+Rows = Callable[..., Awaitable[list[list[bytes | None]]]]
+
+
+class _Version(msgspec.Struct):
+    record: dict[str, Raw] | None
+    metadata: Raw
+
+
+_decode = msgspec.json.Decoder(_Version).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Completing:
+    """Completes the rows of one source.
+
+    Args:
+        spec: its settings.
+        shaper: its shaper.
+        knowledge: of its tables.
+        rows: asks the captured database.
+    """
+
+    def __init__(self, spec: PostgresSpec, shaper: Shaper, knowledge: Knowledge, rows: Rows) -> None:
+        self._spec = spec
+        self._shaper = shaper
+        self._knowledge = knowledge
+        self._rows = rows
+
+    async def complete(self, portion: Portion, executor: store.Executor) -> None:
+        """Add what is missing. What nobody knows stays missing."""
+        if not portion.incomplete:
+            return
+        wanted = {portion.keys[one.place] for one in portion.incomplete}
+        latest: dict[str, str] = {}
+        if self._spec.transform is None:  # else what the stream has is no row of the table
+            latest = await store.captured_rows(executor, self._stream, sorted(wanted))
+        incomplete = {one.place: one for one in portion.incomplete}
+        for place, key in enumerate(portion.keys):
+            if key not in wanted:
+                continue
+            if place in incomplete:
+                portion.data[place] = await self._completed(incomplete[place], portion.data[place], latest.get(key))
+            latest[key] = portion.data[place]
+
+    @property
+    def _stream(self) -> str:
+        return self._spec.stream
+
+    async def _completed(self, row: Incomplete, data: str, before: str | None) -> str:
+        known = _record(before)
+        if any(name not in known for name in row.missing):
+            known = {**await self._in_table(row), **known}
+        version = _decode(data)
+        record = version.record or {}
+        record |= {name: known[name] for name in row.missing if name in known}
+        order = [column.name for column in row.table.columns]
+        ordered = dict(
+            sorted(record.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
+        )
+        return _encode({"record": ordered, "metadata": version.metadata}).decode()
+
+    async def _in_table(self, row: Incomplete) -> Mapping[str, Raw]:
+        """The row as the table has it now; nothing if it is gone."""
+        table = row.table
+        columns = [column for column in table.columns if column.published]
+        condition = " and ".join(f"{_quoted(name)} = ${n}" for n, name in enumerate(table.key, 1))
+        listed = ", ".join(_quoted(column.name) for column in columns)
+        key = [value.decode() for value in row.key]
+        found = await self._rows(f"select {listed} from {table.name} where {condition}", *key)
+        return self._shaped(row, [column.name for column in columns], found)
+
+    def _shaped(self, row: Incomplete, columns: Sequence[str], rows: list[list[bytes | None]]) -> Mapping[str, Raw]:
+        scratch = Portion()
+        self._shaper.read(row.table, self._knowledge.types, rows[:1], columns, Transaction(0, 0, 0), scratch)
+        return _record(scratch.data[0]) if scratch.data else {}
+
+
+def _record(data: str | None) -> Mapping[str, Raw]:
+    if data is None:
+        return {}
+    try:
+        return _decode(data).record or {}
+    except msgspec.DecodeError:
+        return {}
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,137 @@
+"""The outbox: shaped messages that wait to be appended, cut where transactions end.
+
+The capturer fills it while what was cut before is on its way to the database. So under load an append carries more, and when little goes
+on each transaction is appended at once.
+"""
+
+from __future__ import annotations
+
+import anyio
+import msgspec
+
+from headrace.sources.postgres.pgoutput import positions
+from headrace.sources.postgres.portion import Portion
+
+MOST_MESSAGES = 5000
+MOST_BYTES = 8 * 1024 * 1024
+"""What may wait before the capturer stops reading."""
+
+
+class Outbox:
+    """Between the capturer, which fills `portion`, and the appender, which takes what is cut off.
+
+    Attributes:
+        portion: what is filled just now.
+        busy: whether something that was taken is not appended yet.
+    """
+
+    def __init__(self, captured: int) -> None:
+        self.portion = Portion()
+        self.busy = False
+        self._captured = captured
+        self._bytes = 0
+        self._mark: Mark | None = None  # where a transaction began that has not ended
+        self._end: int | None = None  # of the last transaction that has
+        self._news = anyio.Event()
+        self._room = anyio.Event()
+
+    # --- the capturer's side
+
+    def begin(self) -> None:
+        """A transaction begins."""
+        self._mark = Mark(self.portion)
+
+    def changed(self, messages: int, size: int) -> None:
+        """A change has become so many messages, of about so many bytes."""
+        self._captured += messages
+        self._bytes += size
+
+    def end(self, position: int) -> None:
+        """It has ended, or nothing was under way: everything up to here is in the portion."""
+        self._mark = None
+        self._end = position
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits or is on its way."""
+        return not self.busy and self._end is None and self._mark is None and not self.portion.keys
+
+    async def offer(self) -> None:
+        """Let the appender have what there is; wait while that is too much."""
+        while True:
+            if self._end is not None or self.full:
+                self._news.set()
+            if not self.full:
+                return
+            self._room = anyio.Event()
+            await self._room.wait()
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to `offer` before anything is added."""
+        return len(self.portion.keys) + len(self.portion.failures) >= MOST_MESSAGES or self._bytes >= MOST_BYTES
+
+    # --- the appender's side
+
+    async def take(self) -> Portion:
+        """What is there, up to the end of a transaction; of one that is larger than all that may wait, a part without a position."""
+        while True:
+            portion = self._cut()
+            if portion is not None:
+                self.busy = True
+                self._room.set()
+                return portion
+            self._news = anyio.Event()
+            await self._news.wait()
+
+    def appended(self) -> None:
+        """What was taken is appended."""
+        self.busy = False
+
+    def _cut(self) -> Portion | None:
+        if self._end is None and not self.full:
+            return None
+        self._bytes = 0
+        if self._end is None:
+            whole, self.portion = self.portion, Portion()
+            self._mark = Mark(self.portion)
+            return whole
+        whole, self.portion = self.portion, Portion()
+        begun = 0
+        if self._mark is not None:
+            self.portion = self._mark.split(whole)
+            begun = len(self.portion.keys)
+            self._mark = Mark(Portion())
+        whole.position = positions.text(self._end)
+        whole.captured = self._captured - begun
+        self._end = None
+        return whole
+
+
+class Mark:
+    """A place in a portion."""
+
+    def __init__(self, portion: Portion) -> None:
+        self._keys = len(portion.keys)
+        self._failures = len(portion.failures)
+        self._chunks = len(portion.chunks)
+        self._incomplete = len(portion.incomplete)
+        self._emptied = len(portion.emptied)
+
+    def split(self, portion: Portion) -> Portion:
+        """Cut off what comes after the mark, and return it."""
+        keys = self._keys
+        rest = Portion(
+            keys=portion.keys[keys:],
+            data=portion.data[keys:],
+            failures=portion.failures[self._failures :],
+            chunks=portion.chunks[self._chunks :],
+            incomplete=[
+                msgspec.structs.replace(one, place=one.place - keys) for one in portion.incomplete[self._incomplete :]
+            ],
+            emptied=[msgspec.structs.replace(one, place=one.place - keys) for one in portion.emptied[self._emptied :]],
+        )
+        del portion.keys[keys:], portion.data[keys:]
+        del portion.failures[self._failures :], portion.chunks[self._chunks :]
+        del portion.incomplete[self._incomplete :], portion.emptied[self._emptied :]
+        return rest

@@ -1,0 +1,125 @@
+"""The outbox: what is taken ends where a transaction does, unless that is larger than all that may wait."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.sources.postgres import outbox as module
+from headrace.sources.postgres.outbox import Outbox
+from headrace.sources.postgres.pgoutput import positions
+
+
+def change(outbox: Outbox, key: str) -> None:
+    outbox.portion.keys.append(key)
+    outbox.portion.data.append("{}")
+    outbox.changed(1, 10)
+
+
+@pytest.mark.asyncio
+async def test_what_is_taken_ends_where_the_last_whole_transaction_does() -> None:
+    outbox = Outbox(100)
+    outbox.begin()
+    change(outbox, "a")
+    outbox.end(16)
+    outbox.begin()
+    change(outbox, "b")
+    first = await outbox.take()
+    assert (first.keys, first.position, first.captured) == (["a"], "0/10", 101)
+    outbox.appended()
+    change(outbox, "c")
+    outbox.end(32)
+    second = await outbox.take()
+    assert (second.keys, second.position, second.captured) == (["b", "c"], "0/20", 103)
+
+
+@pytest.mark.asyncio
+async def test_of_a_transaction_larger_than_what_may_wait_a_part_is_taken_that_has_no_position(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MOST_MESSAGES", 2)
+    outbox = Outbox(0)
+    outbox.begin()
+    for key in "ab":
+        change(outbox, key)
+    part = await outbox.take()
+    assert (part.keys, part.position) == (["a", "b"], None)
+    change(outbox, "c")
+    outbox.end(48)
+    rest = await outbox.take()
+    assert (rest.keys, rest.position, rest.captured) == (["c"], "0/30", 3)
+
+
+@pytest.mark.asyncio
+async def test_the_capturer_waits_while_too_much_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_MESSAGES", 1)
+    outbox = Outbox(0)
+    outbox.begin()
+    change(outbox, "a")
+    outbox.end(16)
+    async with anyio.create_task_group() as group:
+        offered = anyio.Event()
+
+        async def offer() -> None:
+            await outbox.offer()
+            offered.set()
+
+        group.start_soon(offer)
+        await anyio.wait_all_tasks_blocked()
+        assert not offered.is_set()
+        await outbox.take()
+        with anyio.fail_after(10):
+            await offered.wait()
+
+
+@pytest.mark.asyncio
+async def test_it_is_idle_only_once_what_was_taken_is_appended() -> None:
+    outbox = Outbox(0)
+    assert outbox.idle
+    outbox.begin()
+    assert not outbox.idle
+    outbox.end(16)
+    assert not outbox.idle
+    await outbox.take()
+    assert not outbox.idle
+    outbox.appended()
+    assert outbox.idle
+
+
+@given(
+    transactions=st.lists(st.integers(0, 5), max_size=20),
+    most=st.integers(1, 7),
+    takes=st.lists(st.booleans(), min_size=120, max_size=120),
+)
+def test_whenever_it_is_taken_all_comes_out_once_and_in_order(
+    transactions: list[int], most: int, takes: list[bool]
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "MOST_MESSAGES", most)
+        outbox, taken, chances = Outbox(0), [], iter(takes)
+        ends: dict[str, int] = {}
+        count = 0
+
+        def take() -> None:
+            portion = outbox._cut()
+            if portion is None:
+                return
+            taken.extend(portion.keys)
+            if portion.position is not None:
+                assert ends[portion.position] == len(taken) == portion.captured
+
+        for number, size in enumerate(transactions, 1):
+            outbox.begin()
+            for _ in range(size):
+                if outbox.full or next(chances):
+                    take()
+                count += 1
+                change(outbox, str(count))
+            ends[positions.text(number)] = count
+            outbox.end(number)
+            if next(chances):
+                take()
+        take()
+        assert taken == [str(n) for n in range(1, count + 1)]

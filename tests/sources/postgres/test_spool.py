@@ -1,0 +1,60 @@
+"""The spool: what comes out is what went in, without what was rolled back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.sources.postgres import spool as module
+from headrace.sources.postgres.spool import Spool
+
+
+def streamed(subxid: int, content: bytes) -> bytes:
+    """A message as it comes in a streamed piece."""
+    return b"I" + subxid.to_bytes(4, "big") + content
+
+
+def test_a_transaction_comes_out_in_order_and_only_once() -> None:
+    spool = Spool()
+    spool.add(7, streamed(7, b"one"))
+    spool.add(8, streamed(8, b"other"))
+    spool.add(7, streamed(7, b"two"))
+    assert list(spool.replay(7)) == [b"Ione", b"Itwo"]
+    assert list(spool.replay(7)) == []
+    assert len(spool) == 1
+    spool.close()
+    assert len(spool) == 0
+
+
+def test_what_a_rolled_back_savepoint_did_is_left_out() -> None:
+    spool = Spool()
+    for subxid in (7, 9, 10, 9, 7):
+        spool.add(7, streamed(subxid, b"%d" % subxid))
+    spool.abort(7, 9)
+    assert list(spool.replay(7)) == [b"I7", b"I10", b"I7"]
+
+
+def test_of_a_transaction_that_was_rolled_back_nothing_is_left() -> None:
+    spool = Spool()
+    spool.add(7, streamed(7, b"one"))
+    spool.abort(7, 7)
+    assert len(spool) == 0
+    spool.abort(7, 8)  # nothing of it came
+    assert list(spool.replay(7)) == []
+
+
+@given(
+    pieces=st.lists(st.tuples(st.integers(1, 5), st.binary(max_size=300)), max_size=50),
+    aborted=st.sets(st.integers(2, 5)),
+)
+def test_large_or_small_it_comes_out_as_it_went_in(pieces: list[tuple[int, bytes]], aborted: set[int]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "IN_MEMORY", 500)
+        patched.setattr(module, "_READ", 64)
+        spool = Spool()
+        for subxid, content in pieces:
+            spool.add(1, streamed(subxid, content))
+        for subxid in aborted:
+            spool.abort(1, subxid)
+        assert list(spool.replay(1)) == [b"I" + content for subxid, content in pieces if subxid not in aborted]
