@@ -17,6 +17,7 @@ _SERVER_SETTINGS = (
     "full_page_writes",
     "wal_level",
     "wal_compression",
+    "logical_decoding_work_mem",
     "shared_buffers",
     "max_wal_size",
     "checkpoint_timeout",
@@ -26,7 +27,7 @@ _SERVER_SETTINGS = (
     "default_toast_compression",
     "jit",
 )
-_PACKAGES = ("asyncpg", "msgspec", "uvloop", "anyio")
+_PACKAGES = ("asyncpg", "psycopg", "msgspec", "uvloop", "anyio")
 
 
 def machine() -> dict[str, Any]:
@@ -45,7 +46,7 @@ def versions() -> dict[str, str]:
     return {
         "python": platform.python_version(),
         "headrace": _headrace(),
-        **{package: version(package) for package in _PACKAGES},
+        **{package: found for package in _PACKAGES if (found := _installed(package))},
     }
 
 
@@ -96,11 +97,15 @@ def _cpu_model() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _headrace() -> str:
+def _installed(package: str) -> str | None:
     try:
-        released = version("headrace")
+        return version(package)
     except PackageNotFoundError:
-        released = "checkout"
+        return None
+
+
+def _headrace() -> str:
+    released = _installed("headrace") or "checkout"
     root = Path(__file__).resolve().parent.parent
     described = subprocess.run(
         ["git", "-C", str(root), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import anyio
 
@@ -13,6 +15,27 @@ from benchmarks.timing import milliseconds
 from headrace import App
 
 POOL = 500
+
+
+async def at_pace(rate: float, seconds: float, act: Callable[[], Coroutine[Any, Any, None]]) -> dict[str, float]:
+    """Act so many times a second, whether or not what was begun before has ended.
+
+    Returns:
+        How late it was begun, against the schedule.
+    """
+    ticks, interval = int(rate * seconds), 1e9 / rate
+    late = []
+    async with anyio.create_task_group() as group:
+        start = time.monotonic_ns()
+        for tick in range(ticks):
+            due = start + int(tick * interval)
+            if (ahead := due - time.monotonic_ns()) > 0:
+                await anyio.sleep(ahead / 1e9)
+            late.append(max(0, time.monotonic_ns() - due))
+            group.start_soon(act)
+        # The phase lasts for as long as was said, the last interval included.
+        await anyio.sleep(max(0.0, (start + ticks * interval - time.monotonic_ns()) / 1e9))
+    return milliseconds(late)
 
 
 class Publisher:
@@ -33,19 +56,7 @@ class Publisher:
         Returns:
             How late the calls were, against the schedule.
         """
-        ticks, interval = int(rate * seconds / batch), batch / rate * 1e9
-        late = []
-        async with anyio.create_task_group() as group:
-            start = time.monotonic_ns()
-            for tick in range(ticks):
-                due = start + int(tick * interval)
-                if (ahead := due - time.monotonic_ns()) > 0:
-                    await anyio.sleep(ahead / 1e9)
-                late.append(max(0, time.monotonic_ns() - due))
-                group.start_soon(self._publish, batch)
-            # The phase lasts for as long as was said, the last interval included.
-            await anyio.sleep(max(0.0, (start + ticks * interval - time.monotonic_ns()) / 1e9))
-        return milliseconds(late)
+        return await at_pace(rate / batch, seconds, lambda: self._publish(batch))
 
     async def ahead_of(self, crew: Crew, batch: int, lead: int, seconds: float) -> None:
         """Publish as fast as possible for a time, but never more than `lead` messages ahead of the worker."""

@@ -9,7 +9,7 @@ import msgspec
 from benchmarks.payloads import Keys
 from benchmarks.timing import Phase, PhaseSummary
 
-HandlerName = Literal["noop", "work", "timed", "hold", "effect", "effects"]
+HandlerName = Literal["noop", "work", "timed", "hold", "effect", "effects", "changed"]
 Telling = Literal["off", "metrics", "traces", "sampled"]
 """What telemetry a worker has on; see `telling`."""
 
@@ -23,11 +23,21 @@ class ConsumerJob(msgspec.Struct, frozen=True):
     keys: Keys | None = None
 
 
+class CaptureJob(msgspec.Struct, frozen=True):
+    """Tables to capture into the job's stream. `settings` go to `App.capture`."""
+
+    tables: list[str]
+    settings: dict[str, Any]
+
+
 class Job(msgspec.Struct, frozen=True):
+    """What the worker process does. Without consumers it only captures."""
+
     dsn: str
     stream: str
     consumers: list[ConsumerJob]
     telling: Telling = "off"
+    captures: list[CaptureJob] = []
 
 
 class Finish(msgspec.Struct, frozen=True):
@@ -45,7 +55,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """Messages begun so far by the consumer that has the fewest."""
+    """Messages begun so far by the consumer that has the fewest; 0 if there is none."""
 
     begun: int
 

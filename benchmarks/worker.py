@@ -28,6 +28,19 @@ WORK = 0.001
 Handler = Callable[..., Awaitable[None]]
 
 
+class Numbered(msgspec.Struct, gc=False):
+    """A row that is captured: what was written last, and CLOCK_MONOTONIC when that was begun."""
+
+    number: int
+    at: int
+
+
+class Change(msgspec.Struct, gc=False):
+    """A change of such a row, as far as it is looked at."""
+
+    record: Numbered
+
+
 class Record:
     """What a consumer's handlers saw. Written to in the handler, so it is only appended to; judged after the clock stopped.
 
@@ -135,6 +148,20 @@ def effects(record: Record) -> Handler:
     return handle
 
 
+def changed(record: Record) -> Handler:
+    begin, at, took = record.trace.append, record.times.append, record.latencies.append
+
+    async def handle(change: Change) -> None:
+        now = time.monotonic_ns()
+        if not record.first:
+            record.first = now
+        begin(change.record.number)
+        at(now)
+        took(now - change.record.at)
+
+    return handle
+
+
 HANDLERS: dict[HandlerName, Callable[[Record], Handler]] = {
     "noop": noop,
     "work": work,
@@ -142,6 +169,7 @@ HANDLERS: dict[HandlerName, Callable[[Record], Handler]] = {
     "hold": hold,
     "effect": effect,
     "effects": effects,
+    "changed": changed,
 }
 
 
@@ -155,6 +183,8 @@ class Worker:
         for record in self._records:
             handler = HANDLERS[record.job.handler](record)
             self._app.consumer(job.stream, name=record.job.name, **record.job.settings)(handler)
+        for capture in job.captures:
+            self._app.capture(*capture.tables, into=job.stream, **capture.settings)
 
     async def run(self) -> None:
         async with anyio.create_task_group() as group:
@@ -179,7 +209,7 @@ class Worker:
 
     async def _tell(self) -> None:
         while True:
-            say(Progress(min(record.begun for record in self._records)))
+            say(Progress(min((record.begun for record in self._records), default=0)))
             await anyio.sleep(PROGRESS_EVERY)
 
     async def _all_begun(self, expected: int) -> None:
@@ -203,7 +233,7 @@ class Worker:
                     await anyio.sleep(0.002)
 
     def _report(self, finish: Finish, settled: int) -> Report:
-        first = min(record.first for record in self._records)
+        first = min((record.first for record in self._records), default=settled)
         # Before the checks below, which are work, too.
         cpu = time.process_time()
         busy = cpu / ((settled - _STARTED) / 1e9)

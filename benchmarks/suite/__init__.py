@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from benchmarks.harness import Options
 from benchmarks.report import Result
+from benchmarks.suite.capture import capture
 from benchmarks.suite.compaction import compaction
 from benchmarks.suite.drain import drain
 from benchmarks.suite.fanout import fanout
@@ -46,5 +47,6 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
         http,
         push,
         observe,
+        capture,
     )
 }

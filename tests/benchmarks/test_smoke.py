@@ -78,6 +78,7 @@ def test_list_names_every_benchmark() -> None:
         "governor",
         "transactional",
         "http",
+        "capture",
     } <= {line.split()[0] for line in listed.stdout.splitlines()}
 
 
@@ -134,3 +135,18 @@ def test_http_says_where_the_time_went_and_what_waiting_costs(url: str, tmp_path
         assert "billing: 500 messages came, each once" in found["checks"]
     assert idle["waiting"] == 200
     assert 0 <= idle["server_share_of_a_core"] < 1
+
+
+def test_capture_says_what_one_process_captures_how_soon_and_what_a_large_transaction_takes(
+    url: str, tmp_path: Path
+) -> None:
+    result = measure(url, tmp_path / "result.json", "capture", "--messages", "2000", "--seconds", "1", "--repeats", "1")
+    assert result["settings"]["changes"] == 2000
+    assert result["limit"] > 0
+    assert result["bare_inserts"] > 0
+    assert result["cpu_us_per_change"]["capturer"] > 0
+    paced, big, backfill = (result["variants"][name] for name in ("at_500", "one_transaction", "backfill"))
+    assert 0 < paced["p50_ms"] <= paced["p99_ms"] <= paced["max_ms"]
+    assert 0 < big["before_mib"] <= big["peak_mib"]
+    assert backfill["rate"] > 0
+    assert "2,000 messages are in the stream" in result["checks"]

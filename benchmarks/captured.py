@@ -1,0 +1,215 @@
+"""A database whose tables are captured: its tables, how far the capture is, and what is left behind at the end."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import asyncpg
+
+from benchmarks.checks import Wrong, expect
+from benchmarks.harness import MESSAGES, STREAM, Bench, Options, bench
+from benchmarks.payloads import Batch
+from benchmarks.wire import CaptureJob, ConsumerJob, Job
+from headrace import store
+from headrace.embedded.binaries import find_installation
+from headrace.model.capture import BackfillInfo, CaptureInfo
+
+SOURCE = STREAM
+"""A source is named after its stream."""
+PATIENCE = 120.0
+"""Seconds without any progress after which the benchmark has failed."""
+EVERY = 0.02
+
+ACCOUNTS = 100_000
+_TABLES = (
+    "create table accounts (aid int primary key, bid int not null, abalance int not null, note text not null)",
+    f"insert into accounts select n, 1 + n / 1000, 0, repeat('a', 20) from generate_series(0, {ACCOUNTS - 1}) as n",
+    "alter table accounts replica identity full",
+    "create table history (hid bigint primary key, aid int not null, delta int not null, mtime timestamptz not null default now())",
+    """
+    create procedure work(p_first bigint, p_transactions bigint) language plpgsql as $$
+    declare
+        v_aid    int;
+        v_delta  int;
+    begin
+        for n in p_first .. p_first + p_transactions - 1 loop
+            v_aid := n * 7919 % 100000;
+            v_delta := n % 1999 - 999;
+            update accounts set abalance = abalance + v_delta where aid = v_aid;
+            insert into history (hid, aid, delta) values (n, v_aid, v_delta);
+            commit;
+        end loop;
+    end $$
+    """,
+)
+
+_SLOTS = "select slot_name, active_pid from pg_replication_slots where database = current_database()"
+_READ = f"select key, data from {MESSAGES} order by seq limit $1"
+
+
+@asynccontextmanager
+async def captured_bench(options: Options) -> AsyncIterator[Bench]:
+    """A fresh database whose WAL can be read, and whose slots are gone at the end. Raises `Wrong` without `wal_level = logical`."""
+    async with bench(options) as place:
+        level = await place.database.fetchval("show wal_level")
+        if level != "logical":
+            raise Wrong(f"wal_level is {level!r}: set it to 'logical' and restart the server, or leave out --database")
+        try:
+            yield place
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _drop_slots(place)
+
+
+async def make_tables(place: Bench) -> None:
+    """Accounts and their history, as TPC-B has them, and the procedure `work`, which changes both, a transaction for each pair."""
+    for statement in _TABLES:
+        await place.database.fetch(statement)
+
+
+def job(place: Bench, *tables: str, consumers: list[ConsumerJob] | None = None, backfill: bool = False) -> Job:
+    """A process that captures these tables into the stream, and may have consumers, too."""
+    capture = CaptureJob(list(tables), {"name": SOURCE, "mode": "changes", "backfill": backfill})
+    return Job(place.dsn, STREAM, consumers or [], captures=[capture])
+
+
+async def captured(place: Bench) -> CaptureInfo:
+    """How the capture is. Raises `Wrong` if it can't go on."""
+    info = (await store.source(place.database, SOURCE)).capture
+    if info is None or info.state == "stopped":
+        raise Wrong(f"the source stopped: {info and info.reason}")
+    return info
+
+
+async def runs(place: Bench) -> None:
+    """Wait until changes are captured as they are committed."""
+    with anyio.move_on_after(PATIENCE):
+        while (await captured(place)).state != "running":  # noqa: ASYNC110 - the database is asked
+            await anyio.sleep(EVERY)
+        return
+    raise Wrong(f"the source did not run within {PATIENCE:.0f} s: {await captured(place)}")
+
+
+async def changes_captured(place: Bench, count: int) -> tuple[int, int, int]:
+    """Wait until so many changes are in the stream, since ever.
+
+    Returns:
+        When the first of them were seen there, how many that were, and when all were; the times on the monotonic clock, in ns.
+    """
+    first = seen = 0
+    since = time.monotonic()
+    while True:
+        found, now = (await captured(place)).captured, time.monotonic_ns()
+        if found and not first:
+            first, early = now, found
+        if found >= count:
+            expect(found, count, "changes that were captured")
+            return first, early, now
+        if found != seen:
+            seen, since = found, time.monotonic()
+        elif time.monotonic() - since > PATIENCE:
+            raise Wrong(f"no change was captured for {PATIENCE:.0f} s; of {count} there are {seen}")
+        await anyio.sleep(EVERY)
+
+
+async def backfilled(place: Bench) -> BackfillInfo:
+    """Wait until the backfill has read its table to the end. Raises `Wrong` if it fails."""
+    read, since = -1, time.monotonic()
+    while True:
+        found = await store.backfills(place.database)
+        if found and found[0].state == "done":
+            return found[0]
+        if found and found[0].state in ("failed", "cancelled"):
+            raise Wrong(f"the backfill {found[0].state}: {found[0].reason}")
+        if found and found[0].read != read:
+            read, since = found[0].read, time.monotonic()
+        elif time.monotonic() - since > PATIENCE:
+            raise Wrong(f"the backfill did not go on for {PATIENCE:.0f} s; it had read {read} rows")
+        await anyio.sleep(EVERY)
+
+
+async def insert_rate(place: Bench, count: int, size: int = 1000) -> float:
+    """The raw limit of appending: how many of the first `count` messages of the stream go in a second into a plain table, `size` at a time."""
+    rows = await place.database.fetch(_READ, count)
+    batches = [
+        Batch([row["key"] for row in rows[start : start + size]], [row["data"] for row in rows[start : start + size]])
+        for start in range(0, len(rows), size)
+    ]
+    return await place.plain.insert_rate(batches)
+
+
+async def make_raw_slot(place: Bench) -> str:
+    """A slot beside the source's, from here on: for `read_rate`."""
+    name = f"raw_{time.monotonic_ns()}"
+    await place.database.fetch("select pg_create_logical_replication_slot($1, 'pgoutput')", name)
+    return name
+
+
+async def read_rate(place: Bench, slot: str, count: int) -> float:
+    """The raw limit of reading: how many of the `count` changes since it was made `pg_recvlogical` reads from a slot in a second, and
+    throws away."""
+    end = await place.database.fetchval("select pg_current_wal_lsn()::text")
+    publication = await place.database.fetchval("select pubname::text from pg_publication")
+    command = [
+        str(find_installation().program("pg_recvlogical")), "--dbname", place.dsn, "--slot", slot, "--start", "--no-loop",
+        "--endpos", end, "--file", "/dev/null", "-o", "proto_version=1", "-o", f"publication_names={publication}",
+    ]  # fmt: skip
+    start = time.perf_counter()
+    with anyio.move_on_after(PATIENCE):
+        ended = await anyio.run_process(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
+        if ended.returncode:
+            raise Wrong(f"pg_recvlogical ended with {ended.returncode}: {ended.stderr.decode().strip()}")
+        return count / (time.perf_counter() - start)
+    raise Wrong(f"pg_recvlogical did not come to the end within {PATIENCE:.0f} s")
+
+
+async def _drop_slots(place: Bench) -> None:
+    """A database with a slot in use can't be dropped, and an abandoned slot would keep WAL for ever."""
+    connection = await place.database.connect()
+    try:
+        with anyio.fail_after(PATIENCE):
+            while slots := await connection.fetch(_SLOTS):
+                for slot, pid in slots:
+                    await _drop(connection, slot, pid)
+    finally:
+        await connection.close()
+
+
+async def _drop(connection: asyncpg.Connection[Any], slot: str, pid: int | None) -> None:
+    if pid is not None:
+        await connection.fetchval("select pg_terminate_backend($1, 5000)", pid)
+    try:
+        await connection.fetchval("select pg_drop_replication_slot($1)", slot)
+    except (asyncpg.ObjectInUseError, asyncpg.UndefinedObjectError):
+        await anyio.sleep(EVERY)
+
+
+class Memory:
+    """What a process takes, in MiB, as Linux counts it: at rest, and at most from `reset` on."""
+
+    def __init__(self, pid: int) -> None:
+        self._place = Path(f"/proc/{pid}")
+
+    def resident(self) -> float:
+        return self._read("VmRSS:")
+
+    def peak(self) -> float:
+        return self._read("VmHWM:")
+
+    def reset(self) -> None:
+        (self._place / "clear_refs").write_text("5")
+
+    def _read(self, name: str) -> float:
+        lines = (self._place / "status").read_text().splitlines()
+        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
+
+
+async def row(place: Bench, query: str, *args: Any) -> dict[str, Any]:
+    """The one row that a query finds."""
+    return dict(await place.database.fetchrow(query, *args))
