@@ -81,7 +81,7 @@ async def drain(options: Options, transactions: int) -> Drained:
             found.measured.samples.append(await _drained(place, 2 * transactions, found))
             found.measured.limit_samples.append(await read_rate(place, raw, 2 * transactions))
             found.inserts.append(await insert_rate(place, 2 * transactions))
-            found.checks = await _check(place, transactions)
+            found.checks = await check(place, transactions)
     return found
 
 
@@ -108,7 +108,8 @@ async def _drained(place: Bench, count: int, found: Drained) -> float:
     return (count - early) / ((last - first) / 1e9)
 
 
-async def _check(place: Bench, transactions: int) -> list[str]:
+async def check(place: Bench, transactions: int) -> list[str]:
+    """The stream tells of the tables what they are. Raises `Wrong` if not."""
     count = 2 * transactions
     stored = await checks.stored(place.database, STREAM, count)
     ordered = await row(place, _ORDERED)
