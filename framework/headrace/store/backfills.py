@@ -67,6 +67,12 @@ async def begin_backfill(executor: Executor, number: int, epoch: int, backfill: 
     return begun
 
 
+async def backfill_wanted(executor: Executor, backfill: int) -> bool:
+    """Whether it is still to be done: it was not cancelled, nor its source deleted."""
+    wanted: bool = await executor.fetchval("select headrace.backfill_wanted($1)", backfill)
+    return wanted
+
+
 async def fail_backfill(executor: Executor, backfill: int, reason: str) -> None:
     """It can't go on."""
     await executor.fetchval("select headrace.end_backfill($1, 'failed', $2)", backfill, reason)

@@ -46,6 +46,12 @@ begin
     return found;
 end $$;
 
+-- Whether it is still to be done.
+create function headrace.backfill_wanted(p_id int) returns boolean
+language sql stable as $$
+    select exists (select from headrace.backfills where id = p_id and state in ('queued', 'running'))
+$$;
+
 -- What was appended holds these parts of backfills. Of one that was cancelled meanwhile nothing changes but the counts.
 create function headrace.advance_backfills(p_source int, p_chunks json) returns void
 language sql as $$

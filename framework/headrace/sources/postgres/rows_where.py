@@ -1,0 +1,190 @@
+"""Conditions on rows, as SQL that the captured database evaluates: for a backfill of a part of a table.
+
+They are written as the conditions of streams are (see `model/conditions`), with fields such as `data.record.total`, since that is where the
+column will be in the message. What they mean is Postgres' own comparison in the column's type: numbers by value, times as times, texts and
+patterns in the column's collation, enums in the order of their declaration. A column that is null satisfies only `is null`, and what
+negates a test; of `json` and `jsonb` columns deeper fields can be asked for (`data.record.address.city`), and these compare as in
+conditions of streams: a number with numbers, a string with strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, NoReturn
+
+from headrace.model.conditions import And, Compare, Condition, In, Match, Not, Null, Or, parse
+from headrace.model.conditions.paths import split
+from headrace.model.conditions.tree import Scalar
+from headrace.model.errors import InvalidFilter
+from headrace.sources.postgres.names import quoted
+from headrace.sources.postgres.tables import Table, TableColumn
+
+_BOOL = 16
+_WHOLE = {20: 63, 21: 15, 23: 31}  # bits of integers
+_NUMBERS = {*_WHOLE, 700, 701, 1700}
+_TEXTS = {18, 19, 25, 1042, 1043}
+_DOCUMENTS = {114: "json", 3802: "jsonb"}
+
+_PATTERNS = {"like": "like", "ilike": "ilike", "regex": "~"}
+_NEGATED = {"!=", "not in"}
+
+
+def check_condition(where: str | Mapping[str, Any] | Condition | None, table: Table) -> None:
+    """Raises `InvalidFilter` for a condition that a backfill of this table can't have. A value that is none of the column's type, such as
+    a bad date, is only found by the server."""
+    if where is not None:
+        compiled(where, table)
+
+
+def compiled(where: str | Mapping[str, Any] | Condition, table: Table) -> tuple[str, list[str]]:
+    """The condition as SQL, `$1` the first of its parameters, and these as text. Raises `InvalidFilter`."""
+    work = _Compiler(table)
+    return work.node(parse(where), certain=False), work.params
+
+
+class _Compiler:
+    def __init__(self, table: Table) -> None:
+        self.params: list[str] = []
+        self._table = table
+        self._columns = {column.name: column for column in table.columns}
+
+    def node(self, condition: Condition, *, certain: bool) -> str:
+        """`certain`: null, which is as good as false at the top, has to become false, since it may be negated."""
+        match condition:
+            case And(conditions):
+                return " and ".join(f"({self.node(part, certain=certain)})" for part in conditions)
+            case Or(conditions):
+                return " or ".join(f"({self.node(part, certain=certain)})" for part in conditions)
+            case Not(inner):
+                return f"not ({self.node(inner, certain=True)})"
+            case Null(field, op):
+                return f"{self._any(field)} {op}"
+            case Compare(field, op, value):
+                test = self._tested(field, op, [value])
+            case In(field, op, values):
+                test = self._tested(field, op, values)
+            case Match(field, op, pattern):
+                test = self._matched(field, op, pattern)
+            case _:
+                raise TypeError(f"no condition: {condition!r}")
+        return f"coalesce({test}, false)" if certain else test
+
+    # --- fields
+
+    def _place(self, field: str) -> tuple[TableColumn, tuple[str, ...]]:
+        """The column of a field, and the path into it."""
+        root, *steps = split(field)
+        if root != "data" or len(steps) < 2 or steps[0] != "record":
+            self._refuse(
+                f"can't be on {field}: a backfill's condition is on columns, such as data.record.{self._example}"
+            )
+        column = self._columns.get(steps[1])
+        if column is None:
+            self._refuse(f"is on {field}, and {self._table.name} has no column {steps[1]!r}: it has {self._listed}")
+        if steps[2:] and column.type_oid not in _DOCUMENTS:
+            self._refuse(
+                f"is on {field}, and the column {column.name!r} is neither json nor jsonb, so it has no fields"
+            )
+        return column, tuple(steps[2:])
+
+    def _any(self, field: str) -> str:
+        """The field as something that may be null. JSON's null is one, too."""
+        column, path = self._place(field)
+        name = quoted(column.name)
+        return f"({self._deep(name, path)})" if column.type_oid in _DOCUMENTS else name
+
+    def _deep(self, name: str, path: Sequence[str]) -> str:
+        return f"{name} #>> {self._path(path)}"
+
+    def _path(self, path: Sequence[str]) -> str:
+        return f"array[{', '.join(self._param(step) + '::text' for step in path)}]::text[]"
+
+    # --- comparisons
+
+    def _tested(self, field: str, op: str, values: Sequence[Scalar]) -> str:
+        column, path = self._place(field)
+        if column.type_oid in _DOCUMENTS:
+            return self._in_document(column, path, op, values)
+        name = quoted(column.name)
+        if op in ("in", "not in"):
+            return f"{name} {op} ({', '.join(self._literal(column, value, field) for value in values)})"
+        return f"{name} {'<>' if op == '!=' else op} {self._literal(column, values[0], field)}"
+
+    def _literal(self, column: TableColumn, value: Scalar, field: str) -> str:
+        """A parameter for the value. Unless it has a cast the server takes it in the column's type."""
+        oid = column.type_oid
+        if isinstance(value, bool):
+            if oid != _BOOL:
+                self._refuse(
+                    f"compares {field} with true or false, and the column is no boolean: write a value of its type"
+                )
+            return self._param("true" if value else "false")
+        if isinstance(value, Decimal):
+            if oid not in _NUMBERS:
+                self._refuse(f"compares {field} with a number, and the column is none: write the value in quotes")
+            return self._param(_plain(value)) + _cast(oid, value)
+        if oid in _NUMBERS:
+            self._refuse(f"compares {field} with text, and the column is a number: write the value without quotes")
+        if oid == _BOOL:
+            self._refuse(f"compares {field} with text, and the column is a boolean: write true or false")
+        return self._param(value)
+
+    def _in_document(self, column: TableColumn, path: Sequence[str], op: str, values: Sequence[Scalar]) -> str:
+        """As conditions of streams have it: of another kind than the value is not equal, and has no order."""
+        name, kind = quoted(column.name), _DOCUMENTS[column.type_oid]
+        of = f"{kind}_typeof({name} #> {self._path(path)})"
+        text = self._deep(name, path)
+        if op not in ("=", "!=", "in", "not in"):
+            return self._one(of, text, op, values[0])
+        same = " or ".join(self._one(of, text, "=", value) for value in values)
+        return f"({text}) is not null and not ({same})" if op in _NEGATED else f"({same})"
+
+    def _one(self, of: str, text: str, op: str, value: Scalar) -> str:
+        if isinstance(value, bool):
+            return f"coalesce({of} = 'boolean' and ({text}) = {self._param('true' if value else 'false')}, false)"
+        if isinstance(value, Decimal):
+            number = f"{self._param(_plain(value))}::numeric"
+            return f"case when {of} = 'number' then ({text})::numeric {op} {number} else false end"
+        return f"coalesce({of} = 'string' and ({text}) collate \"C\" {op} {self._param(value)}, false)"
+
+    def _matched(self, field: str, op: str, pattern: str) -> str:
+        column, path = self._place(field)
+        name = quoted(column.name)
+        if column.type_oid in _DOCUMENTS:
+            of = f"{_DOCUMENTS[column.type_oid]}_typeof({name} #> {self._path(path)})"
+            return f"{of} = 'string' and ({self._deep(name, path)}) {_PATTERNS[op]} {self._param(pattern)}"
+        if column.type_oid in _NUMBERS or column.type_oid == _BOOL:
+            self._refuse(f"has `{op}` on {field}, which is no text: write a comparison")
+        text = name if column.type_oid in _TEXTS else f"{name}::text"
+        return f"{text} {_PATTERNS[op]} {self._param(pattern)}"
+
+    # --- words
+
+    def _param(self, value: str) -> str:
+        self.params.append(value)
+        return f"${len(self.params)}"
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise InvalidFilter(f"The backfill's condition {reason}.")
+
+    @property
+    def _example(self) -> str:
+        return next(iter(self._table.key or self._columns), "id")
+
+    @property
+    def _listed(self) -> str:
+        names = list(self._columns)
+        return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+
+
+def _plain(value: Decimal) -> str:
+    """Without an exponent, which an integer's text can't have; and without zeros that make it none."""
+    return format(value.to_integral_value() if value == value.to_integral_value() else value, "f")
+
+
+def _cast(oid: int, value: Decimal) -> str:
+    """Whole numbers that fit are taken in the column's type, so that an index serves; others compare by value."""
+    bits = _WHOLE.get(oid)
+    fits = bits is None or (value == value.to_integral_value() and abs(value) < 2**bits)
+    return "" if fits else "::numeric"
