@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from headrace.runtime.handlers.middleware import Middleware, Next
     from headrace.runtime.message import Message
     from headrace.runtime.transaction import Transaction
+    from headrace.sources.postgres.spec import PostgresSpec
+    from headrace.sources.postgres.transforms import transform
     from headrace.telemetry import Telemetry
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "Message",
     "Middleware",
     "Next",
+    "PostgresSpec",
     "Readiness",
     "Reject",
     "Retry",
@@ -77,6 +80,7 @@ __all__ = [
     "UnknownConsumer",
     "UnknownStream",
     "field",
+    "transform",
 ]
 
 # These bring the database driver and the event loop along, which the command line doesn't need to show its help.
@@ -87,9 +91,11 @@ _LAZY = {
     "Message": "headrace.runtime.message",
     "Middleware": "headrace.runtime.handlers.middleware",
     "Next": "headrace.runtime.handlers.middleware",
+    "PostgresSpec": "headrace.sources.postgres.spec",
     "Readiness": "headrace.app.readiness",
     "Telemetry": "headrace.telemetry",
     "Transaction": "headrace.runtime.transaction",
+    "transform": "headrace.sources.postgres.transforms",
 }
 
 

@@ -94,8 +94,8 @@ def test_the_list_of_sources(operator: Operator) -> None:
         operator.call("source", "webhook", "add", name, "--stream", "orders")
     assert [one["name"] for one in operator.json("source", "ls")] == ["a", "b"]
     head, *lines = operator.out("source", "ls").splitlines()
-    assert head.split() == ["source", "kind", "stream", "signature", "key"]
-    assert lines[0].split() == ["a", "webhook", "orders", "–", "{name}.{sha256}"]
+    assert head.split() == ["source", "kind", "stream", "state", "about"]
+    assert lines[0].split() == ["a", "webhook", "orders", "–", "unsigned,", "key", "{name}.{sha256}"]
 
 
 @BOTH_WAYS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ import anyio.abc
 import anyio.to_thread
 
 from headrace import store
-from headrace.app import settings
+from headrace.app import capture, settings
 from headrace.app.admin import Admin
 from headrace.app.attached import Attached
 from headrace.app.background import beside
@@ -128,6 +128,7 @@ class App(Declared, Publishing):
         await self._database.open()
         for step in await store.migrate(self._database):
             logger.info("schema: %s", step)
+        await capture.make_streams(self._database, self.captures)  # first, since rows need streams of their own kind
         for name, spec in self._streams.items():
             await store.create_stream(self._database, spec or name)
             if spec is not None:
@@ -180,7 +181,7 @@ class App(Declared, Publishing):
         Raises:
             ConfigurationError: there is no consumer.
         """
-        if not self.consumers:
+        if not self.consumers and not self.captures:
             raise ConfigurationError("The app has no consumer: decorate a function with @app.consumer('a-stream').")
         async with self, self._serving() as service, anyio.create_task_group() as group:
             if signals:
@@ -209,7 +210,9 @@ class App(Declared, Publishing):
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[Service]:
         async with self._surrounded() as dependencies:
-            self._service = service = Service(self.consumers, self._shared(dependencies), tuple(self._attached))
+            self._service = service = Service(
+                self.consumers, self._shared(dependencies), (*self._attached, *self._capturing()), self.captures
+            )
             try:
                 await service.prepare()
                 yield service
@@ -230,6 +233,16 @@ class App(Declared, Publishing):
             time=self._time,
             witness=self._witness,
         )
+
+    def _capturing(self) -> Sequence[Attached]:
+        """What captures the app's own tables."""
+        if not self.captures or self._witness is not None:
+            return ()
+        from headrace.sources.postgres.capturing import Capturing  # which brings much along
+
+        if any(isinstance(one, Capturing) for one in self._attached):  # for all that there are
+            return ()
+        return (Capturing([spec.name for spec in self.captures]),)
 
     def _published(self, stream: str, due: datetime | None) -> None:
         if self._service is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from headrace.app import capture
 from headrace.app.checks import Check
 from headrace.app.consumer import Consumer, check_together, define
 from headrace.app.lifespan import Lifespan
@@ -17,6 +18,7 @@ from headrace.model.handling import Breaker, OnBatchError, Runner
 from headrace.model.specs import Backoff, DeliverPolicy, OnExhausted, Retention, StreamSpec
 from headrace.runtime.handlers.dependencies import Scope
 from headrace.runtime.handlers.middleware import Middleware, check_middleware
+from headrace.sources.postgres.spec import ACTIONS, Action, Deletes, Mode, Numeric, PostgresSpec
 
 if TYPE_CHECKING:
     from dishka import Provider
@@ -30,6 +32,7 @@ class Declared:
 
     def __init__(self, streams: Sequence[str]) -> None:
         self.consumers: list[Consumer] = []
+        self.captures: list[PostgresSpec] = []
         self._streams: dict[str, StreamSpec | None] = dict.fromkeys(streams)
         self._middleware: list[Middleware] = []
         self._surroundings = Surroundings()
@@ -77,6 +80,69 @@ class Declared:
         )
         self._streams[name] = None if spec == StreamSpec(name=name) else spec
         return name
+
+    def capture(
+        self,
+        *tables: str,
+        into: str,
+        mode: Mode = "changes",
+        name: str | None = None,
+        database: str | None = None,
+        columns: Mapping[str, Sequence[str]] | None = None,
+        actions: Sequence[Action] = ACTIONS,
+        where: str | Mapping[str, Any] | Condition | None = None,
+        group: Sequence[str] | None = None,
+        key: str | None = None,
+        sort: str | None = None,
+        deletes: Deletes = "ignore",
+        numeric: Numeric = "string",
+        transform: str | Callable[..., Any] | None = None,
+        backfill: bool = True,
+        rate: int | None = None,
+        slot: str | None = None,
+        publication: str | None = None,
+        heartbeat: Duration | None = None,
+        alarm: int = 1_000_000_000,
+    ) -> str:
+        """Declare that tables are captured into a stream: `app.capture("public.orders", into="orders")`.
+
+        At start the stream is created if need be, and the source is made, or changed to these settings. From then on one process captures:
+        this one, or another of this app's, or a `headrace serve`.
+
+        Args:
+            tables: each as `schema.table`.
+            into: the stream. In mode "rows" it is one with `one_message_per_key`.
+            mode: "changes", a message for each change; or "rows", of each row the latest version.
+            name: the source's name; the stream's by default.
+            database: a Postgres URL; by default the database that the app itself is on.
+            columns: of a table, by its name, the only columns that are captured.
+            actions: which kinds of changes.
+            where: which changes become messages: a condition on these messages, such as "data.record.total > 100".
+            group: columns by whose values messages are ordered and kept apart, instead of the primary key.
+            key: a template of the keys, such as "orders.{record.region}.{record.id}".
+            sort: in "rows", a column that grows with every insert and update of a row.
+            deletes: in "rows", what becomes of a deleted row: "ignore", its last version stays; or "tombstone".
+            numeric: how `numeric` values stand in JSON: as a "string", which nobody rounds, or as a "number".
+            transform: a function decorated with `@headrace.transform`, or its name as "module:function".
+            backfill: whether tables are read from their first row on, when they are captured for the first time.
+            rate: rows a second that a backfill reads at most.
+            slot: an existing replication slot to use, instead of one of our own.
+            publication: an existing publication to use, instead of one of our own.
+            heartbeat: after how long something is written where nothing else is, so that the slot moves on; never by default.
+            alarm: bytes of WAL held back by the slot from which on that is told as an alarm.
+
+        Returns:
+            The stream's name. Raises `ConfigurationError` for settings that contradict each other, or a name that is taken.
+        """
+        spec = capture.define(
+            tables, into, name, transform, mode=mode, database=database, columns=dict(columns or {}), actions=actions,
+            where=where, group=group, key=key, sort=sort, deletes=deletes, numeric=numeric, backfill=backfill, rate=rate,
+            slot=slot, publication=publication, heartbeat=heartbeat, alarm=alarm,
+        )  # fmt: skip
+        if any(spec.name == other.name for other in self.captures):
+            raise ConfigurationError(f"Two captures are both called {spec.name!r}: pass name=… to one of them.")
+        self.captures.append(spec)
+        return into
 
     def consumer(
         self,

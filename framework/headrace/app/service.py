@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 
 from headrace import store
+from headrace.app import capture
 from headrace.app.attached import Attached, Telling
 from headrace.app.consumer import Consumer
 from headrace.app.readiness import NOT_RUNNING, Readiness, Sight, judge
@@ -18,6 +19,7 @@ from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.shared import Shared
 from headrace.runtime.survey import Survey
 from headrace.runtime.weather import Weather, keep_going
+from headrace.sources.postgres.spec import PostgresSpec
 
 logger = logging.getLogger("headrace")
 
@@ -29,9 +31,16 @@ class Service:
         pipelines: one for each consumer, once they are prepared.
     """
 
-    def __init__(self, consumers: Sequence[Consumer], shared: Shared, attached: Sequence[Attached] = ()) -> None:
+    def __init__(
+        self,
+        consumers: Sequence[Consumer],
+        shared: Shared,
+        attached: Sequence[Attached] = (),
+        captures: Sequence[PostgresSpec] = (),
+    ) -> None:
         self._database = database = shared.database
         self._consumers = consumers
+        self._captures = captures
         self._shared = shared
         self._attached = attached
         self.pipelines: list[Pipeline] = []
@@ -42,7 +51,8 @@ class Service:
         self._by_name: dict[str, list[Pipeline]] = {}
 
     async def prepare(self) -> None:
-        """Declare the consumers; say in the log what changed. Raises `StoreUnavailable`."""
+        """Declare the sources and the consumers; say in the log what changed. Raises `StoreUnavailable`."""
+        await capture.declare(self._database, self._captures)
         for consumer in self._consumers:
             spec = consumer.spec
             stream_id = await store.create_stream(self._database, spec.stream)

@@ -20,6 +20,18 @@ headrace serve
 headrace serve --database postgresql://shop@db/shop --processes 4
 headrace serve --host 0.0.0.0 --tls-cert fullchain.pem --tls-key privkey.pem""",
     "source info": "headrace source info stripe",
+    "source backfill start": """\
+headrace source backfill start orders
+headrace source backfill start orders --where 'data.record.total > 100'""",
+    "source backfill cancel": "headrace source backfill cancel orders",
+    "source postgres add": """\
+headrace source postgres add --table public.orders
+headrace source postgres add shop --table public.orders --table public.items \\
+  --mode rows --deletes tombstone --from-file shop.url""",
+    "source postgres edit": """\
+headrace source postgres edit orders --columns public.orders=id,status
+headrace source postgres edit orders --rate 5000 --alarm 5GB""",
+    "source postgres resume": "headrace source postgres resume orders --anew",
     "source rm": "headrace source rm stripe",
     "source webhook add": """\
 headrace source webhook add sent --stream forms --key 'forms.{body.kind}'

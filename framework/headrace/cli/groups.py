@@ -7,7 +7,20 @@ from typing import Any
 
 from cyclopts import App
 
-from headrace.cli import consumers, dead_letters, delivery, messages, moves, naming, sources, streams, tokens
+from headrace.cli import (
+    backfills,
+    captures,
+    consumers,
+    dead_letters,
+    delivery,
+    failed_changes,
+    messages,
+    moves,
+    naming,
+    sources,
+    streams,
+    tokens,
+)
 from headrace.cli.examples import example
 
 EXIT_CODES = """\
@@ -116,6 +129,49 @@ source.command(
         },
     )
 )
+
+
+def _backfill(of: str) -> App:
+    return _group(
+        f"{of} backfill",
+        "Tables that are read from their first row on.",
+        {
+            "start": (backfills.start, "NAME"),
+            "ls": (backfills.ls, "[NAME]"),
+            "cancel": (backfills.cancel, "NAME [ID]"),
+        },
+    )
+
+
+source.command(_backfill("source"))
+
+postgres = _group(
+    "source postgres",
+    "Tables that are captured: each change, or of each row the latest version.",
+    {
+        "add": (captures.add, "[NAME] --table TABLE"),
+        "edit": (captures.edit, "NAME"),
+        "ls": (sources.ls_captures, ""),
+        "info": (sources.info, "NAME"),
+        "check": (captures.check, "NAME"),
+        "pause": (captures.pause, "NAME"),
+        "resume": (captures.resume, "NAME"),
+        "rm": (sources.rm, "NAME"),
+    },
+)
+postgres.command(_backfill("source postgres"))
+postgres.command(
+    _group(
+        "source postgres failures",
+        "Changes that could not be made into messages: see them, try them again, or forget them.",
+        {
+            "ls": (failed_changes.ls, "NAME"),
+            "retry": (failed_changes.retry, "NAME"),
+            "drop": (failed_changes.drop, "NAME"),
+        },
+    )
+)
+source.command(postgres)
 
 token = _group(
     "token",

@@ -32,7 +32,10 @@ _COMMANDS = {
         "headrace.cli.groups:consumer",
         "Make, see, change and move consumers; receive by hand; dead letters.",
     ),
-    "source": ("headrace.cli.groups:source", "Make, see, change and remove sources: webhooks that become messages."),
+    "source": (
+        "headrace.cli.groups:source",
+        "Make, see, change and remove sources: webhooks and tables that become messages.",
+    ),
     "token": ("headrace.cli.groups:token", "Make, list and revoke the tokens that open the server."),
     "context": ("headrace.cli.groups:context", "Name servers and databases, and choose which commands are for."),
     "observe": (

@@ -1,4 +1,7 @@
-"""`headrace source webhook add|edit`, `headrace source ls|info|rm`: where messages come from that nobody publishes."""
+"""`headrace source webhook add|edit`, `headrace source ls|info|rm`: where messages come from that nobody publishes.
+
+Those that capture tables are made and seen to in `captures.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,14 @@ from cyclopts import Parameter
 
 from headrace.cli.backend import Backend
 from headrace.cli.connection import administer
-from headrace.cli.options import JsonOption, YesOption, print_json
+from headrace.cli.options import JsonOption, YesOption, flag, print_json
 from headrace.cli.problems import NoInput, UsageProblem
 from headrace.cli.sizes import size_in_bytes
-from headrace.cli.tables import print_pairs, print_table, size
-from headrace.cli.talk import NOT_DONE, confirmed, count, say
+from headrace.cli.source_facts import SourceRef, facts, gist, how, progress
+from headrace.cli.tables import print_pairs, print_table
+from headrace.cli.talk import NOT_DONE, confirmed, say
 from headrace.cli.times import NO_VALUE, told
+from headrace.model.capture import BackfillInfo
 from headrace.model.sources import SourceInfo
 from headrace.sources.webhook import WebhookSpec
 
@@ -24,7 +29,6 @@ if TYPE_CHECKING:
     from headrace.client import Administration
 
 SourceName = Annotated[str, Parameter(help="The source's name.")]
-SourceRef = Annotated[str, Parameter(name="NAME", help="The source's name or id.")]
 
 _STDIN = "-"
 
@@ -171,40 +175,64 @@ def edit_webhook(
         print_json(changed)
     else:
         print(f"Changed the source {changed.name!r}.")
-        print_pairs(_settings(changed))
+        print_pairs(facts(changed))
 
 
 def ls(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
     """List all sources."""
     found = administer(backend, lambda admin: admin.sources())
+    _list(
+        found,
+        json,
+        "There is no source yet: `headrace source webhook add` makes one, and `headrace source postgres add`.",
+    )
+
+
+def ls_captures(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
+    """List the sources that capture tables."""
+    found = administer(backend, lambda admin: admin.sources())
+    captures = [one for one in found if one.kind == "postgres"]
+    _list(captures, json, "No table is captured yet: `headrace source postgres add --table public.orders` begins.")
+
+
+def _list(found: list[SourceInfo], json: bool, none: str) -> None:
     if json:
         print_json(found)
     elif not found:
-        say("There is no source yet: `headrace source webhook add` makes one.")
+        say(none)
     else:
         print_table(
-            ("source", "kind", "stream", "signature", "key"),
-            ((s.name, s.kind, s.stream, s.settings.get("signature") or "–", s.settings.get("key", "–")) for s in found),
+            ("source", "kind", "stream", "state", "about…"),
+            ((one.name, one.kind, one.stream, *gist(one)) for one in found),
         )
 
 
 def info(source: SourceRef, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
-    """Show one source, and its settings but for its secrets."""
-    found = administer(backend, lambda admin: admin.source(source))
+    """Show one source, its settings but for its secrets, and how it goes."""
+    found, backfills = administer(backend, _info, source, not json)
     if json:
         print_json(found)
-    else:
-        print_pairs(
-            [
-                ("source", found.name),
-                ("kind", found.kind),
-                ("stream", found.stream),
-                ("address", f"/api/webhook/{found.name}"),
-                *_settings(found),
-                ("created", told(found.created_at)),
-                ("changed", told(found.updated_at)),
-            ]
-        )
+        return
+    print_pairs(
+        [
+            ("source", found.name),
+            ("kind", found.kind),
+            ("stream", found.stream),
+            *facts(found),
+            *([] if found.capture is None else how(found.capture)),
+            *((f"backfill of {one.table}", progress(one) or one.state) for one in backfills),
+            ("created", told(found.created_at)),
+            ("changed", told(found.updated_at)),
+        ]
+    )
+
+
+async def _info(admin: Administration, ref: str, whole: bool) -> tuple[SourceInfo, list[BackfillInfo]]:
+    """The source, and its backfills that have not ended."""
+    found = await admin.source(ref)
+    if not whole or found.kind != "postgres":
+        return found, []
+    return found, [one for one in await admin.backfills(found.id) if one.state in ("queued", "running")]
 
 
 def rm(
@@ -212,39 +240,36 @@ def rm(
     /,
     *,
     yes: YesOption = False,
+    force: Annotated[
+        bool, flag("Also if its replication slot or its publication can't be dropped, which then are left behind.")
+    ] = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
     """Remove a source.
 
-    What it has delivered stays in its stream; what is sent to it from then on is refused.
+    What it has published stays in its stream; what is delivered to it from then on is refused. Of one that captures tables, the replication
+    slot and the publication that were made for it are dropped.
     """
-    if not administer(backend, _rm, source, backend.asked(yes)):
+    done, left = administer(backend, _rm, source, backend.asked(yes), force)
+    if not done:
         return NOT_DONE
     if json:
-        print_json({"deleted": source})
+        print_json({"deleted": source, "left": left})
     else:
         print(f"Removed the source {source!r}.")
+    if left is not None:
+        say(left)
     return 0
 
 
-async def _rm(admin: Administration, ref: str, yes: bool) -> bool:
+async def _rm(admin: Administration, ref: str, yes: bool, force: bool) -> tuple[bool, str | None]:
+    """Whether it is done, and what was left behind."""
     if not yes and not await confirmed(_question(await admin.source(ref))):
-        return False
-    await admin.delete_source(ref)
-    return True
+        return False, None
+    return True, await admin.delete_source(ref, force=force)
 
 
 def _question(source: SourceInfo) -> str:
-    return f"Remove the source {source.name!r}, which delivers to {source.stream!r}?"
-
-
-def _settings(source: SourceInfo) -> list[tuple[str, str]]:
-    settings = WebhookSpec.shown(source.settings)
-    secrets = count(len(settings["secrets"]), "secret")
-    return [
-        ("key", settings["key"]),
-        ("signature", f"{settings['signature']}, with {secrets}" if settings["signature"] else "none is asked for"),
-        ("kept headers", ", ".join(("content-type", "content-encoding", *settings["keep_headers"]))),
-        ("largest body", "as the server has it" if settings["max_body"] is None else size(settings["max_body"])),
-    ]
+    does = "captures tables into" if source.kind == "postgres" else "delivers to"
+    return f"Remove the source {source.name!r}, which {does} {source.stream!r}?"

@@ -27,7 +27,7 @@ def load(target: str) -> App:
         raise ConfigurationError(
             f"{target!r} is {_article(type(app).__name__)}, not a headrace.App: name the attribute that holds the app."
         )
-    if not app.consumers:
+    if not app.consumers and not app.captures:
         raise ConfigurationError(
             f"The app {target!r} has no consumers, so there is nothing to run: decorate a handler with @app.consumer('a-stream')."
         )

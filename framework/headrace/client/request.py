@@ -78,9 +78,9 @@ def patch(*place: str, **body: Any) -> Request:
     return Request(method="PATCH", path=_path(place), body=body)
 
 
-def delete(*place: str, **query: Any) -> Request:
+def delete(*place: str, wait: float = 0.0, **query: Any) -> Request:
     """A request that deletes something."""
-    return Request(method="DELETE", path=_path(place), query=_query(query))
+    return Request(method="DELETE", path=_path(place), query=_query(query), wait=wait)
 
 
 def _path(place: Collection[str]) -> str:

@@ -8,11 +8,15 @@ from typing import Any
 import msgspec
 
 from headrace.model.capture import CaptureInfo
-from headrace.model.errors import InvalidInput
+from headrace.model.errors import InUse, InvalidInput
 
 
 class SourceExists(InvalidInput):
     """There is a source of that name already, with other settings."""
+
+
+class SlotRemains(InUse):
+    """A source is not removed, since what it has at the database that it captures can't be dropped."""
 
 
 class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,8 @@ A server is open until a token is made, by the command line or by the API. From 
 | make, change, move, pause, resume, replay, redrive, purge, delete | `admin` | the stream |
 | republish | `consume` the one stream and `publish` the other | each |
 | list all streams or all consumers | `consume` | all |
-| sources | `admin` | the stream that they fill; to list them, all |
+| webhook sources | `admin` | the stream that they fill |
+| sources that capture tables, which read a database by a role of their own; lists of sources and of backfills | `admin` | all |
 | tokens, overview, `/metrics` | `admin` | all |
 
 `admin` is `publish` and `consume`, too. No token is wanted by webhooks, which prove themselves by their signatures, by `/health` and

@@ -39,6 +39,7 @@ _TAGS = {
     "Pull consumers": "The same by the consumer's name alone, for changes of tables.",
     "Consume API": "The same once more, for clients of the consume API.",
     "Sources": "Where messages come from that nobody publishes.",
+    "Change capture": "Tables as sources: how that goes, and reading them from their first row on.",
     "Tokens": "Who may.",
     "Overview": "All there is at a glance.",
     "Health": "For probes and scrapers.",

@@ -68,6 +68,17 @@ EXAMPLES: dict[tuple[str, str], Any] = {
     },
     ("patch", "/v1/sources/{source}"): {"max_body": 1_000_000},
     ("put", "/v1/sources/{source}"): {"max_body": 1_000_000},
+    ("post", "/v1/source-check"): {
+        "kind": "postgres",
+        "name": "orders",
+        "stream": "orders",
+        "tables": ["public.orders"],
+    },
+    ("post", "/v1/sources/{source}/resume"): {"anew": False},
+    ("post", "/v1/sources/{source}/backfills"): {"tables": ["public.orders"], "where": "data.record.total > 100"},
+    ("post", "/v1/sources/{source}/backfills/cancel"): {"id": None},
+    ("post", "/v1/sources/{source}/failures/retry"): {"ids": [1, 2]},
+    ("post", "/v1/sources/{source}/failures/drop"): {"ids": [1, 2]},
     ("post", "/v1/tokens"): {"name": "ci", "scopes": ["publish:mystream"]},
 }
 """Bodies of requests, by method and path."""

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from headrace import store
-from headrace.app.admin.base import Base
-from headrace.model.errors import InvalidInput
-from headrace.model.sources import SourceExists, SourceInfo
-from headrace.sources.webhook import WebhookSpec
+from headrace.app.admin.captures import Captures
+from headrace.app.admin.specs import Spec, checked_database, differing, edited, kind_of, stored_spec
+from headrace.model.errors import ConfigurationError, HeadraceError, UnknownSource
+from headrace.model.sources import SlotRemains, SourceExists, SourceInfo
+from headrace.model.specs import StreamSpec
+from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store.info import HIDDEN
 
-_CHANGEABLE = ("key", "signature", "secrets", "keep_headers", "max_body")
 
-
-class Sources(Base):
+class Sources(Captures):
     """The calls about sources. `ref` is a source's name or its id."""
 
     async def sources(self) -> list[SourceInfo]:
@@ -27,32 +25,31 @@ class Sources(Base):
         """One source. Raises `UnknownSource`."""
         return await store.source(self._database, ref)
 
-    async def create_source(self, spec: WebhookSpec) -> bool:
-        """Create a webhook source; one that exists with these very settings is left as it is.
+    async def create_source(self, spec: Spec) -> bool:
+        """Create a source: a webhook's, or one that captures tables. One that exists with these very settings is left as it is.
+
+        Of one that captures tables the stream is created as well, unless it exists. Whether they can be captured is not asked here, see
+        `check_spec`: it begins as soon as a process runs that captures.
 
         Returns:
             Whether it is new.
 
         Raises:
             SourceExists: it exists with other settings.
-            UnknownStream: create the stream first.
+            UnknownStream: create the stream first, for a webhook source.
+            ConfigurationError: in mode `rows`, the stream exists, and keeps more than one message per key.
         """
-        if await store.create_source(self._database, spec.name, "webhook", spec.stream, spec.settings()):
-            return True
-        there = await store.source_with_secrets(self._database, spec.name)
-        differing = _differing(there, spec)
-        if differing:
-            told = ", ".join(f"{name} is {old!r} and not {new!r}" for name, (old, new) in differing.items())
-            raise SourceExists(
-                f"The source {spec.name!r} exists with other settings ({told}): edit it, or take another name."
-            )
-        return False
+        async with self._database.transaction() as connection:
+            if isinstance(spec, PostgresSpec):
+                await make_stream(connection, spec)
+            return await make_source(connection, spec)
 
     async def edit_source(self, ref: str, /, **changes: Any) -> SourceInfo:
-        """Change a webhook source, from its next deliveries on; servers notice within two seconds.
+        """Change a source. Servers heed it within two seconds, and so does who captures.
 
         Args:
-            changes: settings of `WebhookSpec`, but for its name and its stream.
+            changes: settings of `WebhookSpec` or `PostgresSpec`, but for its name and its stream; of a table's, but for its mode, slot and
+                publication, too. Its database may get another URL, and has to stay the same database.
 
         Returns:
             The source as it is now.
@@ -62,34 +59,115 @@ class Sources(Base):
             ConfigurationError: settings that contradict each other.
             UnknownSource.
         """
-        for name in changes:
-            if name not in _CHANGEABLE:
-                raise InvalidInput(f"{name} of a source can't be changed; these can: {', '.join(_CHANGEABLE)}.")
         there = await store.source_with_secrets(self._database, ref)
-        if there.kind != "webhook":
-            raise InvalidInput(f"The source {there.name!r} is no webhook source.")
-        try:
-            spec = WebhookSpec.stored(there.name, there.stream, {**there.settings, **changes})
-        except msgspec.ValidationError as error:
-            raise InvalidInput(f"A setting has a value that can't be: {error}.") from error
-        await store.edit_source(self._database, there.id, spec.settings())
+        async with self._database.transaction() as connection:
+            await change_source(connection, there, edited(there, changes))
         return await self.source(there.id)
 
-    async def delete_source(self, ref: str) -> None:
-        """Remove a source: what is delivered to it from now on is refused. What it has published stays. Raises `UnknownSource`."""
-        await store.delete_source(self._database, (await self.source(ref)).id)
+    async def delete_source(self, ref: str, *, force: bool = False) -> str | None:
+        """Remove a source: what is delivered to it from now on is refused. What it has published stays.
+
+        Of one that captures tables, the replication slot and the publication that were made for it are dropped first.
+
+        Args:
+            force: remove it also if they can't be dropped. A slot that is left behind keeps WAL until the disk is full.
+
+        Returns:
+            None; or by `force`, a sentence about what was left behind, and the statements that drop it.
+
+        Raises:
+            SlotRemains: they can't be dropped, and nothing was removed.
+            UnknownSource.
+        """
+        there = await store.source_with_secrets(self._database, ref)
+        spec = stored_spec(there)
+        left = None
+        if isinstance(spec, PostgresSpec) and not (spec.slot and spec.publication):
+            left = await self._let_go(there, spec, force=force)
+        await store.delete_source(self._database, there.id)
+        return left
+
+    async def _let_go(self, there: SourceInfo, spec: PostgresSpec, *, force: bool) -> str | None:
+        """Drop the slot and the publication that are ours. Returns what is left behind by `force`."""
+        from headrace.sources.postgres.slots import slot_name
+
+        name = slot_name(there.name, there.id)
+        paused = there.capture is not None and there.capture.paused_at is not None
+        await store.pause_capture(self._database, there.id, paused=True)
+        try:
+            await _drop(self._dsn(spec), spec, name, there.id)
+        except HeadraceError as error:
+            told = f"{error} What it has there can be dropped by hand: {_statements(spec, name)}"
+            if force:
+                return f"Something of the source {there.name!r} may be left at its database, and keep WAL there. {told}"
+            if not paused:
+                await store.pause_capture(self._database, there.id, paused=False)
+            raise SlotRemains(
+                f"The source {there.name!r} is not removed, since its slot and publication can't be dropped. {told} Then remove it"
+                " with --force."
+            ) from error
+        return None
 
 
-def _differing(there: SourceInfo, spec: WebhookSpec) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ, {setting: (there, given)}, without telling secrets."""
-    if there.kind != "webhook":
-        return {"kind": (there.kind, "webhook")}
-    old, new = (
-        {"stream": one.stream, **one.settings()}
-        for one in (WebhookSpec.stored(there.name, there.stream, there.settings), spec)
-    )
-    return {
-        name: (HIDDEN, "others") if name == "secrets" else (value, new[name])
-        for name, value in old.items()
-        if value != new[name]
-    }
+async def make_stream(executor: store.Executor, spec: PostgresSpec) -> None:
+    """The stream that a capture fills, unless it exists. Raises `ConfigurationError` if it can't hold rows, and has to."""
+    await store.create_stream(executor, StreamSpec(name=spec.stream, one_message_per_key=spec.mode == "rows"))
+    if spec.mode == "rows" and not (await store.stream(executor, spec.stream)).one_message_per_key:
+        raise ConfigurationError(
+            f"The stream {spec.stream!r} keeps every message, and rows need one that keeps the last one of each key, which can't be changed:"
+            " take another stream, or none that exists, and it will be made so."
+        )
+
+
+async def make_source(executor: store.Executor, spec: Spec) -> bool:
+    """Create a source. Returns whether it is new. Raises `SourceExists` if there is one of that name with other settings."""
+    if isinstance(spec, PostgresSpec) and HIDDEN in (spec.database or ""):
+        spec = checked_database(spec, await _known(executor, spec.name))
+    if await store.create_source(executor, spec.name, kind_of(spec), spec.stream, spec.settings()):
+        return True
+    differences = differing(await store.source_with_secrets(executor, spec.name), spec)
+    if differences:
+        told = ", ".join(f"{name} is {old!r} and not {new!r}" for name, (old, new) in differences.items())
+        raise SourceExists(
+            f"The source {spec.name!r} exists with other settings ({told}): edit it, or take another name."
+        )
+    return False
+
+
+async def change_source(connection: store.Executor, there: SourceInfo, spec: Spec) -> None:
+    """Set all settings of a source anew, in a transaction. Tables that were not captured before are read from their first row on."""
+    await store.edit_source(connection, there.id, spec.settings())
+    if not isinstance(spec, PostgresSpec):
+        return
+    await store.interrupt_capture(connection, there.id)
+    begun = there.capture is not None and there.capture.position is not None  # or else all tables are still to be read
+    if spec.backfill and begun:
+        for table in spec.tables:
+            if table not in there.settings["tables"]:
+                await store.start_backfill(connection, there.id, table)
+
+
+async def _known(executor: store.Executor, name: str) -> SourceInfo | None:
+    try:
+        return await store.source_with_secrets(executor, name)
+    except UnknownSource:
+        return None
+
+
+async def _drop(dsn: str, spec: PostgresSpec, name: str, source_id: str) -> None:
+    from headrace.sources.postgres.capturer import application_name
+    from headrace.sources.postgres.link import Link
+    from headrace.sources.postgres.slots import drop_publication, drop_slot
+
+    async with await Link.connect(dsn, application_name="headrace admin") as link:
+        if spec.slot is None:
+            await drop_slot(link, name, application_name(source_id))
+        if spec.publication is None:
+            await drop_publication(link, name)
+
+
+def _statements(spec: PostgresSpec, name: str) -> str:
+    """What drops by hand what is ours."""
+    slot = f"select pg_drop_replication_slot('{name}');" if spec.slot is None else ""
+    publication = f'drop publication if exists "{name}";' if spec.publication is None else ""
+    return " ".join(part for part in (slot, publication) if part)

@@ -9,7 +9,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.sources import SourceInfo
 from headrace.server.errors import Problem
+from headrace.server.wire.captures import CaptureSettings, PostgresSource
 from headrace.server.wire.common import given
+from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.templates import DEFAULT
 from headrace.sources.webhook import LARGEST_BODY, Signature, WebhookSpec
 from headrace.store.info import HIDDEN
@@ -17,23 +19,27 @@ from headrace.store.info import HIDDEN
 PATH = "/api/webhook/{}"
 """Where deliveries of a webhook source go."""
 
+Kind = Literal["webhook", "postgres"]
 
-class WebhookSettings(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A webhook source's settings. What is left out stays as it is; for a new one, its default."""
+
+class SourceSettings(CaptureSettings, kw_only=True, forbid_unknown_fields=True):
+    """Settings of a source, as its kind has them. What is left out stays as it is; for a new one, its default."""
 
     key: Annotated[
-        str | UnsetType,
+        str | UnsetType | None,
         Meta(
-            description=f"The template of the messages' keys, by default `{DEFAULT}`.", examples=["{name}.{body.type}"]
+            description=f"The template of the messages' keys: of a webhook, by default `{DEFAULT}`; of a table, null for schema, table and"
+            " the values of its primary key.",
+            examples=["{name}.{body.type}"],
         ),
     ] = UNSET
     signature: Annotated[
         Signature | UnsetType | None,
-        Meta(description="Who signs deliveries, and how: `standard` is Standard Webhooks."),
+        Meta(description="Of a webhook: who signs deliveries, and how: `standard` is Standard Webhooks."),
     ] = UNSET
     secret: Annotated[
         str | UnsetType | None,
-        Meta(description='What deliveries are signed with. Told as "…".', examples=["whsec_AAECAwQF"]),
+        Meta(description='Of a webhook: what deliveries are signed with. Told as "…".', examples=["whsec_AAECAwQF"]),
     ] = UNSET
     secrets: Annotated[
         list[str] | UnsetType,
@@ -41,49 +47,81 @@ class WebhookSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = UNSET
     keep_headers: Annotated[
         list[str] | UnsetType,
-        Meta(description="Request headers that are kept with the message.", examples=[["x-github-event"]]),
+        Meta(description="Of a webhook: request headers kept with the message.", examples=[["x-github-event"]]),
     ] = UNSET
     max_body: (
-        Annotated[int, Meta(ge=1, le=LARGEST_BODY, description="Bytes; null for as many as the server takes.")]
+        Annotated[
+            int, Meta(ge=1, le=LARGEST_BODY, description="Of a webhook: bytes; null for as many as the server takes.")
+        ]
         | UnsetType
         | None
     ) = UNSET
 
-    def changes(self) -> dict[str, Any]:
-        """What was given, as a `WebhookSpec` has it. Raises a `Problem` when secrets are given in both ways."""
-        found = {name: value for name, value in given(self).items() if name in WebhookSettings.__struct_fields__}
-        if "secret" in found and "secrets" in found:
+    def changes(self, kind: str) -> dict[str, Any]:
+        """What was given, as the spec of this kind has it. Raises a `Problem` for what is of another kind."""
+        found = given(self)
+        known = _CAPTURES | {"key"} if kind == "postgres" else _ALL - _CAPTURES
+        strangers = (found.keys() & _ALL) - known
+        if strangers:
+            name = min(strangers)
             raise Problem(
-                422, "invalid", "Give one `secret`, or several `secrets`, and not both.",
-                validation_errors={"secrets": ["given beside secret"]},
+                422, "invalid", f"A {kind} source has no {name!r}: leave it out.",
+                validation_errors={name: [f"A {kind} source has none."] for name in sorted(strangers)},
             )  # fmt: skip
-        if "secret" in found:
-            secret = found.pop("secret")
-            found["secrets"] = [] if secret is None else [secret]
-        if HIDDEN in found.get("secrets", ()):  # given back as they were told
-            del found["secrets"]
-        if "keep_headers" in found:
-            found["keep_headers"] = [name.lower() for name in found["keep_headers"]]
-        return found
+        found = {name: value for name, value in found.items() if name in known}
+        if kind != "webhook":
+            return found
+        if found.get("key", "") is None:
+            raise Problem(
+                422, "invalid", "The `key` of a webhook source can't be null.", validation_errors={"key": ["null"]}
+            )
+        return _secrets(found)
 
 
-class NewSource(WebhookSettings, kw_only=True, forbid_unknown_fields=True):
-    """A webhook source to be made."""
+_ALL = frozenset(SourceSettings.__struct_fields__)
+_CAPTURES = frozenset(CaptureSettings.__struct_fields__)
 
-    kind: Literal["webhook"] = "webhook"
+
+def _secrets(found: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a webhook, with its secrets in the one way. Raises a `Problem` when they are given in both."""
+    if "secret" in found and "secrets" in found:
+        raise Problem(
+            422, "invalid", "Give one `secret`, or several `secrets`, and not both.",
+            validation_errors={"secrets": ["given beside secret"]},
+        )  # fmt: skip
+    if "secret" in found:
+        secret = found.pop("secret")
+        found["secrets"] = [] if secret is None else [secret]
+    if HIDDEN in found.get("secrets", ()):  # given back as they were told
+        del found["secrets"]
+    if "keep_headers" in found:
+        found["keep_headers"] = [name.lower() for name in found["keep_headers"]]
+    return found
+
+
+class NewSource(SourceSettings, kw_only=True, forbid_unknown_fields=True):
+    """A source to be made."""
+
+    kind: Annotated[
+        Kind, Meta(description="`webhook`: what is delivered to the server. `postgres`: tables that are captured.")
+    ] = "webhook"
     name: Annotated[
         str,
-        Meta(description="1 to 48 lower-case letters, digits, `-` and `_`: the end of its URL.", examples=["github"]),
+        Meta(
+            description="1 to 48 lower-case letters, digits, `-` and `_`. Of a webhook, the end of its URL.",
+            examples=["github"],
+        ),
     ]
-    stream: Annotated[str, Meta(description="Where it delivers to, by id or name.", examples=["mystream"])]
+    stream: Annotated[str, Meta(description="Where messages go to, by id or name.", examples=["mystream"])]
 
-    def spec(self, stream: str) -> WebhookSpec:
+    def spec(self, stream: str) -> WebhookSpec | PostgresSpec:
         """Its settings, checked, with the stream's name. Raises `ConfigurationError`."""
-        return WebhookSpec.stored(self.name, stream, self.changes())
+        kind = WebhookSpec if self.kind == "webhook" else PostgresSpec
+        return kind.stored(self.name, stream, self.changes(self.kind))
 
 
-class Source(Struct, kw_only=True):
-    """A source."""
+class WebhookSource(Struct, kw_only=True):
+    """A webhook source."""
 
     id: str
     name: str
@@ -102,7 +140,7 @@ class Source(Struct, kw_only=True):
     info: Annotated[SourceInfo, Meta(description="All that is known of it.")]
 
     @classmethod
-    def of(cls, info: SourceInfo) -> Source:
+    def of(cls, info: SourceInfo) -> WebhookSource:
         """A source as the store tells it, without its secrets."""
         settings = WebhookSpec.shown(info.settings)
         return cls(
@@ -118,3 +156,12 @@ class Source(Struct, kw_only=True):
             info=info,
             **settings,
         )
+
+
+Source = WebhookSource | PostgresSource
+"""A source of any kind."""
+
+
+def source_of(info: SourceInfo) -> Source:
+    """A source as the store tells it, without its secrets."""
+    return PostgresSource.of(info) if info.kind == "postgres" else WebhookSource.of(info)

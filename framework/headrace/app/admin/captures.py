@@ -1,0 +1,190 @@
+"""Change capture, as an operator sees and mends it: pause, check, backfill, and changes that could not be made into messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID, uuid4
+
+from headrace import store
+from headrace.app.admin.base import Base
+from headrace.app.admin.given import Where, check_limit, condition_of
+from headrace.app.admin.specs import checked_database, stored_spec
+from headrace.model.capture import BackfillInfo, FailedChange, Finding
+from headrace.model.conditions import Condition
+from headrace.model.errors import InUse, InvalidInput, UnknownSource
+from headrace.model.sources import SourceInfo
+from headrace.sources.postgres.names import canonical
+from headrace.sources.postgres.spec import PostgresSpec
+from headrace.store.peek import encoded
+
+_LARGEST = 2**63
+_FASTEST = 2**31
+
+
+class Captures(Base):
+    """The calls about sources that capture tables. `ref` is a source's name or its id."""
+
+    async def pause_source(self, ref: str) -> SourceInfo:
+        """Capture nothing more until `resume_source`. Meanwhile the server keeps all WAL that is still to be captured.
+
+        Returns:
+            The source as it is now. Raises `UnknownSource`, or `InvalidInput` for one that captures nothing.
+        """
+        there, _ = await self._capture(ref)
+        await store.pause_capture(self._database, there.id, paused=True)
+        return await store.source(self._database, there.id)
+
+    async def resume_source(self, ref: str, *, anew: bool = False) -> SourceInfo:
+        """Capture again, from where it was paused.
+
+        Args:
+            anew: begin anew instead, with a new slot, and read all tables again by backfills: for a slot that is lost. In mode `changes` each
+                row comes once more, as read; what was deleted meanwhile is told by nothing.
+
+        Returns:
+            The source as it is now. Raises `UnknownSource`, or `InvalidInput` for one that captures nothing.
+        """
+        there, spec = await self._capture(ref)
+        if anew:
+            async with self._database.transaction() as connection:
+                await store.reset_capture(connection, there.id)
+                for table in spec.tables:
+                    await store.start_backfill(connection, there.id, table)
+        else:
+            await store.pause_capture(self._database, there.id, paused=False)
+        return await store.source(self._database, there.id)
+
+    async def check_source(self, ref: str) -> list[Finding]:
+        """Look whether a source's database has all that it takes to capture its tables. Changes nothing.
+
+        Returns:
+            What was looked at, good or bad. Raises `UnknownSource`, or `InvalidInput` for one that captures nothing.
+        """
+        there, spec = await self._capture(ref)
+        return await self._findings(spec, there.id)
+
+    async def check_spec(self, spec: PostgresSpec) -> list[Finding]:
+        """The same of a source that is yet to be made, or of other settings of one that is there."""
+        try:
+            there: SourceInfo | None = await store.source_with_secrets(self._database, spec.name)
+        except UnknownSource:
+            there = None
+        return await self._findings(checked_database(spec, there), str(uuid4()) if there is None else there.id)
+
+    async def _findings(self, spec: PostgresSpec, id: str) -> list[Finding]:  # noqa: A002 - the record's word
+        from headrace.sources.postgres.checks import check
+        from headrace.sources.postgres.slots import slot_name
+
+        return await check(self._dsn(spec), spec, spec.slot or slot_name(spec.name, id))
+
+    def _dsn(self, spec: PostgresSpec) -> str:
+        """The URL of the database that is captured."""
+        return spec.database or self._database.dsn
+
+    async def _capture(self, ref: str) -> tuple[SourceInfo, PostgresSpec]:
+        """The source, with its secrets, and its settings. Raises `InvalidInput` if it captures nothing."""
+        there = await store.source_with_secrets(self._database, ref)
+        spec = stored_spec(there)
+        if not isinstance(spec, PostgresSpec):
+            raise InvalidInput(f"The source {there.name!r} is of the kind {there.kind!r}, and captures no table.")
+        return there, spec
+
+    # --- backfills
+
+    async def start_backfill(
+        self, ref: str, tables: Sequence[str] | None = None, where: Where = None, rate: int | None = None
+    ) -> list[BackfillInfo]:
+        """Have tables read from their first row on, while their changes go on. A newer change is never overtaken by an older row.
+
+        Args:
+            tables: of the source's tables, which; None for all, but for those that are being read already.
+            where: which rows, by their columns, such as `data.record.total > 100`; None for all.
+            rate: rows a second, at most; None for what the source says.
+
+        Returns:
+            The backfills, one for each table; whoever captures the source begins with them.
+
+        Raises:
+            UnknownSource; InvalidFilter: a condition that can't be.
+            InvalidInput: a table that the source has not.
+            InUse: a table that is being read already; then none is begun.
+        """
+        there, spec = await self._capture(ref)
+        condition = condition_of(where)
+        if rate is not None and not 1 <= rate < _FASTEST:
+            raise InvalidInput(f"rate={rate} must be from 1 to {_FASTEST - 1:,} rows a second.")
+        chosen = spec.tables if tables is None else tuple(dict.fromkeys(map(canonical, tables)))
+        for table in chosen:
+            if table not in spec.tables:
+                raise InvalidInput(
+                    f"The source {there.name!r} has no table {table!r}; it has {', '.join(spec.tables)}."
+                )
+        if condition is not None:
+            await self._readable(spec, chosen, condition)
+        text = encoded(condition)
+        async with self._database.transaction() as connection:
+            begun = {table: await store.start_backfill(connection, there.id, table, text, rate) for table in chosen}
+            busy = [table for table, id_ in begun.items() if id_ is None]
+            if busy and (tables is not None or len(busy) == len(chosen)):
+                raise InUse(
+                    f"A backfill of {', '.join(busy)} waits or is under way: let it end, or cancel it with"
+                    f" `headrace source backfill cancel {there.name}`."
+                )
+            made = set(begun.values())
+            found = await store.backfills(connection, there.id)
+        return [one for one in reversed(found) if one.id in made]
+
+    async def _readable(self, spec: PostgresSpec, tables: Sequence[str], condition: Condition) -> None:
+        """Raise `InvalidInput` if rows of these tables can't be chosen by the condition."""
+        from headrace.sources.postgres.catalog import load_tables
+        from headrace.sources.postgres.link import Link
+        from headrace.sources.postgres.rows_where import check_condition
+
+        async with await Link.connect(self._dsn(spec), application_name="headrace admin") as link:
+            for table in (await load_tables(link, tables)).values():
+                check_condition(condition, table)
+
+    async def backfills(self, ref: str | None = None) -> list[BackfillInfo]:
+        """The last 100 backfills of a source, or of all, the newest first."""
+        return await store.backfills(self._database, None if ref is None else (await self._capture(ref))[0].id)
+
+    async def cancel_backfills(self, ref: str, id: str | None = None) -> int:  # noqa: A002
+        """End a backfill by its id, or all of a source; what was read stays in the stream. Returns how many had not ended yet."""
+        there, _ = await self._capture(ref)
+        if id is not None:
+            try:
+                id = str(UUID(id))  # noqa: A001
+            except ValueError:
+                raise InvalidInput(
+                    f"{id[:80]!r} is no backfill's id: `headrace source backfill ls` tells them."
+                ) from None
+        return await store.cancel_backfills(self._database, there.id, id)
+
+    # --- changes that could not be made into messages
+
+    async def failures(self, ref: str, *, above: int = 0, limit: int = 100) -> list[FailedChange]:
+        """Changes that could not be made into messages, with an id above `above`, the oldest first, at most `limit`."""
+        check_limit(limit)
+        there, _ = await self._capture(ref)
+        return await store.capture_failures(self._database, there.id, above=above, limit=limit)
+
+    async def retry_failures(self, ref: str, ids: Sequence[int] | None = None) -> int:
+        """Have failed changes tried again by whoever captures the source; all, or these. Those that succeed are published.
+
+        Returns:
+            How many will be tried.
+        """
+        there, _ = await self._capture(ref)
+        return await store.retry_capture_failures(self._database, there.id, _checked(ids))
+
+    async def drop_failures(self, ref: str, ids: Sequence[int] | None = None) -> int:
+        """Forget failed changes, all or these: they are in no stream. Returns how many."""
+        there, _ = await self._capture(ref)
+        return await store.drop_capture_failures(self._database, there.id, _checked(ids))
+
+
+def _checked(ids: Sequence[int] | None) -> list[int] | None:
+    for one in ids or ():
+        if not isinstance(one, int) or isinstance(one, bool) or not 1 <= one < _LARGEST:
+            raise InvalidInput(f"{one!r} can't be a failed change's id: these are whole numbers, and the first is 1.")
+    return None if ids is None else list(ids)

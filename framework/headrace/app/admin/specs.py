@@ -1,0 +1,99 @@
+"""Settings of sources of any kind: as they are stored, as they are given, and how the two differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.model.durations import seconds
+from headrace.model.errors import InvalidInput
+from headrace.model.sources import SourceInfo
+from headrace.sources.postgres.names import canonical
+from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.webhook import WebhookSpec
+from headrace.store.info import HIDDEN
+from headrace.store.translate import without_password
+
+Spec = WebhookSpec | PostgresSpec
+
+_KINDS: dict[str, type[WebhookSpec] | type[PostgresSpec]] = {"webhook": WebhookSpec, "postgres": PostgresSpec}
+_FIXED = frozenset({"name", "stream", "mode", "slot", "publication"})
+"""What is decided once: messages under other keys or in another stream, or changes from another slot, are another source."""
+
+
+def kind_of(spec: Spec) -> str:
+    """The kind of source that has such settings."""
+    return next(kind for kind, one in _KINDS.items() if isinstance(spec, one))
+
+
+def stored_spec(there: SourceInfo) -> Spec:
+    """The settings of a source that was read with its secrets."""
+    return _KINDS[there.kind].stored(there.name, there.stream, there.settings)
+
+
+def edited(there: SourceInfo, changes: Mapping[str, Any]) -> Spec:
+    """The settings of a source, read with its secrets, with changes.
+
+    Raises:
+        InvalidInput: what can't be changed, or has a value that can't be.
+        ConfigurationError: settings that contradict each other.
+    """
+    kind = _KINDS[there.kind]
+    changeable = [name for name in kind.__struct_fields__ if name not in _FIXED]
+    for name in changes:
+        if name not in changeable:
+            raise InvalidInput(f"{name} of a {there.kind} source can't be changed; these can: {', '.join(changeable)}.")
+    settings = {**there.settings, **plain(changes)}
+    if isinstance(changes.get("tables"), (list, tuple)) and "columns" not in changes:
+        left = {
+            canonical(table) for table in changes["tables"]
+        }  # of a table that isn't captured any more nothing is said
+        settings["columns"] = {table: columns for table, columns in settings["columns"].items() if table in left}
+    try:
+        spec = kind.stored(there.name, there.stream, settings)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"A setting has a value that can't be: {error}.") from error
+    return checked_database(spec, there) if isinstance(spec, PostgresSpec) else spec
+
+
+def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as their specs have them: durations as seconds."""
+    found = dict(settings)
+    if found.get("heartbeat") is not None:
+        found["heartbeat"] = seconds(found["heartbeat"], "heartbeat")
+    return found
+
+
+def checked_database(spec: PostgresSpec, there: SourceInfo | None) -> PostgresSpec:
+    """The settings with the password of the database's URL, should that have been given back as it is told.
+
+    Raises:
+        InvalidInput: a password isn't told, and not known: of another URL nobody's password is taken.
+    """
+    if spec.database is None or HIDDEN not in spec.database:
+        return spec
+    known = None if there is None else there.settings.get("database")
+    if known and spec.database in (known, without_password(known)):
+        return msgspec.structs.replace(spec, database=known)
+    raise InvalidInput(
+        f"The database URL {spec.database!r} of the source {spec.name!r} has {HIDDEN!r} for its password: write the password."
+    )
+
+
+def differing(there: SourceInfo, spec: Spec) -> dict[str, tuple[Any, Any]]:
+    """Settings that differ, {setting: (there, given)}, without telling secrets. `there` was read with its secrets."""
+    if there.kind != kind_of(spec):
+        return {"kind": (there.kind, kind_of(spec))}
+    old, new = ({"stream": one.stream, **one.settings()} for one in (stored_spec(there), spec))
+    return {name: _told(name, value, new[name]) for name, value in old.items() if value != new[name]}
+
+
+def _told(name: str, old: Any, new: Any) -> tuple[Any, Any]:
+    if name == "secrets":
+        return HIDDEN, "others"
+    if name == "database":
+        old, new = (one and without_password(one) for one in (old, new))
+        return old, (new if old != new else "the same with another password")
+    return old, new

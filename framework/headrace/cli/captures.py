@@ -1,0 +1,198 @@
+"""`headrace source postgres add|edit|check|pause|resume`: tables that become streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from headrace.cli.backend import Backend
+from headrace.cli.capture_settings import CaptureBeginning, CaptureOptions, named_after
+from headrace.cli.connection import administer
+from headrace.cli.options import JsonOption, flag, print_json
+from headrace.cli.problems import UsageProblem
+from headrace.cli.source_facts import SourceRef, facts
+from headrace.cli.tables import print_pairs, print_table
+from headrace.cli.talk import NOT_DONE, count, say
+from headrace.model.capture import Finding
+from headrace.model.errors import ConfigurationError, UnknownStream
+from headrace.model.sources import SourceInfo
+from headrace.sources.postgres.spec import PostgresSpec
+
+if TYPE_CHECKING:
+    from headrace.client import Administration
+
+_SIGNS = {"ok": "ok", "warning": "warning", "error": "ERROR"}
+
+
+class Unfit(ConfigurationError):
+    """Tables can't be captured as they are asked for."""
+
+
+def add(
+    name: Annotated[
+        str | None, Parameter(show_default=False, help="The source's name; by default the table's.")
+    ] = None,
+    /,
+    *,
+    stream: Annotated[
+        str | None, Parameter(show_default=False, help="The stream to fill; by default it is called as the source.")
+    ] = None,
+    settings: CaptureOptions = CaptureOptions(),  # noqa: B008 - frozen
+    beginning: CaptureBeginning = CaptureBeginning(),  # noqa: B008 - frozen
+    check: Annotated[
+        bool,
+        Parameter(negative="--no-check", show_default=False, help="Look first whether it can work, as is the default."),
+    ] = True,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
+    """Capture tables: their rows, and each change from then on, become messages of a stream.
+
+    The stream is created unless it exists. It begins as soon as a process captures: `headrace serve`, or an app that does. One that is there
+    with the same settings is left as it is.
+    """
+    given = settings.given() | beginning.given()
+    name = name or named_after(given.get("tables"))
+    if not given.get("tables"):
+        raise UsageProblem("Say which table to capture: --table public.orders.")
+    spec = PostgresSpec.stored(name, stream or name, given)
+    new, new_stream, created = administer(backend, _add, spec, check, backend.as_curl)
+    if json:
+        print_json(created)
+        return
+    did = "Created" if new else "There is"
+    made = ", which is new," if new_stream else ""
+    print(f"{did} the source {name!r}: {_tables(created)} into the stream {created.stream!r}{made} as {spec.mode}.")
+    if new:
+        say(f"It is captured while `headrace serve` runs, or an app that does; see `headrace source info {name}`.")
+
+
+async def _add(admin: Administration, spec: PostgresSpec, check: bool, as_curl: bool) -> tuple[bool, bool, SourceInfo]:
+    """Whether it is new, whether its stream is, and how it is now."""
+    if as_curl:  # which prints the request that matters, and ends here
+        await admin.create_source(spec)
+    if check:
+        _heed(await admin.check_spec(spec))
+    try:
+        new_stream = await admin.stream(spec.stream) is None
+    except UnknownStream:
+        new_stream = True
+    new = await admin.create_source(spec)
+    return new, new_stream, await admin.source(spec.name)
+
+
+def _heed(findings: list[Finding]) -> None:
+    """Tell the warnings. Raises all errors together."""
+    for finding in findings:
+        if finding.level == "warning":
+            say(_sentence(finding))
+    errors = [Unfit(_sentence(finding)) for finding in findings if finding.level == "error"]
+    if errors:
+        raise ExceptionGroup(
+            "the tables can't be captured", [*errors, Unfit("Nothing was done; --no-check doesn't look.")]
+        )
+
+
+def _sentence(finding: Finding) -> str:
+    mend = f" Mend it with: {finding.mend}" if finding.mend else ""
+    return f"{finding.what}: {finding.told}{mend}"
+
+
+def edit(
+    source: SourceRef,
+    /,
+    *,
+    settings: CaptureOptions = CaptureOptions(),  # noqa: B008 - frozen
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
+    """Change what is captured, and how.
+
+    What isn't given stays as it is; --table names all tables anew. Messages that are there stay as they are. Tables that are new to it are
+    read from their first row on, unless --no-backfill was said.
+    """
+    changes = settings.given()
+    if not changes:
+        raise UsageProblem("There is nothing to change: give a setting, such as --rate 5000.")
+    changed = administer(backend, lambda admin: admin.edit_source(source, **changes))
+    if json:
+        print_json(changed)
+    else:
+        print(f"Changed the source {changed.name!r}.")
+        print_pairs(facts(changed))
+
+
+def check(
+    source: SourceRef,
+    /,
+    *,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> int:
+    """Look whether the tables of a source can be captured, and say what would mend it.
+
+    The exit code is 1 if something can't work.
+    """
+    findings = administer(backend, lambda admin: admin.check_source(source))
+    errors = sum(finding.level == "error" for finding in findings)
+    if json:
+        print_json(findings)
+        return NOT_DONE if errors else 0
+    print_table(
+        ("", "what", "how it is"),
+        ((_SIGNS[finding.level], finding.what, finding.told) for finding in findings),
+    )
+    mending = list(dict.fromkeys(finding.mend for finding in findings if finding.mend))
+    if mending:
+        print("\nTo mend it:")
+        for statement in mending:
+            print(f"  {statement}")
+    if errors:
+        say(f"{count(errors, 'thing')} keep{'s' if errors == 1 else ''} it from being captured.")
+    return NOT_DONE if errors else 0
+
+
+def pause(
+    source: SourceRef,
+    /,
+    *,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
+    """Capture nothing more, until it is resumed.
+
+    Meanwhile the server keeps all WAL that is still to be captured: don't forget it so.
+    """
+    paused = administer(backend, lambda admin: admin.pause_source(source))
+    if json:
+        print_json(paused)
+    else:
+        print(
+            f"Paused the source {paused.name!r}. Its slot keeps WAL until `headrace source postgres resume {paused.name}`."
+        )
+
+
+def resume(
+    source: SourceRef,
+    /,
+    *,
+    anew: Annotated[
+        bool, flag("With a new slot, and all tables read again: for a slot that is lost, when changes are missing.")
+    ] = False,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
+    """Capture again, from where it was paused."""
+    resumed = administer(backend, lambda admin: admin.resume_source(source, anew=anew))
+    if json:
+        print_json(resumed)
+    elif anew:
+        print(f"The source {resumed.name!r} begins anew: with a new slot, and a backfill of {_tables(resumed)}.")
+    else:
+        print(f"Resumed the source {resumed.name!r}.")
+
+
+def _tables(source: SourceInfo) -> str:
+    tables: list[Any] = source.settings["tables"]
+    return tables[0] if len(tables) == 1 else f"{len(tables):,} tables"

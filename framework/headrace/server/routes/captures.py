@@ -1,0 +1,141 @@
+"""Sources that capture tables: check, pause, resume; backfills; changes that could not be made into messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from litestar import get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import Body, JSONBody, QueryParameter
+
+from headrace.model.capture import FailedChange, Finding
+from headrace.server.errors import Problem
+from headrace.server.routes.desk import AnyRequest, Desk
+from headrace.server.routes.found import SourceRef, found
+from headrace.server.routes.parameters import Limit
+from headrace.server.wire.captures import (
+    Backfill,
+    Cancelled,
+    CancelledAnswer,
+    Dropped,
+    DroppedAnswer,
+    NewBackfill,
+    PostgresSource,
+    Resume,
+    Retried,
+    RetriedAnswer,
+    WhichBackfills,
+    WhichFailures,
+)
+from headrace.server.wire.common import Listed
+from headrace.server.wire.sources import NewSource
+from headrace.sources.postgres.spec import PostgresSpec
+
+_PATH = "/sources/{source:str}"
+_TAGS = ["Change capture"]
+
+
+def routes(desk: Desk) -> Sequence[HTTPRouteHandler]:
+    """The handlers."""
+    return [*_captures(desk), *_backfills(desk), *_failures(desk)]
+
+
+def _captures(desk: Desk) -> Sequence[HTTPRouteHandler]:
+    @post("/source-check", summary="Check a source that is yet to be made", tags=_TAGS, status_code=200)
+    async def check_spec(request: AnyRequest, data: Annotated[NewSource, Body()]) -> Listed[Finding]:
+        """Whether its tables can be captured: all that was looked at, and the statements that mend what is amiss."""
+        await desk.all(request, "admin")
+        spec = data.spec(data.stream)
+        if not isinstance(spec, PostgresSpec):
+            raise Problem(
+                422,
+                "invalid",
+                "Only a source of the kind postgres can be checked.",
+                validation_errors={"kind": ["webhook"]},
+            )
+        return Listed(await desk.admin.check_spec(spec))
+
+    @post(f"{_PATH}/check", summary="Check a source", tags=_TAGS, status_code=200)
+    async def check_source(request: AnyRequest, source: SourceRef) -> Listed[Finding]:
+        """Whether its tables can be captured: all that was looked at, and the statements that mend what is amiss."""
+        return Listed(await desk.admin.check_source((await found(desk, request, source)).id))
+
+    @post(f"{_PATH}/pause", summary="Pause a source", tags=_TAGS, status_code=200)
+    async def pause_source(request: AnyRequest, source: SourceRef) -> PostgresSource:
+        """Nothing more is captured, and the server keeps all WAL that is still to be captured, until it is resumed."""
+        return PostgresSource.of(await desk.admin.pause_source((await found(desk, request, source)).id))
+
+    @post(f"{_PATH}/resume", summary="Resume a source", tags=_TAGS, status_code=200)
+    async def resume_source(
+        request: AnyRequest, source: SourceRef, data: JSONBody[Resume | None] = None
+    ) -> PostgresSource:
+        """It is captured from where it was paused."""
+        known = await found(desk, request, source)
+        return PostgresSource.of(await desk.admin.resume_source(known.id, anew=data is not None and data.anew))
+
+    return [check_spec, check_source, pause_source, resume_source]
+
+
+def _backfills(desk: Desk) -> Sequence[HTTPRouteHandler]:
+    @get("/backfills", summary="List all backfills", tags=_TAGS)
+    async def list_all_backfills(request: AnyRequest) -> Listed[Backfill]:
+        """The last 100, the newest first."""
+        await desk.all(request, "admin")
+        return Listed([Backfill.of(one) for one in await desk.admin.backfills()])
+
+    @get(f"{_PATH}/backfills", summary="List a source's backfills", tags=_TAGS)
+    async def list_backfills(request: AnyRequest, source: SourceRef) -> Listed[Backfill]:
+        """The last 100, the newest first."""
+        known = await found(desk, request, source)
+        return Listed([Backfill.of(one) for one in await desk.admin.backfills(known.id)])
+
+    @post(f"{_PATH}/backfills", summary="Start backfills", tags=_TAGS, status_code=201)
+    async def start_backfill(
+        request: AnyRequest, source: SourceRef, data: JSONBody[NewBackfill | None] = None
+    ) -> Listed[Backfill]:
+        """Tables are read from their first row on, while their changes go on. 409 if one of them is being read already."""
+        known, what = await found(desk, request, source), data or NewBackfill()
+        begun = await desk.admin.start_backfill(known.id, what.tables, what.where, what.rate)
+        return Listed([Backfill.of(one) for one in begun])
+
+    @post(f"{_PATH}/backfills/cancel", summary="Cancel backfills", tags=_TAGS, status_code=200)
+    async def cancel_backfills(
+        request: AnyRequest, source: SourceRef, data: JSONBody[WhichBackfills | None] = None
+    ) -> CancelledAnswer:
+        """What was read stays in the stream."""
+        known, which = await found(desk, request, source), data or WhichBackfills()
+        return CancelledAnswer(Cancelled(await desk.admin.cancel_backfills(known.id, which.id)))
+
+    return [list_all_backfills, list_backfills, start_backfill, cancel_backfills]
+
+
+def _failures(desk: Desk) -> Sequence[HTTPRouteHandler]:
+    @get(f"{_PATH}/failures", summary="List failed changes", tags=_TAGS)
+    async def list_failures(
+        request: AnyRequest,
+        source: SourceRef,
+        limit: Limit = 100,
+        above: Annotated[int, QueryParameter(ge=0, lt=2**62, description="Only those with a larger id.")] = 0,
+    ) -> Listed[FailedChange]:
+        """Those that could not be made into messages, the oldest first."""
+        known = await found(desk, request, source)
+        return Listed(await desk.admin.failures(known.id, above=above, limit=limit))
+
+    @post(f"{_PATH}/failures/retry", summary="Try failed changes again", tags=_TAGS, status_code=200)
+    async def retry_failures(
+        request: AnyRequest, source: SourceRef, data: JSONBody[WhichFailures | None] = None
+    ) -> RetriedAnswer:
+        """Whoever captures the source tries them; those that succeed are published."""
+        known, which = await found(desk, request, source), data or WhichFailures()
+        return RetriedAnswer(Retried(await desk.admin.retry_failures(known.id, which.ids)))
+
+    @post(f"{_PATH}/failures/drop", summary="Forget failed changes", tags=_TAGS, status_code=200)
+    async def drop_failures(
+        request: AnyRequest, source: SourceRef, data: JSONBody[WhichFailures | None] = None
+    ) -> DroppedAnswer:
+        """They are in no stream."""
+        known, which = await found(desk, request, source), data or WhichFailures()
+        return DroppedAnswer(Dropped(await desk.admin.drop_failures(known.id, which.ids)))
+
+    return [list_failures, retry_failures, drop_failures]

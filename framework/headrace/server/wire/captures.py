@@ -1,0 +1,226 @@
+"""Sources that capture tables, their backfills, and changes that could not be made into messages, as the wire has them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from headrace.model.capture import BackfillInfo, CaptureInfo
+from headrace.model.sources import SourceInfo
+from headrace.sources.postgres.spec import Action, Deletes, Mode, Numeric, PostgresSpec
+
+_MOST_ROWS = Meta(ge=1, lt=2**31, description="Rows a second that a backfill reads, at most; null for as many as go.")
+_EXAMPLE = "data.record.total > 100"
+
+
+class CaptureSettings(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The settings of a source that captures tables."""
+
+    tables: Annotated[
+        list[str] | UnsetType, Meta(description="Each as `schema.table`.", examples=[["public.orders"]])
+    ] = UNSET
+    mode: Annotated[
+        Mode | UnsetType,
+        Meta(
+            description="`changes`: a message for each change; `rows`: of each row the latest version. Can't be changed."
+        ),
+    ] = UNSET
+    database: Annotated[
+        str | UnsetType | None,
+        Meta(
+            description='The URL of the database that is captured, told with "…" for its password; null for the one that Headrace is in.'
+        ),
+    ] = UNSET
+    columns: Annotated[
+        dict[str, list[str]] | UnsetType,
+        Meta(
+            description="Of a table the only columns that are captured.", examples=[{"public.orders": ["id", "total"]}]
+        ),
+    ] = UNSET
+    actions: Annotated[list[Action] | UnsetType, Meta(description="Which kinds of changes.")] = UNSET
+    where: Annotated[
+        str | dict[str, Any] | UnsetType | None,
+        Meta(description="Which changes become messages: a condition on these.", examples=[_EXAMPLE]),
+    ] = UNSET
+    group: Annotated[
+        list[str] | UnsetType | None,
+        Meta(description="Columns by whose values messages are kept apart; null for the primary key."),
+    ] = UNSET
+    sort: Annotated[
+        str | UnsetType | None, Meta(description="Of rows: a column that grows with every insert and update of a row.")
+    ] = UNSET
+    deletes: Annotated[
+        Deletes | UnsetType,
+        Meta(description="Of rows: what becomes of one that is deleted; its last version stays, or a tombstone."),
+    ] = UNSET
+    numeric: Annotated[Numeric | UnsetType, Meta(description="How `numeric` values stand in JSON.")] = UNSET
+    transform: Annotated[
+        str | UnsetType | None,
+        Meta(
+            description="A function that makes of each message's data what is published.",
+            examples=["shop.capture:slim"],
+        ),
+    ] = UNSET
+    backfill: Annotated[
+        bool | UnsetType, Meta(description="Whether tables are read from their first row on, when they are new.")
+    ] = UNSET
+    rate: Annotated[int, _MOST_ROWS] | UnsetType | None = UNSET
+    slot: Annotated[
+        str | UnsetType | None,
+        Meta(description="An existing replication slot; null for one of our own. Can't be changed."),
+    ] = UNSET
+    publication: Annotated[
+        str | UnsetType | None,
+        Meta(description="An existing publication; null for one of our own. Can't be changed."),
+    ] = UNSET
+    heartbeat: Annotated[
+        float | UnsetType | None,
+        Meta(description="Seconds after which something is written where nothing else is; null for never."),
+    ] = UNSET
+    alarm: Annotated[
+        int | UnsetType, Meta(description="Bytes of WAL held back by the slot, from which on there is an alarm.")
+    ] = UNSET
+
+
+class PostgresSource(Struct, kw_only=True):
+    """A source that captures tables."""
+
+    id: str
+    name: str
+    kind: str
+    stream: str
+    stream_id: str
+    tables: list[str]
+    mode: str
+    database: Annotated[str | None, Meta(description='With "…" for its password.')]
+    columns: dict[str, list[str]]
+    actions: list[str]
+    where: Any
+    group: list[str] | None
+    key: str | None
+    sort: str | None
+    deletes: str
+    numeric: str
+    transform: str | None
+    backfill: bool
+    rate: int | None
+    slot: str | None
+    publication: str | None
+    heartbeat: float | None
+    alarm: int
+    state: Annotated[str, Meta(description="How it goes.", examples=["running"])]
+    reason: Annotated[str | None, Meta(description="What it waits for, or why it can't go on.")]
+    mend: Annotated[str | None, Meta(description="The statement, or the command, that mends it.")]
+    capture: Annotated[CaptureInfo, Meta(description="All of how it goes.")]
+    inserted_at: datetime
+    updated_at: datetime
+    info: Annotated[SourceInfo, Meta(description="All that is known of it.")]
+
+    @classmethod
+    def of(cls, info: SourceInfo) -> PostgresSource:
+        """A source as the store tells it, without its secrets."""
+        capture = info.capture or CaptureInfo(state="new")
+        return cls(
+            id=info.id, name=info.name, kind=info.kind, stream=info.stream, stream_id=info.stream_id,
+            state=capture.state, reason=capture.reason, mend=capture.mend,
+            capture=capture, inserted_at=info.created_at, updated_at=info.updated_at, info=info,
+            **PostgresSpec.shown(info.settings),
+        )  # fmt: skip
+
+
+class Resume(Struct, kw_only=True, forbid_unknown_fields=True):
+    """How a source goes on."""
+
+    anew: Annotated[
+        bool,
+        Meta(description="Not from where it was: with a new slot, and all tables read again. For a slot that is lost."),
+    ] = False
+
+
+class DeletedSource(Struct, kw_only=True):
+    """What was removed."""
+
+    id: str
+    deleted: bool = True
+    left: Annotated[
+        str | None, Meta(description="By `force`: what was left behind at the database that was captured.")
+    ] = None
+
+
+class NewBackfill(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to read."""
+
+    tables: Annotated[
+        list[str] | None, Meta(description="Which of the source's; null for all that aren't being read already.")
+    ] = None
+    where: Annotated[
+        str | dict[str, Any] | None,
+        Meta(description="Which rows, by their columns; null for all.", examples=[_EXAMPLE]),
+    ] = None
+    rate: Annotated[int, Meta(ge=1, lt=2**31, description="Rows a second, at most.")] | None = None
+
+
+class Backfill(BackfillInfo, frozen=True, kw_only=True):
+    """A table that is, or was, read from its first row on."""
+
+    done: Annotated[float | None, Meta(description="How much of it is done, from 0 to 1, as estimated.")]
+    time_left: Annotated[float | None, Meta(description="Seconds, as estimated.")]
+
+    @classmethod
+    def of(cls, info: BackfillInfo) -> Backfill:
+        """A backfill as the store tells it."""
+        return cls(**msgspec.structs.asdict(info), done=info.share, time_left=info.seconds_left)
+
+
+class WhichBackfills(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which backfills of a source."""
+
+    id: Annotated[str | None, Meta(description="One of them; null for all that have not ended.")] = None
+
+
+class Cancelled(Struct):
+    """How many had not ended yet."""
+
+    cancelled: int
+
+
+class CancelledAnswer(Struct):
+    """How many backfills had not ended yet."""
+
+    data: Cancelled
+
+
+_Id = Annotated[int, Meta(ge=1, lt=2**63)]
+
+
+class WhichFailures(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which failed changes of a source."""
+
+    ids: Annotated[list[_Id] | None, Meta(description="Null for all.")] = None
+
+
+class Retried(Struct):
+    """How many will be tried again."""
+
+    retried: int
+
+
+class RetriedAnswer(Struct):
+    """How many failed changes will be tried again."""
+
+    data: Retried
+
+
+class Dropped(Struct):
+    """How many were forgotten."""
+
+    dropped: int
+
+
+class DroppedAnswer(Struct):
+    """How many failed changes were forgotten."""
+
+    data: Dropped
