@@ -80,10 +80,10 @@ def job(place: Bench, *tables: str, consumers: list[ConsumerJob] | None = None, 
 
 
 async def captured(place: Bench) -> CaptureInfo:
-    """How the capture is. Raises `Wrong` if it can't go on."""
-    info = (await store.source(place.database, SOURCE)).capture
-    if info is None or info.state == "stopped":
-        raise Wrong(f"the source stopped: {info and info.reason}")
+    """How the capture is; `new` before there is one. Raises `Wrong` if it can't go on."""
+    info = next((source.capture for source in await store.sources(place.database)), None) or CaptureInfo(state="new")
+    if info.state == "stopped":
+        raise Wrong(f"the source stopped: {info.reason}")
     return info
 
 
