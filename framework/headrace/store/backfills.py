@@ -73,9 +73,9 @@ async def backfill_wanted(executor: Executor, backfill: int) -> bool:
     return wanted
 
 
-async def fail_backfill(executor: Executor, backfill: int, reason: str) -> None:
-    """It can't go on."""
-    await executor.fetchval("select headrace.end_backfill($1, 'failed', $2)", backfill, reason)
+async def fail_backfill(executor: Executor, number: int, epoch: int, backfill: int, reason: str) -> None:
+    """It can't go on. Raises `LeaseLost`."""
+    await executor.fetchval("select headrace.fail_backfill($1, $2, $3, $4)", number, epoch, backfill, reason)
 
 
 async def cancel_backfills(executor: Executor, source: str, id: str | None = None) -> int:  # noqa: A002 - the record's word

@@ -287,8 +287,8 @@ class Backfiller:
             await self._fail(todo, f"{todo.table} can't be read. {error}")
 
     async def _fail(self, todo: BackfillToDo, reason: str) -> None:
+        await store.fail_backfill(self._database, self._number, self._epoch, todo.number, reason)
         logger.warning("%s: the backfill of %s has failed: %s", self._spec.name, todo.table, reason)
-        await store.fail_backfill(self._database, todo.number, reason)
 
 
 def _without(chunk: Chunk, changed: set[Key]) -> list[list[bytes | None]]:

@@ -71,12 +71,13 @@ language sql as $$
     where b.source_id = p_source and b.id = c.id
 $$;
 
--- It ends without being done: `failed` with a reason, or `cancelled`.
-create function headrace.end_backfill(p_id int, p_state text, p_reason text) returns boolean
+-- It can't go on, says who captures the source: not somebody whose time is over, and who may go by settings that have changed.
+create function headrace.fail_backfill(p_source int, p_epoch bigint, p_id int, p_reason text) returns boolean
 language plpgsql as $$
 begin
-    update headrace.backfills set state = p_state, reason = p_reason, finished_at = clock_timestamp()
-        where id = p_id and state in ('queued', 'running');
+    perform headrace.hold_capture(p_source, p_epoch);
+    update headrace.backfills set state = 'failed', reason = p_reason, finished_at = clock_timestamp()
+        where source_id = p_source and id = p_id and state in ('queued', 'running');
     return found;
 end $$;
 
