@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from headrace.model.errors import ConfigurationError, InvalidKey
@@ -49,8 +49,45 @@ class Material(Protocol):
     def query(self) -> Mapping[str, str]: ...
 
 
-class KeyTemplate:
-    """A template, read.
+class Template:
+    """Text with fields between braces, each of which becomes one token of a key, or a part of one.
+
+    Args:
+        text: the template.
+
+    Raises:
+        ConfigurationError: it can't be, or makes no valid keys.
+
+    Attributes:
+        literals: what stands before, between and behind the fields ...
+        fields: ... and what stands between the braces, one fewer.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        if len(text.encode("utf-8", "surrogatepass")) > LONGEST_TEMPLATE:
+            raise ConfigurationError(f"The key template {text[:60]!r}… is longer than {LONGEST_TEMPLATE} bytes.")
+        # Of what split gives, each second piece stood between braces.
+        pieces = _FIELD.split(text)
+        self.literals = pieces[::2]
+        self.fields = pieces[1::2]
+        if any("{" in literal or "}" in literal for literal in self.literals):
+            raise ConfigurationError(f"The key template {text!r} has a brace without its other half.")
+        if len(self.fields) > MOST_FIELDS:
+            raise ConfigurationError(f"The key template {text!r} has more than {MOST_FIELDS} fields.")
+        try:
+            check_key(self.joined("x" for _ in self.fields))
+        except InvalidKey as error:
+            raise ConfigurationError(f"The key template {text!r} makes no valid keys. {error}") from error
+
+    def joined(self, tokens: Iterable[str]) -> str:
+        """The key, of a token for each field."""
+        first, *rest = self.literals
+        return first + "".join(token + literal for token, literal in zip(tokens, rest, strict=True))
+
+
+class KeyTemplate(Template):
+    """A template of a webhook's keys, read.
 
     Args:
         text: as described above.
@@ -60,29 +97,12 @@ class KeyTemplate:
     """
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        if len(text.encode("utf-8", "surrogatepass")) > LONGEST_TEMPLATE:
-            raise ConfigurationError(f"The key template {text[:60]!r}… is longer than {LONGEST_TEMPLATE} bytes.")
-        # Of what split gives, each second piece stood between braces.
-        pieces = _FIELD.split(text)
-        self._literals = pieces[::2]
-        self._fields = [_reader(field, text) for field in pieces[1::2]]
-        if any("{" in literal or "}" in literal for literal in self._literals):
-            raise ConfigurationError(f"The key template {text!r} has a brace without its other half.")
-        if len(self._fields) > MOST_FIELDS:
-            raise ConfigurationError(f"The key template {text!r} has more than {MOST_FIELDS} fields.")
-        try:
-            check_key(self._joined("x" for _ in self._fields))
-        except InvalidKey as error:
-            raise ConfigurationError(f"The key template {text!r} makes no valid keys. {error}") from error
+        super().__init__(text)
+        self._read = [_reader(field, text) for field in self.fields]
 
     def render(self, material: Material) -> str:
         """The key of a delivery."""
-        return self._joined(token(read(material)) for read in self._fields)
-
-    def _joined(self, values: Any) -> str:
-        first, *rest = self._literals
-        return first + "".join(value + literal for value, literal in zip(values, rest, strict=True))
+        return self.joined(token(read(material)) for read in self._read)
 
 
 def token(value: Any) -> str:
@@ -119,14 +139,14 @@ def _reader(field: str, template: str) -> _Reader:
         case "query" if rest:
             return lambda material: material.query.get(rest)
         case "body" if rest and all(path := rest.split(".")):
-            return lambda material: _at(material.document, path)
+            return lambda material: at(material.document, path)
     raise ConfigurationError(
         f"The key template {template!r} has the field {{{field}}}: write {{body.path.to.field}}, {{header.name}},"
         " {query.name}, {name} or {sha256}."
     )
 
 
-def _at(document: Any, path: Sequence[str]) -> Any:
+def at(document: Any, path: Sequence[str]) -> Any:
     """What lies at a path; None for nothing."""
     for step in path:
         if isinstance(document, dict):

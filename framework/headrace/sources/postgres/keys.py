@@ -1,0 +1,253 @@
+"""Keys of captured messages: what is kept apart, and what is kept in order.
+
+By default a key is `{schema}.{table}.` and the values of the primary key, or of the columns that the source groups by. A template,
+such as `orders.{record.region}.{record.id}`, has between its braces one of
+
+- `record.column`: the value of a column; deeper into one of JSON by further steps, `record.data.customer.id`, of which a number picks from
+  a list; a step that is no plain word stands in double quotes: `record."odd column"`;
+- `schema`, `table`: of the table; `name`: of the source.
+
+A value becomes one token by the rules of `headrace.sources.templates`, in the form that it has in the message; a list or an object as its
+JSON text. Different values may become one token, `a.b` and `a_b`: with mode `changes` they share their order, which does no harm. With
+mode `rows` one row would take the other's place, so there a value that a token can't hold as it is gets `~` and 32 digits of its SHA-256.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from headrace.model.conditions.paths import STEP
+from headrace.model.errors import ConfigurationError, HeadraceError
+from headrace.model.keys import MAX_KEY_BYTES
+from headrace.sources.postgres import names
+from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Value
+from headrace.sources.postgres.tables import Table
+from headrace.sources.postgres.values import Converter
+from headrace.sources.templates import LONGEST_VALUE, Template, at, sha256, token
+
+Tokener = Callable[[bytes], str]
+KeyMaker = Callable[[Sequence[Value]], str]
+
+_DIGITS = 32
+_MARKED = re.compile(rf"~[0-9A-F]{{{_DIGITS}}}\Z")
+_INTEGERS = frozenset((20, 21, 23, 26))
+_AS_TEXT = frozenset(
+    (18, 19, 25, 1042, 1043, 1700, 2950)
+)  # char, name, text, bpchar, varchar, numeric, uuid: the text is the value
+
+# Numbers with a point keep their digits, since keys are made of them.
+_decoder = msgspec.json.Decoder(float_hook=str)
+
+
+class NoKey(HeadraceError):
+    """A change has not the values that its key is made of."""
+
+
+class Field(NamedTuple):
+    """What stands between the braces: a column and a path into it, or something of the table or the source."""
+
+    kind: str
+    column: str = ""
+    path: tuple[str, ...] = ()
+
+
+class RowKeyTemplate(Template):
+    """A template of the keys of captured messages, read.
+
+    Args:
+        text: as described above.
+
+    Raises:
+        ConfigurationError: it can't be, or makes no valid keys.
+
+    Attributes:
+        columns: those that it is made of.
+        of_table: whether tables have different keys.
+    """
+
+    def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise ConfigurationError(f"A key template is text such as 'orders.{{record.id}}', not {text!r:.80}.")
+        super().__init__(text)
+        self.read = [_field(field, text) for field in self.fields]
+        self.columns = tuple(dict.fromkeys(field.column for field in self.read if field.kind == "record"))
+        self.of_table = any(field.kind == "table" for field in self.read)
+
+
+def _field(field: str, template: str) -> Field:
+    if field in ("schema", "table", "name"):
+        return Field(field)
+    steps, place = [], len("record")
+    while field.startswith("record") and (step := STEP.match(field, place)):
+        steps.append(step[2] if step[1] is None else step[1].replace('""', '"'))
+        place = step.end()
+    if not steps or not all(steps) or place < len(field):
+        raise ConfigurationError(
+            f"The key template {template!r} has the field {{{field}}}: write {{record.column}}, {{table}}, {{schema}} or {{name}}."
+        )
+    return Field("record", steps[0], tuple(steps[1:]))
+
+
+class Settings(Protocol):
+    """What keys depend on of a source's settings; see `PostgresSpec`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def key(self) -> str | None: ...
+
+
+def key_maker(
+    spec: Settings, table: Table, columns: Sequence[str], places: Mapping[str, int], type_oids: Mapping[str, int],
+    converters: Mapping[str, Converter],
+) -> KeyMaker:  # fmt: skip
+    """What makes the keys of a table's rows.
+
+    Args:
+        spec: the source's settings.
+        columns: those that a key is made of by default.
+        places: of each column, its place in rows; with `type_oids` and `converters` beside it.
+
+    Returns:
+        A function of a row, which raises `NoKey` if values are not there.
+    """
+    literals, fields = _default(table, columns) if spec.key is None else _templated(spec.name, spec.key, table)
+    if not fields and spec.mode == "rows":
+        return _never(
+            f"The table {table.name} has no primary key, so its rows can't be told apart: add one, or take mode='changes'."
+        )
+    absent = [field.column for field in fields if field.column not in places]
+    if absent:
+        return _never(
+            f"The table {table.name} had no column {absent[0]!r} when this was written, of which its key is made: name another in the"
+            " source's group or key."
+        )
+    exact = spec.mode == "rows"
+    parts = [
+        (
+            places[field.column],
+            field.column,
+            _tokener(field.path, type_oids[field.column], converters[field.column], exact),
+        )
+        for field in fields
+    ]
+    return _maker(literals, parts, table.name)
+
+
+def _default(table: Table, columns: Sequence[str]) -> tuple[list[str], list[Field]]:
+    prefix = f"{token(table.schema)}.{token(table.relation)}"
+    if not columns:  # nothing tells rows apart, so all changes of the table keep their order
+        return [prefix], []
+    return [prefix + ".", *["."] * (len(columns) - 1), ""], [Field("record", column) for column in columns]
+
+
+def _templated(source: str, text: str, table: Table) -> tuple[list[str], list[Field]]:
+    template = RowKeyTemplate(text)
+    known = {"schema": table.schema, "table": table.relation, "name": source}
+    literals, fields = [template.literals[0]], []
+    for field, literal in zip(template.read, template.literals[1:], strict=True):
+        if field.kind == "record":
+            fields.append(field)
+            literals.append(literal)
+        else:
+            literals[-1] += token(known[field.kind]) + literal
+    return literals, fields
+
+
+def _maker(literals: Sequence[str], parts: Sequence[tuple[int, str, Tokener]], table: str) -> KeyMaker:
+    first, *rest = literals
+    if not parts:
+        return lambda row: first
+    if len(parts) == 1:
+        (place, column, tokened), last = parts[0], rest[0]
+
+        def of_one(row: Sequence[Value]) -> str:
+            value = row[place]
+            if value is None:
+                return f"{first}_{last}"
+            if value is UNCHANGED:
+                raise _missing(column, table)
+            return first + tokened(value) + last
+
+        return of_one
+    steps = [(*part, literal) for part, literal in zip(parts, rest, strict=True)]
+
+    def of_several(row: Sequence[Value]) -> str:
+        key = first
+        for place, column, tokened, literal in steps:
+            value = row[place]
+            if value is UNCHANGED:
+                raise _missing(column, table)
+            key += ("_" if value is None else tokened(value)) + literal
+        if len(key) > MAX_KEY_BYTES // 4 and len(key.encode()) > MAX_KEY_BYTES:
+            key = first + sha256(key.encode())  # a primary key of many long columns
+        return key
+
+    return of_several
+
+
+def _never(reason: str) -> KeyMaker:
+    def refuse(row: Sequence[Value]) -> str:
+        raise NoKey(reason)
+
+    return refuse
+
+
+def _missing(column: str, table: str) -> NoKey:
+    return NoKey(
+        f"The value of {names.quoted(column)}, of which the key is made, is not in the WAL for this change of {table}. Have the server"
+        f" write it from now on: {full_identity(table)}"
+    )
+
+
+def missing_values(table: str) -> NoKey:
+    return NoKey(
+        f"The old primary key is not in the WAL for this change of {table}. Have the server write it from now on: {full_identity(table)}"
+    )
+
+
+def full_identity(table: str) -> str:
+    """The statement that has all old values written."""
+    return f"alter table {table} replica identity full"
+
+
+def _tokener(path: Sequence[str], type_oid: int, convert: Converter, exact: bool) -> Tokener:
+    """What makes a token of a value's text."""
+    if type_oid in _INTEGERS and not path:
+        return bytes.decode
+    make = _exact_token if exact else _text_token
+    if type_oid in _AS_TEXT and not path:
+        return lambda value: make(value.decode("utf-8", "replace"))
+    return lambda value: make(_text_of(at(_decoder.decode(convert(value)), path)))
+
+
+def _text_of(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case None:
+            return ""
+        case list() | dict():
+            return msgspec.json.encode(value).decode()
+    return str(value)
+
+
+def _text_token(text: str) -> str:
+    return text if text.isalnum() and len(text) <= LONGEST_VALUE // 4 else token(text)
+
+
+def _exact_token(text: str) -> str:
+    """A token that no other text has."""
+    if text.isalnum() and len(text) <= LONGEST_VALUE // 4:
+        return text
+    short = token(text)
+    if short == text and not _MARKED.search(text):
+        return text
+    kept = short.encode()[: LONGEST_VALUE - _DIGITS - 1].decode("utf-8", "ignore")
+    return f"{kept}~{sha256(text.encode('utf-8', 'surrogatepass'))[:_DIGITS]}"

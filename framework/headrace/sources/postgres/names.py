@@ -1,0 +1,82 @@
+"""Names of tables, as settings and SQL have them: `public.orders`, `public."Odd.Name"`."""
+
+from __future__ import annotations
+
+import re
+
+from headrace.model.errors import ConfigurationError
+
+LONGEST_PART = 255  # bytes; a server takes 63, unless it was built otherwise
+
+_PART = r'(?:"(?:[^"]|"")+"|[^\W\d][\w$]*)'
+_NAME = re.compile(rf"({_PART})\.({_PART})")
+_PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
+
+# What `quote_ident` quotes: select word from pg_get_keywords() where catcode <> 'U' (PostgreSQL 18)
+_KEYWORDS = """
+    all analyse analyze and any array as asc asymmetric authorization between bigint binary bit boolean both case cast char
+    character check coalesce collate collation column concurrently constraint create cross current_catalog current_date
+    current_role current_schema current_time current_timestamp current_user dec decimal default deferrable desc distinct do else
+    end except exists extract false fetch float for foreign freeze from full grant greatest group grouping having ilike in
+    initially inner inout int integer intersect interval into is isnull join json_array json_arrayagg json_object json_objectagg
+    lateral leading least left like limit localtime localtimestamp national natural nchar none normalize not notnull
+    null nullif numeric offset on only or order out outer overlaps overlay placing position precision primary real references
+    returning right row select session_user setof similar smallint some substring symmetric system_user table tablesample then
+    time timestamp to trailing treat trim true union unique user using values varchar variadic verbose when where window with
+    xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize xmltable
+    """
+_QUOTED = frozenset(_KEYWORDS.split())
+
+
+def split(name: str) -> tuple[str, str]:
+    """Schema and table of `schema.table`, without their quotes.
+
+    Raises:
+        ConfigurationError: it is no such name, and what would be.
+    """
+    if not isinstance(name, str) or not (found := _NAME.fullmatch(name)):
+        raise ConfigurationError(f"The table {_shown(name)} has no name that can be: {_meant(name)}.")
+    parts = [part[1:-1].replace('""', '"') if part[0] == '"' else part for part in found.groups()]
+    for part, written in zip(parts, found.groups(), strict=True):
+        if written[0] != '"' and written != written.lower():
+            raise ConfigurationError(
+                f"The table {_shown(name)} has upper case without quotes: write {joined(*parts)} if the database has it so, or"
+                f" {joined(*(part.lower() for part in parts))}."
+            )
+        if "\0" in part or not _is_text(part) or len(part.encode()) > LONGEST_PART:
+            raise ConfigurationError(
+                f"The table {_shown(name)} has no name that can be: a part has at most {LONGEST_PART} bytes of text."
+            )
+    return parts[0], parts[1]
+
+
+def canonical(name: str) -> str:
+    """The name with quotes where it needs them, and nowhere else. Raises `ConfigurationError`."""
+    return joined(*split(name))
+
+
+def joined(schema: str, table: str) -> str:
+    """`schema.table`, quoted as the server's `quote_ident` does."""
+    return f"{quoted(schema)}.{quoted(table)}"
+
+
+def quoted(part: str) -> str:
+    """One name, in double quotes if SQL needs them."""
+    if _PLAIN.fullmatch(part) and part not in _QUOTED:
+        return part
+    return '"' + part.replace('"', '""') + '"'
+
+
+def _meant(name: object) -> str:
+    if isinstance(name, str) and re.fullmatch(_PART, name):
+        return f"say in which schema it is, such as public.{name}"
+    return 'write public.orders, and in double quotes what is not plain lower case, as in public."Odd.Name"'
+
+
+def _shown(name: object) -> str:
+    text = repr(name)
+    return text if len(text) <= 120 else text[:117] + "…"
+
+
+def _is_text(part: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in part)

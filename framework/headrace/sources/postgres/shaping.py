@@ -1,0 +1,369 @@
+"""Shaping: what messages become of changes, and of rows that a backfill reads. Plain code that does no I/O.
+
+With mode `changes` a change becomes one message that tells what happened; with mode `rows` it becomes the row as it is now, under the key of
+the row, and perhaps a tombstone. A condition is judged on the message; then a transform makes of it what is published. Tombstones are not
+transformed, since there is no row to transform. What can't be made into a message becomes a failure beside it, and is never raised.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from headrace.sources.postgres import names
+from headrace.sources.postgres.keys import NoKey, missing_values
+from headrace.sources.postgres.pgoutput.messages import (
+    UNCHANGED,
+    Change,
+    Delete,
+    Insert,
+    Relation,
+    Row,
+    Truncate,
+    Update,
+)
+from headrace.sources.postgres.portion import Emptied, Incomplete, Portion, Transaction
+from headrace.sources.postgres.publishing import Publisher
+from headrace.sources.postgres.shapes import Shape, shape_of_read, shape_of_relation
+from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.tables import Table
+from headrace.sources.postgres.values import TypeInfo
+from headrace.sources.templates import token
+
+logger = logging.getLogger("headrace")
+
+
+class Shaper:
+    """Makes the messages of one source.
+
+    Args:
+        spec: its settings.
+        transform: the function that `spec.transform` names, loaded.
+    """
+
+    def __init__(self, spec: PostgresSpec, transform: Callable[..., Any] | None = None) -> None:
+        self._spec = spec
+        self._tables = frozenset(map(names.split, spec.tables))
+        self._publisher = Publisher(spec, transform)
+        self._shapes: dict[int, Shape] = {}
+        self._reads: dict[str, tuple[tuple[Any, ...], Shape]] = {}
+        self._rows = spec.mode == "rows"
+        self._tombstones = self._rows and spec.deletes == "tombstone"
+        self._actions = frozenset(spec.actions)
+
+    def learn(self, relation: Relation, table: Table | None, types: Mapping[int, TypeInfo]) -> None:
+        """Take in how a relation is from here on.
+
+        Args:
+            relation: as it came.
+            table: what it is; changes of None, and of tables that the source does not capture, are passed over.
+            types: of its columns, those that are not built in.
+        """
+        if table is None or (table.schema, table.relation) not in self._tables:
+            self._shapes.pop(relation.oid, None)
+        else:
+            self._shapes[relation.oid] = shape_of_relation(self._spec, relation, table, types)
+
+    def change(self, change: Change, transaction: Transaction, idx: int, into: Portion) -> int:
+        """Add what becomes of a change.
+
+        Args:
+            transaction: which it is of; the same object for all of its changes.
+            idx: the number in it of the change's first message.
+            into: the portion, to whose end messages, failures and what must be seen to are added.
+
+        Returns:
+            How many numbers are used up: of messages and failures.
+        """
+        if isinstance(change, Truncate):
+            used = 0
+            for oid in change.relations:
+                used += self._truncate(oid, transaction, idx + used, into)
+            return used
+        shape = self._shapes.get(change.relation)
+        if shape is None:
+            return 0
+        try:
+            return self._shaped(shape, change, transaction, idx, into)
+        except Exception as error:  # a mistake of ours, which must not hold up the slot for ever
+            logger.exception("a change of %s can't be shaped, and is kept as a failure", shape.table.name)
+            return self._publisher.fail(None, _as_it_came(shape, change, transaction, idx), error, into)
+
+    def _shaped(
+        self, shape: Shape, change: Insert | Update | Delete, transaction: Transaction, idx: int, into: Portion
+    ) -> int:
+        if self._rows:
+            return self._row(shape, change, transaction, idx, into)
+        if isinstance(change, Update):
+            return self._update(shape, change, transaction, idx, into) if "update" in self._actions else 0
+        if isinstance(change, Insert):
+            return self._insert(shape, change, transaction, idx, into) if "insert" in self._actions else 0
+        return self._delete(shape, change, transaction, idx, into) if "delete" in self._actions else 0
+
+    # --- mode changes
+
+    def _insert(self, shape: Shape, change: Insert, transaction: Transaction, idx: int, into: Portion) -> int:
+        new = change.new
+        if len(new) != shape.width or UNCHANGED in new:
+            new = shape.fitted(new)
+            missing = shape.missing(new)
+            record = shape.known(new)
+        else:
+            missing = []
+            record = shape.record(new)
+        data = b'{"record":{%b},"changes":null,"action":"insert"%b%d%b}}' % (
+            record, shape.metadata(transaction), idx, _unchanged(missing),
+        )  # fmt: skip
+        return self._put(shape, new, data, into, missing)
+
+    def _update(self, shape: Shape, change: Update, transaction: Transaction, idx: int, into: Portion) -> int:
+        new, old = change.new, change.old
+        if len(new) != shape.width or (old is not None and len(old) != shape.width) or UNCHANGED in new:
+            new, old = _whole(shape, change)
+            missing = shape.missing(new)
+            record = shape.known(new)
+        else:
+            missing = []
+            record = shape.record(new)
+        if old is None:
+            changes = b"null"
+        elif change.key_only:
+            changes = b"{%b}" % shape.changed_identity(new, old)
+        else:
+            changes = b"{%b}" % shape.changed(new, old)
+        data = b'{"record":{%b},"changes":%b,"action":"update"%b%d%b}}' % (
+            record, changes, shape.metadata(transaction), idx, _unchanged(missing) if missing else b"",
+        )  # fmt: skip
+        return self._put(shape, new, data, into, missing)
+
+    def _delete(self, shape: Shape, change: Delete, transaction: Transaction, idx: int, into: Portion) -> int:
+        old = _known_of_old(shape, change.old, change.key_only)
+        data = b'{"record":{%b},"changes":null,"action":"delete"%b%d}}' % (
+            shape.known(old), shape.metadata(transaction), idx,
+        )  # fmt: skip
+        return self._put(shape, old, data, into, shape.missing(old))
+
+    def _put(self, shape: Shape, row: Row, data: bytes, into: Portion, missing: Sequence[str]) -> int:
+        try:
+            key = shape.key(row)
+        except NoKey as error:
+            return self._publisher.fail(None, data, error, into)
+        return self._publisher.put(key, data, into, missing, shape.table.name)
+
+    # --- mode rows
+
+    def _row(
+        self, shape: Shape, change: Insert | Update | Delete, transaction: Transaction, idx: int, into: Portion
+    ) -> int:
+        metadata = shape.metadata(transaction)
+        if isinstance(change, Insert):
+            new = shape.fitted(change.new)
+            return self._version(shape, new, metadata, idx, into) or 0
+        if isinstance(change, Delete):
+            return self._gone(shape, _known_of_old(shape, change.old, change.key_only), metadata, idx, into)
+        new, old = _whole(shape, change)
+        if old is None:
+            used = self._version(shape, new, metadata, idx, into)
+            return self._tombstone(shape, new, metadata, idx, into) if used is None else used
+        old = _known_of_old(shape, old, change.key_only)
+        if _moved(shape, new, old):
+            used = self._gone(shape, old, metadata, idx, into)
+            return used + (self._version(shape, new, metadata, idx + used, into) or 0)
+        used = self._version(shape, new, metadata, idx, into)
+        return self._gone(shape, old, metadata, idx, into) if used is None else used
+
+    def _version(self, shape: Shape, new: Row, metadata: bytes, idx: int, into: Portion) -> int | None:
+        """Add the row as it is now. Returns how many numbers are used up; None if it does not meet the condition."""
+        data = b'{"record":{%b}%b%d}}' % (shape.known(new), metadata, idx)
+        missing = shape.missing(new)
+        try:
+            key = shape.key(new)
+        except NoKey as error:
+            return self._publisher.fail(None, data, error, into)
+        if missing:
+            values = tuple(value for place in shape.key_places if isinstance(value := new[place], bytes))
+            into.incomplete.append(Incomplete(len(into.keys), shape.table, values, missing))
+            into.keys.append(key)
+            into.data.append(data.decode("utf-8", "replace"))
+            return 1
+        meets = self._publisher.meets(key, data)
+        if isinstance(meets, Exception):
+            return self._publisher.fail(key, data, meets, into)
+        return self._publisher.transformed(key, data, into) if meets else None
+
+    def _gone(self, shape: Shape, old: Row, metadata: bytes, idx: int, into: Portion) -> int:
+        """Add a tombstone, if one is wanted, unless it is known that the row did not meet the condition before."""
+        if self._tombstones and not self._publisher.plain:
+            data = b'{"record":{%b}%b%d}}' % (shape.known(old), metadata, idx)
+            try:
+                if self._publisher.meets(shape.key(old), data, shape.missing(old)) is False:
+                    return 0
+            except NoKey:
+                pass  # which is told when the tombstone is made
+        return self._tombstone(shape, old, metadata, idx, into)
+
+    def _tombstone(self, shape: Shape, old: Row, metadata: bytes, idx: int, into: Portion) -> int:
+        """Add a tombstone, if one is wanted."""
+        if not self._tombstones:
+            return 0
+        try:
+            key = shape.key(old)
+            if any(old[place] is UNCHANGED for place in shape.key_places):
+                raise missing_values(shape.table.name)
+        except NoKey as error:
+            return self._publisher.fail(None, b'{"record":{%b}%b%d}}' % (shape.known(old), metadata, idx), error, into)
+        into.keys.append(key)
+        into.data.append(_tombstone(metadata + b"%d" % idx, shape.key_record(old)))
+        return 1
+
+    def completed(self, portion: Portion) -> None:
+        """Judge and transform the rows of `portion.incomplete`, after their missing values were filled in. Some may become tombstones,
+        failures, or nothing; all others keep their order. Then nothing is incomplete any more."""
+        incomplete, portion.incomplete = {one.place: one for one in portion.incomplete}, []
+        if self._publisher.plain or not incomplete:
+            return
+        made, places = Portion(failures=portion.failures), []
+        for place, (key, text) in enumerate(zip(portion.keys, portion.data, strict=True)):
+            places.append(len(made.keys))
+            if place in incomplete:
+                self._complete(incomplete[place], key, text.encode("utf-8", "replace"), made)
+            else:
+                made.keys.append(key)
+                made.data.append(text)
+        places.append(len(made.keys))
+        portion.keys, portion.data = made.keys, made.data
+        portion.emptied = [Emptied(places[one.place], one.table, one.metadata) for one in portion.emptied]
+
+    def _complete(self, row: Incomplete, key: str, data: bytes, into: Portion) -> None:
+        meets = self._publisher.meets(key, data)
+        if isinstance(meets, Exception):
+            self._publisher.fail(key, data, meets, into)
+        elif meets:
+            self._publisher.transformed(key, data, into)
+        elif self._tombstones:
+            shape = next((one for one in self._shapes.values() if one.table.oid == row.table.oid), None)
+            if shape is not None:
+                into.keys.append(key)
+                into.data.append(_tombstone(data[data.rindex(b',"metadata":{') : -2], shape.key_members(row.key)))
+
+    # --- either
+
+    def _truncate(self, oid: int, transaction: Transaction, idx: int, into: Portion) -> int:
+        shape = self._shapes.get(oid)
+        if shape is None:
+            return 0
+        metadata = shape.metadata(transaction) + b"%d" % idx
+        if self._rows:
+            if self._tombstones:
+                text = metadata.removeprefix(b',"metadata":').decode() + "}"
+                into.emptied.append(Emptied(len(into.keys), shape.table, text))
+            return 0
+        if "truncate" not in self._actions:
+            return 0
+        key = f"{token(shape.table.schema)}.{token(shape.table.relation)}"
+        data = b'{"record":null,"changes":null,"action":"truncate"%b}}' % metadata
+        return self._publisher.put(key, data, into, (), shape.table.name)
+
+    def identities(self, change: Change) -> list[tuple[str, tuple[bytes, ...]]]:
+        """Which rows a change touches: the name of the table, and the values of its key as text; of an update the new ones and, if it
+        changed, the old ones. The empty key stands for all rows of a table that was emptied."""
+        if isinstance(change, Truncate):
+            return [(self._shapes[oid].table.name, ()) for oid in change.relations if oid in self._shapes]
+        shape = self._shapes.get(change.relation)
+        if shape is None or not shape.key_places:
+            return []
+        rows: list[Row] = []
+        if isinstance(change, Delete):
+            rows.append(_known_of_old(shape, change.old, change.key_only))
+        elif isinstance(change, Insert):
+            rows.append(shape.fitted(change.new))
+        else:
+            new, old = _whole(shape, change)
+            rows.append(new)
+            if old is not None:
+                rows.append(_known_of_old(shape, old, change.key_only))
+        keys = dict.fromkeys(tuple(row[place] for place in shape.key_places) for row in rows)
+        return [(shape.table.name, key) for key in keys if all(isinstance(value, bytes) for value in key)]  # type: ignore[misc]
+
+    def read(
+        self, table: Table, types: Mapping[int, TypeInfo], rows: Sequence[Sequence[bytes | None]], columns: Sequence[str],
+        transaction: Transaction, into: Portion,
+    ) -> int:  # fmt: skip
+        """Add rows that a backfill has read.
+
+        Args:
+            columns: the names of the rows' values.
+            transaction: the one that marks their place in the WAL; they are numbered in it from 0 on.
+
+        Returns:
+            How many messages they are.
+        """
+        shape = self._read_shape(table, types, columns)
+        form = b'{"record":{%b}%b%d}}' if self._rows else b'{"record":{%b},"changes":null,"action":"read"%b%d}}'
+        metadata, before = shape.metadata(transaction), len(into.keys)
+        for idx, row in enumerate(rows):
+            self._put(shape, row, form % (shape.record(row), metadata, idx), into, ())  # type: ignore[arg-type]
+        return len(into.keys) - before
+
+    def record(
+        self, table: Table, types: Mapping[int, TypeInfo], row: Sequence[bytes | None], columns: Sequence[str]
+    ) -> str:
+        """The JSON of a row that was read, as it is: neither judged nor transformed."""
+        return "{" + self._read_shape(table, types, columns).record(row).decode("utf-8", "replace") + "}"
+
+    def _read_shape(self, table: Table, types: Mapping[int, TypeInfo], columns: Sequence[str]) -> Shape:
+        made_of = (table, tuple(columns), len(types))
+        found = self._reads.get(table.name)
+        if found is None or found[0] != made_of:
+            found = self._reads[table.name] = (made_of, shape_of_read(self._spec, table, columns, types))
+        return found[1]
+
+    def again(self, data: str, into: Portion) -> str | None:
+        """Try a failure again: add what becomes of it, and return None; or return the error.
+
+        Args:
+            data: of the failure, as it was kept.
+        """
+        return self._publisher.again(data, into)
+
+
+def _whole(shape: Shape, change: Update) -> tuple[Row, Row | None]:
+    """New and old row, of the right length, with what did not change filled in."""
+    old = None if change.old is None else shape.fitted(change.old)
+    return shape.filled(shape.fitted(change.new), old, change.key_only), old
+
+
+def _known_of_old(shape: Shape, old: Row, key_only: bool) -> Row:
+    """The old row, in which values that nobody knows are UNCHANGED instead of null."""
+    old = shape.fitted(old)
+    return [value if place in shape.identity else UNCHANGED for place, value in enumerate(old)] if key_only else old
+
+
+def _moved(shape: Shape, new: Row, old: Row) -> bool:
+    """Whether an update gave a row another key."""
+    try:
+        return shape.key(old) != shape.key(new)
+    except NoKey:
+        return False
+
+
+def _tombstone(metadata: bytes, key: bytes) -> str:
+    return (b'{"record":null%b,"key":{%b}}}' % (metadata, key)).decode("utf-8", "replace")
+
+
+def _as_it_came(shape: Shape, change: Insert | Update | Delete, transaction: Transaction, idx: int) -> bytes:
+    """A change whose values are all text."""
+    row = change.old if isinstance(change, Delete) else change.new
+    record = {
+        name: value.decode("utf-8", "replace") if isinstance(value, bytes) else None
+        for name, value in zip(shape.names, row, strict=False)
+    }
+    return b'{"record":%b%b%d}}' % (msgspec.json.encode(record), shape.metadata(transaction), idx)
+
+
+def _unchanged(missing: Sequence[str]) -> bytes:
+    """What metadata say of values that are missing."""
+    return b',"unchanged":' + msgspec.json.encode(missing) if missing else b""

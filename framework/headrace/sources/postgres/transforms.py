@@ -1,0 +1,122 @@
+"""Transforms: functions that make of a captured message's data what is published.
+
+    @headrace.transform
+    def without_email(message):
+        message["record"].pop("email", None)
+        return message
+
+A source names it as `module:name`. It runs in the process that captures, for one message after the other, and gets the data as a dict:
+`record`, `changes`, `action` and `metadata`. What it returns is published: any JSON value; for None, nothing. A number that Python's
+float can't hold exactly comes as a `Decimal`. What it raises is kept beside the stream as a failure, and the capture goes on.
+
+Only a function that is decorated may be named, so that settings can't call whatever there is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, TypeVar
+
+import msgspec
+
+from headrace.model import payloads
+from headrace.model.errors import ConfigurationError, InvalidData
+from headrace.runtime.failures import describe
+from headrace.sources.postgres.errors import SourceStopped
+
+Transform = Callable[[dict[str, Any]], Any]
+F = TypeVar("F", bound=Callable[..., Any])
+
+NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
+_MARK = "__headrace_transform__"
+
+
+def transform(function: F) -> F:
+    """Let sources name this function as their transform.
+
+    Args:
+        function: takes a message's data, a dict, and returns what is published in its place; None for nothing. A plain function: one
+            that waits for something would hold up the capture.
+
+    Returns:
+        The function itself.
+
+    Raises:
+        ConfigurationError: it is async, a generator, or no function.
+    """
+    if not inspect.isfunction(function):
+        raise ConfigurationError(f"@transform goes on a function, not on {function!r:.80}.")
+    if (
+        inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+        or inspect.isasyncgenfunction(function)
+    ):
+        raise ConfigurationError(
+            f"The transform {function.__name__!r} must be a plain function, neither async nor a generator: it returns the data."
+        )
+    setattr(function, _MARK, True)
+    return function
+
+
+def load(name: str) -> Transform:
+    """The transform of that name.
+
+    Args:
+        name: `module:name`.
+
+    Raises:
+        SourceStopped: there is none, or it is not decorated with `@headrace.transform`.
+    """
+    module, _, attribute = name.partition(":")
+    if not NAME.fullmatch(name):
+        raise SourceStopped(f"The transform {name!r:.120} can't be: write module:name.")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except Exception as error:
+        raise SourceStopped(
+            f"The transform {name!r} can't be imported ({describe(error)[0]}): the module must be there for the process that captures."
+        ) from error
+    if found is None:
+        raise SourceStopped(f"The transform {name!r} is not there: the module {module} has no {attribute}.")
+    if not inspect.isfunction(found) or getattr(found, _MARK, None) is not True:
+        raise SourceStopped(f"{name!r} is no transform: decorate the function with @headrace.transform.")
+    return found
+
+
+def transformed(function: Transform, data: bytes) -> bytes | None:
+    """What becomes of a message's data, both as JSON text; None if nothing is to be published.
+
+    Raises:
+        Exception: whatever the function raises; `InvalidData` when it returns what is not JSON.
+    """
+    made = function(_decoder.decode(data))
+    if made is None:
+        return None
+    if inspect.iscoroutine(made):
+        made.close()
+        raise InvalidData("The transform returned a coroutine: it must be a plain function that returns the data.")
+    try:
+        return _encoder.encode(made)
+    except Exception as error:
+        raise InvalidData(f"What the transform returned can't be written as JSON: {error}.") from error
+
+
+def check_stored(data: bytes) -> None:
+    """Raises `InvalidData` for JSON text with a NUL in a string, which the stream can't hold."""
+    if b"\\u0000" in data:
+        payloads.encode(msgspec.Raw(data))
+
+
+def _number(text: str) -> float | Decimal:
+    """The number as a float where that loses nothing."""
+    exact = Decimal(text)
+    near = float(text)
+    return near if Decimal(repr(near)) == exact else exact
+
+
+_decoder = msgspec.json.Decoder(dict[str, Any], float_hook=_number)
+_encoder = msgspec.json.Encoder(decimal_format="number")

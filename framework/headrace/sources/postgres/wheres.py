@@ -1,0 +1,90 @@
+"""The condition of a source, judged on the messages that changes would be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from headrace.model import conditions
+from headrace.model.conditions import And, Compare, Condition, In, Match, Not, Null, Or
+from headrace.model.conditions.paths import split
+
+_PARTS = {"changes": ("record", "changes", "action", "metadata"), "rows": ("record", "metadata")}
+
+
+class Where:
+    """A condition. `columns`: those of the record that it looks at."""
+
+    def __init__(self, condition: Condition) -> None:
+        self.condition = condition
+        self.columns = frozenset(filter(None, map(_column, _leaves(condition))))
+
+    def judge(self, key: str, data: str, unknown: Collection[str] = ()) -> bool | None:
+        """Whether a message meets it.
+
+        Args:
+            data: the message, as JSON text.
+            unknown: columns whose values are not known, and so are not in it.
+
+        Returns:
+            None if that depends on what is not known.
+        """
+        if self.columns.isdisjoint(unknown):
+            return conditions.matches(self.condition, key, data)
+        return self._judge(self.condition, key, data, unknown)
+
+    def _judge(self, condition: Condition, key: str, data: str, unknown: Collection[str]) -> bool | None:
+        """By Kleene's logic of true, false and unknown."""
+        match condition:
+            case And(parts) | Or(parts):
+                found = {self._judge(part, key, data, unknown) for part in parts}
+                decisive = isinstance(condition, Or)
+                return decisive if decisive in found else None if None in found else not decisive
+            case Not(inner):
+                judged = self._judge(inner, key, data, unknown)
+                return None if judged is None else not judged
+        return None if _column(condition) in unknown else conditions.matches(condition, key, data)
+
+    def wrong(self, mode: str, selections: Sequence[Collection[str] | None]) -> str | None:
+        """The half of a sentence that says what can't be.
+
+        Args:
+            selections: of each table the columns that are captured, None for all.
+        """
+        parts = _PARTS[mode]
+        for leaf in _leaves(self.condition):
+            root, *steps = split(leaf.field)
+            if root not in ("data", "key"):
+                return f"looks at {leaf.field}, which a message gets only in the stream: it may look at data and key"
+            if root == "data" and (not steps or steps[0] not in parts):
+                meant = f"data.record.{leaf.field.partition('.')[2]}" if steps else "data.record.total"
+                return f"looks at {leaf.field}, but with mode={mode!r} a message has {', '.join(parts)}: a column is {meant:.80}"
+            if isinstance(leaf, Match) and leaf.op == "regex":
+                try:
+                    re.compile(leaf.value)
+                except re.error as error:
+                    return f"has the regular expression {leaf.value!r:.80}, which can't be read ({error})"
+        for column in sorted(self.columns):
+            if all(selection is not None and column not in selection for selection in selections):
+                return f"looks at data.record.{column}, which columns leaves out: name it there"
+        return None
+
+
+Leaf = Compare | In | Null | Match
+
+
+def _leaves(condition: Condition) -> Iterator[Leaf]:
+    match condition:
+        case And(parts) | Or(parts):
+            for part in parts:
+                yield from _leaves(part)
+        case Not(inner):
+            yield from _leaves(inner)
+        case Compare() | In() | Null() | Match():
+            yield condition
+
+
+def _column(leaf: Condition) -> str | None:
+    """The column of the record that a test looks at, if it does."""
+    path = split(leaf.field) if isinstance(leaf, Leaf) else ()
+    return path[2] if len(path) > 2 and path[:2] == ("data", "record") else None
