@@ -20,6 +20,7 @@ from typing import Any
 import anyio
 
 from headrace import store
+from headrace.model.errors import HeadraceError, LeaseLost
 from headrace.runtime.wiring import Clock
 from headrace.sources.postgres import slots, transforms
 from headrace.sources.postgres.appender import Appender
@@ -56,6 +57,7 @@ from headrace.sources.postgres.portion import Portion, Transaction
 from headrace.sources.postgres.shaping import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.spool import Spool
+from headrace.sources.postgres.tenure import LASTS
 from headrace.sources.postgres.watch import Watch
 from headrace.store import CaptureToDo
 
@@ -129,7 +131,7 @@ class Capturer:
         self._shaper = Shaper(self._spec, transform)
         self._knowledge = Knowledge(self._spec)
         async with self._linked() as self._link:
-            position, captured = await self._prepare()
+            position, captured = await self._prepared()
             self._from = self._appended = position
             self._outbox = Outbox(captured)
             self._captured = captured
@@ -167,6 +169,20 @@ class Capturer:
             with anyio.CancelScope(shield=True):
                 await feed.close()
             self._spool.close()
+
+    async def _prepared(self) -> tuple[int, int]:
+        """As `_prepare`, without leaving anything on the server for a source that was removed meanwhile: nobody else would drop it."""
+        if not await store.renew_capture(self._database, self._todo.number, self._epoch, LASTS):
+            raise LeaseLost("The source is captured by another process now, or is paused or removed.")
+        try:
+            return await self._prepare()
+        except HeadraceError:
+            if all(one.number != self._todo.number for one in await store.captures_to_do(self._database)):
+                if self._spec.slot is None:
+                    await slots.drop_slot(self._link, self._name, application_name(self._todo.id))
+                if self._spec.publication is None:
+                    await slots.drop_publication(self._link, self._name)
+            raise
 
     async def _prepare(self) -> tuple[int, int]:
         """See to the server. Returns the position to go on from, and how many changes were captured up to there."""
