@@ -1,0 +1,87 @@
+"""The examples of docs/capture.md, as processes of their own: what is written into a table is handled."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tests.cli.processes import Commands, Running
+from tests.support.captures import slots_dropped, until
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def commands(tmp_path: Path, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
+    monkeypatch.setenv("HEADRACE_DATABASE", dsn)
+    with Commands(tmp_path) as commands:
+        yield commands
+
+
+@asynccontextmanager
+async def example(
+    commands: Commands, dsn: str, name: str, tables: str
+) -> AsyncIterator[tuple[Running, asyncpg.Connection]]:
+    """The example at work on these tables, and a connection beside it; it ends as it should."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(tables)
+        async with slots_dropped(dsn):
+            running = commands("run", f"examples.{name}:app", directory=ROOT)
+            yield running, connection
+            running.send(signal.SIGTERM)
+            assert running.end() == 0, running.lines
+            assert not any("Traceback" in line for line in running.lines), running.lines
+    finally:
+        await connection.close()
+
+
+async def test_orders_are_shipped_that_were_paid_before_and_after(commands: Commands, dsn: str) -> None:
+    tables = """
+        create table orders (id bigint primary key, status text not null, total numeric not null, email text);
+        alter table orders replica identity full;
+        insert into orders values (1, 'paid', 20.90, 'ann@example.com'), (2, 'new', 5, 'ben@example.com');
+    """
+    async with example(commands, dsn, "capture_orders", tables) as (running, connection):
+        running.line("shipped order 1 for 20.90, after its read")
+        await connection.execute("update orders set status = 'paid', email = 'ben@example.org' where id = 2")
+        running.line("shipped order 2 for 5, after its update")
+        assert not await connection.fetchval(
+            """select count(*) from headrace_streams.orders where data::text like '%example.%'"""
+        )
+        assert (
+            await connection.fetchval(
+                """select data ->> 'changes' from headrace_streams.orders where data ->> 'action' = 'update'"""
+            )
+            == '{"status":"new"}'
+        )
+
+
+async def test_a_copy_is_kept_of_rows_that_come_change_and_go(commands: Commands, dsn: str) -> None:
+    tables = """
+        create table products (id bigint primary key, title text not null, price numeric not null);
+        create table catalogue (id bigint primary key, title text not null, price numeric not null);
+        insert into products values (1, 'a hat', 20.90), (2, 'a coat', 80), (3, 'a scarf', 12.5);
+    """
+    same = """
+        select not exists (select from products full join catalogue using (id, title, price) where products.id is null or catalogue.id is null)
+           and exists (select from catalogue) and (select count(*) from products) = $1
+    """
+    async with example(commands, dsn, "capture_rows", tables) as (_, connection):
+        await until(connection, same, 3)
+        await connection.execute("""
+            begin;
+            update products set price = price + 1 where id = 1;
+            delete from products where id = 2;
+            update products set id = 4 where id = 3;
+            insert into products values (5, 'a glove', 7);
+            commit;
+        """)
+        await until(connection, same, 3)
