@@ -11,7 +11,7 @@ from headrace.sources.postgres.values.types import Asks, TypeInfo, load_types
 
 SETTINGS: dict[str, str] = {
     "client_encoding": "UTF8",
-    "datestyle": "ISO, MDY",
+    "datestyle": "ISO,MDY",
     "intervalstyle": "iso_8601",
     "timezone": "UTC",
     "extra_float_digits": "1",  # as few digits as it takes to tell a float from its neighbours

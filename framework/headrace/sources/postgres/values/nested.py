@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from headrace.sources.postgres.values.scalars import Converter, integer, text
 
 # Written so that the machine remembers a place for each escape, not for each character: a value may have many megabytes.
-_QUOTED = rb'"([^"\\]*(?:(?:\\.|"")[^"\\]*)*)"'
+_QUOTED = rb'"([^"]*(?:""[^"]*)*)"'
 _QUOTED_IN_ARRAY = rb'"([^"\\]*(?:\\.[^"\\]*)*)"'
 
-_ESCAPED = re.compile(rb'[\\"](.)', re.DOTALL)
 _FIELD = re.compile(rb",(?:" + _QUOTED + rb'|([^,"]+))?', re.DOTALL)
 _BOUND = rb"(?:" + _QUOTED + rb'|([^,"\[\]()]+))?'
 _RANGE = re.compile(rb"([\[(])" + _BOUND + rb"," + _BOUND + rb"([\])])", re.DOTALL)
@@ -25,9 +24,10 @@ _MARKS = {b"{": b"[", b"}": b"]"}
 _EMPTY = b'{"lower":null,"upper":null,"bounds":"empty"}'
 
 
-def _plain(quoted: bytes) -> bytes:
-    """What was between quotes, before it was escaped: with a backslash, or by being doubled."""
-    return _ESCAPED.sub(rb"\1", quoted) if b"\\" in quoted or b'"' in quoted else quoted
+def _plain(quoted: bytes, quote: bytes = b'""') -> bytes:
+    """What was put between quotes, where a quote is written as `quote`, and a backslash as two."""
+    # A quote never stands there as it is, so whatever is before one belongs to it, and quotes can go first.
+    return quoted.replace(quote, b'"').replace(b"\\\\", b"\\")
 
 
 def array(element: Converter, delimiter: bytes = b",") -> Converter:
@@ -46,7 +46,7 @@ def array(element: Converter, delimiter: bytes = b",") -> Converter:
             elif bare:
                 parts.append(b"null" if bare == b"NULL" else element(bare))
             else:
-                parts.append(element(_plain(quoted)))
+                parts.append(element(_plain(quoted, b'\\"')))
         return b"".join(parts)
 
     return convert
