@@ -186,7 +186,7 @@ async def test_a_process_opens_with_all_that_it_tells(database: store.Database, 
 async def test_help_says_what_a_look_costs(admin: Admin) -> None:
     async with in_front_of(admin, interval=3600.0) as person:
         await person.press("question_mark")
-        assert person.line("A look is 3 queries")
+        assert person.line("A look is 4 queries")
         await person.press("escape")
         assert isinstance(person.observer.screen, Everything)
 
@@ -364,7 +364,7 @@ async def test_a_store_that_is_away_leaves_the_last_picture_and_it_goes_on_with_
         assert person.line("orders", "bill")
 
 
-async def test_a_look_is_three_round_trips_whatever_there_is_and_whatever_is_open(
+async def test_a_look_is_four_round_trips_whatever_there_is_and_whatever_is_open(
     database: store.Database, admin: Admin, declare: Declare
 ) -> None:
     for number in range(12):
@@ -378,11 +378,11 @@ async def test_a_look_is_three_round_trips_whatever_there_is_and_whatever_is_ope
                 await person.look()
             return database.statistics()["round_trips"] - before
 
-        assert await costs(5) == 15
+        assert await costs(5) == 20
         await person.choose("streams", "orders")
         await person.press("enter")
         await person.until(lambda: "newest first" in person.text)
-        assert await costs(5) == 15
+        assert await costs(5) == 20
 
 
 async def test_it_does_the_same_by_way_of_a_server(dsn: str, admin: Admin, declare: Declare) -> None:

@@ -55,6 +55,11 @@ class Board(DataTable[Text], Generic[Line]):
         """The line under the cursor."""
         return self._shown[self.cursor_row] if 0 <= self.cursor_row < len(self._shown) else None
 
+    @property
+    def lines(self) -> Sequence[Line]:
+        """All of them, those that a filter hides included."""
+        return self._lines
+
     def show(self, lines: Sequence[Line]) -> None:
         """These are the lines now. The cursor stays on the one that it is on."""
         self._lines = list(lines)

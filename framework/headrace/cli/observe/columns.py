@@ -71,16 +71,18 @@ def fit(columns: Sequence[Column[Line]], width: int, lines: Sequence[Line] = ())
     return [(column, widths[column.label]) for column in kept]
 
 
-def _number(value: float, style: str = "") -> Text:
+def number(value: float, style: str = "") -> Text:
     """A count; none is faint."""
     return Text(short(value), style if value else FAINT)
 
 
-def _rate(rate: float | None) -> Text:
+def rate_of(rate: float | None) -> Text:
+    """A pace; none is faint."""
     return Text(pace(rate), GOOD if rate else FAINT)
 
 
-def _bars(values: Sequence[float], width: int, style: str) -> Text:
+def bars(values: Sequence[float], width: int, style: str) -> Text:
+    """What was lately; nothing is faint."""
     return Text(sparkline(values, width), style if any(list(values)[-width:]) else FAINT)
 
 
@@ -88,13 +90,13 @@ def _bars(values: Sequence[float], width: int, style: str) -> Text:
 
 STREAMS: Sequence[Column[StreamLine]] = (
     Column(label="stream", width=14, most=40, needs=lambda s: cell_len(s.info.name), cell=lambda s, _: Text(printable(s.info.name), STRONG), by=lambda s: s.info.name),
-    Column(label="messages", width=8, right=True, cell=lambda s, _: _number(s.info.messages), by=lambda s: s.info.messages),
-    Column(label="in/s", width=7, right=True, cell=lambda s, _: _rate(s.rate), by=lambda s: s.rate or 0),
+    Column(label="messages", width=8, right=True, cell=lambda s, _: number(s.info.messages), by=lambda s: s.info.messages),
+    Column(label="in/s", width=7, right=True, cell=lambda s, _: rate_of(s.rate), by=lambda s: s.rate or 0),
     Column(label="size", width=7, right=True, cell=lambda s, _: bytes_of(s.info.size), by=lambda s: s.info.size),
-    Column(label="last seq", width=9, right=True, rank=3, cell=lambda s, _: _number(s.info.last_seq or 0)),
-    Column(label="cons", width=4, right=True, rank=1, cell=lambda s, _: _number(s.info.consumers), by=lambda s: s.info.consumers),
-    Column(label="later", width=6, right=True, rank=4, cell=lambda s, _: _number(s.info.scheduled), by=lambda s: s.info.scheduled),
-    Column(label="in/s lately", width=12, most=60, rank=2, cell=lambda s, width: _bars(s.rates, width, GOOD)),
+    Column(label="last seq", width=9, right=True, rank=3, cell=lambda s, _: number(s.info.last_seq or 0)),
+    Column(label="cons", width=4, right=True, rank=1, cell=lambda s, _: number(s.info.consumers), by=lambda s: s.info.consumers),
+    Column(label="later", width=6, right=True, rank=4, cell=lambda s, _: number(s.info.scheduled), by=lambda s: s.info.scheduled),
+    Column(label="in/s lately", width=12, most=60, rank=2, cell=lambda s, width: bars(s.rates, width, GOOD)),
     Column(label="keeps", width=10, most=26, rank=1, cell=lambda s, _: _stream_state(s)),
 )  # fmt: skip
 
@@ -128,16 +130,16 @@ WORDS: dict[State, tuple[str, str]] = {
 CONSUMERS: Sequence[Column[ConsumerLine]] = (
     Column(label="stream", width=10, most=30, needs=lambda c: cell_len(c.info.stream), cell=lambda c, _: c.info.stream, by=lambda c: c.info.stream),
     Column(label="consumer", width=11, most=40, needs=lambda c: cell_len(c.info.name), cell=lambda c, _: Text(printable(c.info.name), STRONG), by=lambda c: c.info.name),
-    Column(label="lag", width=7, right=True, cell=lambda c, _: _number(c.info.lag, WARN if c.state in ("growing", "unattended") else ""),
+    Column(label="lag", width=7, right=True, cell=lambda c, _: number(c.info.lag, WARN if c.state in ("growing", "unattended") else ""),
            by=lambda c: c.info.lag),
-    Column(label="done/s", width=6, right=True, cell=lambda c, _: _rate(c.rate), by=lambda c: c.rate or 0),
-    Column(label="flight", width=6, right=True, cell=lambda c, _: _number(c.info.num_ack_pending), by=lambda c: c.info.num_ack_pending),
-    Column(label="parked", width=6, right=True, cell=lambda c, _: _number(c.info.parked), by=lambda c: c.info.parked),
-    Column(label="block", width=5, right=True, cell=lambda c, _: _number(c.info.blocked, STUCK), by=lambda c: c.info.blocked),
-    Column(label="dead", width=5, right=True, cell=lambda c, _: _number(c.info.dead_letters, BAD), by=lambda c: c.info.dead_letters),
+    Column(label="done/s", width=6, right=True, cell=lambda c, _: rate_of(c.rate), by=lambda c: c.rate or 0),
+    Column(label="flight", width=6, right=True, cell=lambda c, _: number(c.info.num_ack_pending), by=lambda c: c.info.num_ack_pending),
+    Column(label="parked", width=6, right=True, cell=lambda c, _: number(c.info.parked), by=lambda c: c.info.parked),
+    Column(label="block", width=5, right=True, cell=lambda c, _: number(c.info.blocked, STUCK), by=lambda c: c.info.blocked),
+    Column(label="dead", width=5, right=True, cell=lambda c, _: number(c.info.dead_letters, BAD), by=lambda c: c.info.dead_letters),
     Column(label="actors", width=7, right=True, rank=2, cell=lambda c, _: _actors(c.busy, c.actors), by=lambda c: c.actors or 0),
     Column(label="lag lately", width=11, most=60, rank=3,
-           cell=lambda c, width: _bars(c.lags, width, WARN if c.state == "growing" else HELD)),
+           cell=lambda c, width: bars(c.lags, width, WARN if c.state == "growing" else HELD)),
     Column(label="state", width=9, cell=lambda c, _: Text(*WORDS[c.state]), by=lambda c: WORDS[c.state][0]),
     Column(label="why", width=20, most=52, rank=1, cell=lambda c, _: _why(c)),
 )  # fmt: skip
@@ -168,14 +170,14 @@ WORKERS: Sequence[Column[WorkerLine]] = (
            by=lambda w: (w.info.host, w.info.pid)),
     Column(label="kind", width=8, cell=lambda w, _: w.info.kind, by=lambda w: w.info.kind),
     Column(label="up", width=4, right=True, cell=lambda w, _: lasting(w.age), by=lambda w: w.age),
-    Column(label="cons", width=4, right=True, cell=lambda w, _: _number(len(w.info.consumers) + w.info.more_consumers),
+    Column(label="cons", width=4, right=True, cell=lambda w, _: number(len(w.info.consumers) + w.info.more_consumers),
            by=lambda w: len(w.info.consumers)),
     Column(label="actors", width=7, right=True, cell=lambda w, _: _actors(w.busy, w.actors), by=lambda w: w.actors),
-    Column(label="msg/s", width=6, right=True, cell=lambda w, _: _rate(w.rate), by=lambda w: w.rate or 0),
-    Column(label="req/s", width=6, right=True, cell=lambda w, _: _rate(None if w.info.server is None else w.info.server.requests),
+    Column(label="msg/s", width=6, right=True, cell=lambda w, _: rate_of(w.rate), by=lambda w: w.rate or 0),
+    Column(label="req/s", width=6, right=True, cell=lambda w, _: rate_of(None if w.info.server is None else w.info.server.requests),
            by=lambda w: 0 if w.info.server is None else w.info.server.requests or 0),
     Column(label="waiting", width=7, right=True, rank=2, cell=lambda w, _: short(None if w.info.server is None else w.info.server.waiting)),
-    Column(label="conns", width=5, right=True, rank=2, cell=lambda w, _: _number(w.info.connections), by=lambda w: w.info.connections),
+    Column(label="conns", width=5, right=True, rank=2, cell=lambda w, _: number(w.info.connections), by=lambda w: w.info.connections),
     Column(label="version", width=8, rank=3, cell=lambda w, _: Text(printable(w.info.version), FAINT)),
     Column(label="works on", width=14, most=80, rank=1, cell=lambda w, _: _worker_state(w)),
 )  # fmt: skip

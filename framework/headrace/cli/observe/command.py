@@ -25,9 +25,9 @@ def observe(
     interval: Annotated[str, Parameter(help="How long from one look to the next, such as 500ms or 5s.")] = "1s",
     backend: Backend = Backend(),  # noqa: B008 - frozen
 ) -> None:
-    """Watch streams, consumers and processes live, and mend them from the keyboard.
+    """Watch streams, consumers, sources and processes live, and mend them from the keyboard.
 
-    A look is 3 queries that judge no message, so at the usual interval there are 3 a second at most; a store that answers slowly
+    A look is 4 queries that judge no message, so at the usual interval there are 4 a second at most; a store that answers slowly
     is asked less often. What changes something asks first. In the program, `?` shows the keys.
     """
     seconds = duration(interval, "--interval")

@@ -30,12 +30,12 @@ def about(message: StoredMessage | DeadLetter) -> Text:
         text.append(f"{name:<10}", FAINT)
         text.append(f"{printable(value)}\n", STRONG if name == "key" else "")
     if isinstance(message, DeadLetter):
-        _part(text, "error", _lines(message.error or "none was given"), BAD)
+        part(text, "error", lines_of(message.error or "none was given"), BAD)
         if message.traceback:
-            _part(text, "traceback", _lines(message.traceback))
+            part(text, "traceback", lines_of(message.traceback))
     if message.headers:
-        _part(text, "headers", _json(message.headers))
-    _part(text, "data", _json(message.data))
+        part(text, "headers", of_json(message.headers))
+    part(text, "data", of_json(message.data))
     return text
 
 
@@ -56,7 +56,8 @@ def _facts(message: StoredMessage | DeadLetter) -> Iterable[tuple[str, str]]:
             yield "lease to" if message.state == "in_flight" else "due", in_utc(message.until)
 
 
-def _part(text: Text, name: str, content: Text, style: str = "") -> None:
+def part(text: Text, name: str, content: Text, style: str = "") -> None:
+    """A part with a heading."""
     text.append(f"\n── {name} ", FAINT)
     text.append("─" * max(2, 24 - len(name)) + "\n", FAINT)
     content.stylize(style)
@@ -64,15 +65,16 @@ def _part(text: Text, name: str, content: Text, style: str = "") -> None:
     text.append("\n")
 
 
-def _json(data: Any) -> Text:
-    text = _lines(indented(data))
+def of_json(data: Any) -> Text:
+    """JSON, indented, in colours."""
+    text = lines_of(indented(data))
     if len(text) <= LONGEST // 4:  # more of it in colours would make a terminal wait
         for token in _TOKEN.finditer(text.plain):
             text.stylize(_KEY if token["colon"] else _TEXT if token["text"] else _OTHER, *token.span())
     return text
 
 
-def _lines(text: str) -> Text:
+def lines_of(text: str) -> Text:
     """Several lines, with everything written out that a terminal would obey."""
     left = len(text) - LONGEST
     shown = "\n".join(printable(line.expandtabs(4)) for line in text[:LONGEST].split("\n"))
@@ -92,7 +94,7 @@ def about_worker(info: WorkerInfo) -> Text:
         if value:
             text.append(f"{name:<10}", FAINT).append(f"{printable(value)}\n")
     for one in info.consumers:
-        _part(text, printable(f"{one.stream}:{one.name}"), _of_consumer(one))
+        part(text, printable(f"{one.stream}:{one.name}"), _of_consumer(one))
     if info.more_consumers:
         text.append(f"\nand {info.more_consumers} consumers more\n", FAINT)
     return text

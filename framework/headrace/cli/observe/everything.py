@@ -1,4 +1,4 @@
-"""The first screen: streams, consumers, and the processes at work."""
+"""The first screen: streams, consumers, the processes at work, and sources."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from textual.widgets import DataTable, Footer, Static
 from headrace.cli.observe.board import Board
 from headrace.cli.observe.columns import CONSUMERS, STREAMS, WORKERS
 from headrace.cli.observe.dialogs import AskText
-from headrace.cli.observe.history import ConsumerLine, Picture, StreamLine, WorkerLine
+from headrace.cli.observe.history import ConsumerLine, Picture, SourceLine, StreamLine, WorkerLine
 from headrace.cli.observe.of_consumer import OfConsumer
+from headrace.cli.observe.of_source import OfSource
+from headrace.cli.observe.of_sources import SOURCES
 from headrace.cli.observe.of_stream import OfStream
 from headrace.cli.observe.operating import Operating
 
 
 class Everything(Operating):
-    """Three tables. The one that has the focus is the largest where room is short."""
+    """A table of each kind. The one that has the focus is the largest where room is short; sources are shown once there are any."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/"),
@@ -27,6 +29,7 @@ class Everything(Operating):
         Binding("1", "focus_board('streams')", show=False),
         Binding("2", "focus_board('consumers')", show=False),
         Binding("3", "focus_board('workers')", show=False),
+        Binding("4", "focus_board('sources')", show=False),
     ]
 
     def compose(self) -> ComposeResult:
@@ -39,10 +42,12 @@ class Everything(Operating):
         yield Board[WorkerLine](
             "Processes", WORKERS, lambda w: w.info.id, lambda w: f"{w.info.host}:{w.info.pid}", id="workers"
         )
+        yield Board[SourceLine]("Sources", SOURCES, lambda s: s.info.id, lambda s: s.info.name, id="sources")
         yield Footer()
 
     def on_mount(self) -> None:
         self.board("consumers").focus()
+        self.board("sources").display = False
         if self.observer.picture is not None:
             self.show(self.observer.picture)
 
@@ -53,9 +58,21 @@ class Everything(Operating):
         """This is how all is now."""
         for name in ("streams", "consumers", "workers"):
             self.board(name).show(getattr(picture, name))
+        self._show_sources(picture)
+
+    def _show_sources(self, picture: Picture) -> None:
+        board = self.board("sources")
+        if not picture.sources and board.has_focus:
+            self.board("consumers").focus()
+        board.display = bool(picture.sources)
+        board.show(picture.sources)
 
     def chosen(self) -> ConsumerLine | None:
         board = self.board("consumers")
+        return board.current if board.has_focus else None
+
+    def chosen_source(self) -> SourceLine | None:
+        board = self.board("sources")
         return board.current if board.has_focus else None
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
@@ -64,11 +81,14 @@ class Everything(Operating):
             self.app.push_screen(OfStream(line.info.name))
         elif isinstance(line, ConsumerLine):
             self.app.push_screen(OfConsumer(line))
+        elif isinstance(line, SourceLine):
+            self.app.push_screen(OfSource(line))
         elif isinstance(line, WorkerLine):
             self.observer.tell_of_worker(line)
 
     def action_focus_board(self, name: str) -> None:
-        self.board(name).focus()
+        if self.board(name).display:
+            self.board(name).focus()
 
     def action_sort(self) -> None:
         """Sort the table that has the focus by another column."""
@@ -81,5 +101,5 @@ class Everything(Operating):
         """Show only what has a text in its name."""
         text = await self.app.push_screen_wait(AskText(self.board("consumers").text))
         if text is not None:
-            for name in ("streams", "consumers"):
+            for name in ("streams", "consumers", "sources"):
                 self.board(name).look_for(text)

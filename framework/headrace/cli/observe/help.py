@@ -11,15 +11,16 @@ from rich.text import Text
 
 from headrace.cli.observe.figures import BAD, FAINT, GOOD, HELD, STRONG, STUCK, WARN
 
-QUERIES = 3
+QUERIES = 4
 """Queries by which everything is seen, whatever there is."""
 
 _KEYS = (
-    ("Tab, 1 2 3", "go from table to table"),
-    ("↑ ↓ ⏎", "choose a line, and open it: messages, dead letters, what a process tells"),
-    ("p", "pause the consumer, or resume it"),
+    ("Tab, 1 2 3 4", "go from table to table: streams, consumers, processes, sources"),
+    ("↑ ↓ ⏎", "choose a line, and open it: messages, dead letters, what a process tells, how a source is"),
+    ("p", "pause the consumer or the source, or resume it"),
     ("s", "seek: move the consumer; asks where to"),
     ("r", "redrive: deliver dead letters again; of a consumer that is open, the one under the cursor, and R all"),
+    ("c", "cancel the source's backfills; of a source that is open, the one under the cursor"),
     ("u, b", "of what is open: read it anew, further back"),
     ("/", "show only what has a text in its name"),
     ("o", "sort by the next column"),
@@ -34,11 +35,18 @@ _COLUMNS = (
     ("block", "behind a dead letter that blocks their key, until somebody redrives or purges it"),
     ("dead", "dead letters"),
     ("actors", "busy, of those that the processes have that tell of themselves; why so many stands at the right"),
+    ("chg/s", "changes of tables captured a second, over 3 looks"),
+    ("behind", "WAL between what the captured server has written and what is captured"),
+    (
+        "WAL held",
+        "WAL that the captured server keeps for the source's slot: its disk fills, or the slot is lost, when that grows and grows",
+    ),
+    ("backfill", "how much of the table is read, and how long the rest will take"),
 )
 _COLOURS = (
     ("moves", GOOD),
-    ("lag that grows, nobody at work", WARN),
-    ("dead letters, a full stream, an open breaker, gone", BAD),
+    ("lag that grows, nobody at work, a source that waits", WARN),
+    ("dead letters, a full stream, an open breaker, a source stopped or in alarm, gone", BAD),
     ("blocked", STUCK),
     ("paused", HELD),
 )

@@ -9,7 +9,9 @@ from typing import Literal
 
 import msgspec
 
+from headrace.model.capture import BackfillInfo, CaptureState
 from headrace.model.records import ConsumerAtWork, ConsumerInfo, Overview, StreamInfo, WorkerInfo
+from headrace.model.sources import SourceInfo
 
 KEPT = 60
 """Samples that are kept of each stream and consumer: a minute at the usual interval."""
@@ -21,6 +23,9 @@ COMPARED = 5
 """Samples whose mean lag is held against that of as many before."""
 
 State = Literal["", "paused", "breaker", "blocked", "growing", "unattended", "full"]
+
+SourceState = CaptureState | Literal["", "alarm"]
+"""How a capture is; `alarm`: it runs, and something is wrong with its slot; nothing for what captures no tables."""
 
 
 class StreamLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +71,39 @@ class ConsumerLine(msgspec.Struct, frozen=True, kw_only=True):
         return "growing" if growing(self.lags) else ""
 
 
+class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A source as it is shown. `rate`: changes captured a second, None at first; `backfills`: those that wait or are under way."""
+
+    info: SourceInfo
+    rate: float | None
+    rates: Sequence[float]
+    backfills: list[BackfillInfo]
+
+    @property
+    def state(self) -> SourceState:
+        """What is most worth knowing of it."""
+        how = self.info.capture
+        if how is None:
+            return ""
+        return "alarm" if how.state == "running" and how.facts is not None and how.facts.alarm else how.state
+
+    @property
+    def tables(self) -> list[str]:
+        return list(self.info.settings.get("tables", ()))
+
+    @property
+    def behind(self) -> int | None:
+        """Bytes of WAL that the capture is behind; None while nobody tells."""
+        how = self.info.capture
+        return None if how is None or how.facts is None or how.state != "running" else how.facts.behind
+
+    @property
+    def held_back(self) -> int | None:
+        """Bytes of WAL that its slot holds back; None while nobody tells."""
+        how = self.info.capture
+        return None if how is None or how.facts is None or how.state != "running" else how.facts.held_back
+
+
 class WorkerLine(msgspec.Struct, frozen=True, kw_only=True):
     """A process as it is shown."""
 
@@ -84,10 +122,15 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     streams: list[StreamLine]
     consumers: list[ConsumerLine]
     workers: list[WorkerLine]
+    sources: list[SourceLine]
 
     def consumer(self, stream: str, name: str) -> ConsumerLine | None:
         """The one of that name, if it is there."""
         return next((one for one in self.consumers if (one.info.stream, one.info.name) == (stream, name)), None)
+
+    def source(self, id: str) -> SourceLine | None:  # noqa: A002 - the record's word
+        """The one of that id, if it is there."""
+        return next((one for one in self.sources if one.info.id == id), None)
 
 
 class Track:
@@ -112,7 +155,7 @@ class Track:
 
 
 class History:
-    """Remembers what it is given of each stream and consumer, by their ids; what is not there any more is forgotten."""
+    """Remembers what it is given of each stream, consumer and source, by their ids; what is not there any more is forgotten."""
 
     def __init__(self) -> None:
         self._tracks: dict[str, Track] = {}
@@ -126,17 +169,30 @@ class History:
         for consumer in overview.consumers:
             self._tracks[consumer.id] = track = known.get(consumer.id) or Track()
             track.note(overview.at, done(consumer), consumer.lag)
+        for source in overview.sources:
+            self._tracks[source.id] = track = known.get(source.id) or Track()
+            track.note(overview.at, 0 if source.capture is None else source.capture.captured)
         at_work = _at_work(overview.workers)
         return Picture(
             at=overview.at,
             streams=[self._stream(stream) for stream in overview.streams],
             consumers=[self._consumer(one, at_work.get((one.stream, one.name), [])) for one in overview.consumers],
             workers=[_worker(worker, overview.at) for worker in overview.workers],
+            sources=[self._source(source, overview.backfills) for source in overview.sources],
         )
 
     def _stream(self, info: StreamInfo) -> StreamLine:
         track = self._tracks[info.id]
         return StreamLine(info=info, rate=track.rate, rates=tuple(track.rates))
+
+    def _source(self, info: SourceInfo, backfills: Iterable[BackfillInfo]) -> SourceLine:
+        track = self._tracks[info.id]
+        return SourceLine(
+            info=info,
+            rate=track.rate,
+            rates=tuple(track.rates),
+            backfills=[one for one in backfills if one.source == info.name],
+        )
 
     def _consumer(self, info: ConsumerInfo, at_work: Sequence[ConsumerAtWork]) -> ConsumerLine:
         track = self._tracks[info.id]

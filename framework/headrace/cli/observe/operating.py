@@ -1,4 +1,4 @@
-"""What the keys do to a consumer, after a dialog that says what will happen: pause, resume, seek, redrive."""
+"""What the keys do to a consumer or a source, after a dialog that says what will happen: pause, resume, seek, redrive, cancel."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from textual import work
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
+from headrace.cli.observe import of_sources
 from headrace.cli.observe.dialogs import AskPlace, Confirm
-from headrace.cli.observe.history import ConsumerLine
+from headrace.cli.observe.history import ConsumerLine, SourceLine
 from headrace.cli.talk import count
 from headrace.cli.times import Place, in_utc
 from headrace.model.records import ConsumerInfo
@@ -23,9 +24,10 @@ class Operating(Screen[None]):
     """A screen on which a consumer can be chosen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("p", "pause", "Pause", tooltip="Pause the consumer, or resume it"),
+        Binding("p", "pause", "Pause", tooltip="Pause the consumer or the source, or resume it"),
         Binding("s", "seek", "Seek", tooltip="Move the consumer to another place"),
         Binding("r", "redrive", "Redrive", tooltip="Deliver its dead letters again"),
+        Binding("c", "cancel", "Cancel backfill", tooltip="Cancel the source's backfills", show=False),
     ]
 
     @property
@@ -39,6 +41,10 @@ class Operating(Screen[None]):
     def chosen(self) -> ConsumerLine | None:
         """The consumer that the keys are for."""
         raise NotImplementedError
+
+    def chosen_source(self) -> SourceLine | None:
+        """The source that the keys are for, if it is one."""
+        return None
 
     async def after(self) -> None:
         """Something was changed."""
@@ -57,6 +63,11 @@ class Operating(Screen[None]):
     @work
     async def action_pause(self) -> None:
         """Pause it, or resume it if it is paused."""
+        source = self.chosen_source()
+        if source is not None:
+            if await of_sources.pause(self.observer, source):
+                await self.after()
+            return
         info = self._consumer()
         if info is None:
             return
@@ -75,6 +86,15 @@ class Operating(Screen[None]):
                 return
             done = await self.observer.attempt(admin.resume(info.stream, info.name), f"{name} goes on.")
         if done:
+            await self.after()
+
+    @work
+    async def action_cancel(self) -> None:
+        """Cancel all backfills of a source."""
+        source = self.chosen_source()
+        if source is None:
+            self.notify("Choose a source first: 4 goes to their table.", severity="warning")
+        elif await of_sources.cancel(self.observer, source):
             await self.after()
 
     @work

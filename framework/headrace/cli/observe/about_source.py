@@ -1,0 +1,115 @@
+"""All that is known of a source, of a backfill, and of a change that could not be made into a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from rich.text import Text
+
+from headrace.cli.observe.details import lines_of, of_json, part
+from headrace.cli.observe.figures import BAD, FAINT, STRONG, bytes_of, lasting, pace
+from headrace.cli.observe.history import SourceLine
+from headrace.cli.observe.of_sources import STATES
+from headrace.cli.tables import printable
+from headrace.cli.times import in_utc
+from headrace.model.capture import BackfillInfo, CaptureFacts, CaptureInfo, FailedChange
+
+_SLOT = {"reserved": "", "extended": "", "unreserved": BAD, "lost": BAD}
+
+
+def about_source(line: SourceLine, now: datetime) -> Text:
+    """How it is, why it does not go on, and its settings."""
+    text = Text()
+    info, how = line.info, line.info.capture
+    _fact(text, "source", f"{info.name}, {info.kind}", STRONG)
+    _fact(text, "stream", info.stream)
+    if how is not None:
+        _of_capture(text, line, how, now)
+    settings = {name: value for name, value in info.settings.items() if value not in (None, [], {}, "")}
+    part(text, "settings", of_json(settings))
+    return text
+
+
+def _of_capture(text: Text, line: SourceLine, how: CaptureInfo, now: datetime) -> None:
+    word, style = STATES[line.state]
+    since = how.paused_at if line.state == "paused" else how.since
+    _fact(text, "state", word + ("" if since is None else f", for {lasting(_passed(since, now))}"), style)
+    if how.reason and line.state != "paused":
+        part(text, "why", lines_of(how.reason), style)
+    if how.mend and line.state != "paused":
+        part(text, "mend it with", lines_of(how.mend))
+    if how.facts is not None and how.facts.alarm:
+        part(text, "alarm", lines_of(how.facts.alarm), BAD)
+    facts = {
+        "captured": f"{how.captured:,} changes, {pace(line.rate) or '–'}/s", "failures": f"{how.failures:,}" if how.failures else "",
+        "position": how.position or "", "by": how.holder or "", "server": "" if how.system_id is None else f"{how.system_id}, timeline {how.timeline}",
+    }  # fmt: skip
+    for name, value in facts.items():
+        if value:
+            _fact(text, name, value)
+    if how.facts is not None:
+        for name, value, colour in _of_slot(how.facts, now):
+            _fact(text, name, value, colour)
+        if how.told_at is not None and line.state != "running":
+            _fact(text, "told", f"{lasting(_passed(how.told_at, now))} ago", FAINT)
+
+
+def _of_slot(facts: CaptureFacts, now: datetime) -> Iterable[tuple[str, str, str]]:
+    if facts.committed_at is not None:
+        yield "newest", f"committed {lasting(_passed(facts.committed_at, now))} ago", ""
+    if facts.behind is not None:
+        yield "behind", f"{bytes_of(facts.behind)} of WAL", ""
+    if facts.held_back is not None:
+        yield "held back", f"{bytes_of(facts.held_back)} of WAL, by the slot", ""
+    if facts.wal_status is not None:
+        safe = (
+            "no max_slot_wal_keep_size"
+            if facts.safe_wal_size is None
+            else f"{bytes_of(max(facts.safe_wal_size, 0))} to its limit"
+        )
+        yield "slot", f"{facts.wal_status}, {safe}", _SLOT.get(facts.wal_status, "")
+
+
+def about_backfill(one: BackfillInfo) -> Text:
+    """All that is known of a backfill."""
+    text = Text()
+    took = (
+        None if one.started_at is None or one.updated_at is None else (one.updated_at - one.started_at).total_seconds()
+    )
+    facts = {
+        "table": one.table, "state": one.state, "why": one.reason or "", "id": one.id,
+        "read": f"{one.read:,} rows" + ("" if one.total is None else f" of {one.total:,}, as estimated"),
+        "published": f"{one.published:,}, without those of which a newer change was captured",
+        "share": "" if one.share is None else f"{one.share:.0%}",
+        "pace": "" if not took else f"{pace(one.read / took)} rows/s" + ("" if one.rate is None else f", {one.rate:,} at most"),
+        "left": "" if one.seconds_left is None else lasting(one.seconds_left),
+        "asked for": in_utc(one.created_at), "began": "" if one.started_at is None else in_utc(one.started_at),
+        "ended": "" if one.finished_at is None else in_utc(one.finished_at),
+    }  # fmt: skip
+    for name, value in facts.items():
+        if value:
+            _fact(text, name, value, BAD if name == "why" else "")
+    if one.where is not None:
+        part(text, "where", of_json(one.where))
+    return text
+
+
+def about_failure(failed: FailedChange) -> Text:
+    """A change that could not be made into a message, in full."""
+    text = Text()
+    _fact(text, "key", failed.key or "none", STRONG)
+    _fact(text, "failed", in_utc(failed.failed_at))
+    if failed.retry:
+        _fact(text, "state", "about to be tried again")
+    part(text, "error", lines_of(failed.error), BAD)
+    part(text, "data", of_json(failed.data))
+    return text
+
+
+def _passed(since: datetime, now: datetime) -> float:
+    return max(0.0, (now - since).total_seconds())
+
+
+def _fact(text: Text, name: str, value: str, style: str = "") -> None:
+    text.append(f"{name:<10}", FAINT).append(f"{printable(value)}\n", style)

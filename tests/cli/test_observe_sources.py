@@ -1,0 +1,257 @@
+"""`headrace observe`: sources that capture tables, their backfills, and what the keys do to them."""
+
+from __future__ import annotations
+
+import pytest
+import pytest_asyncio
+
+from headrace import store
+from headrace.app.admin import Admin
+from headrace.cli.observe.dialogs import Page
+from headrace.cli.observe.everything import Everything
+from headrace.cli.observe.of_source import OfSource
+from headrace.client import Remote, Server
+from tests.cli.capturing import captured
+from tests.cli.observing import in_front_of
+from tests.support.serving import serving
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest_asyncio.fixture
+async def admin(database: store.Database) -> Admin:
+    await store.create_stream(database, "orders")
+    return Admin(database)
+
+
+# --- what is shown
+
+
+@pytest.mark.parametrize("size", [(80, 24), (110, 36), (160, 50), (250, 70)])
+async def test_sources_stand_below_with_what_is_wrong_with_them(
+    database: store.Database, admin: Admin, size: tuple[int, int]
+) -> None:
+    shop = await captured(database, "shop")
+    await shop.backfill("public.orders", 1000, 450)
+    await shop.tell("running", behind=2_500_000, held_back=16_000_000, wal_status="reserved")
+    bank = await captured(database, "bank")
+    await bank.tell("stopped", "The table is gone.", "create table public.orders ()")
+    async with in_front_of(admin, size=size) as person:
+        assert all(len(line) <= size[0] for line in person.lines)
+        assert person.line("Sources 2")
+        line = person.line("shop", "running", "2.5 MB", "16 MB", "45%")
+        assert ("orders" in line) == (size[0] >= 110)
+        stopped = person.line("bank", "stopped", "The table is")
+        assert ("Mend it with: create table public.orders ()" in stopped) == (size[0] >= 250)
+        assert person.line("in/s", "sources stopped 1")
+
+
+async def test_without_sources_there_is_no_table_of_them(database: store.Database, admin: Admin) -> None:
+    async with in_front_of(admin) as person:
+        assert "Sources" not in person.text
+        await person.press("4", "c")
+        assert "Choose a source first" in person.said
+        await store.create_source(database, "hooks", "webhook", "orders", {})
+        await person.look()
+        assert person.line("Sources 1")
+        assert "webhook" in person.line("hooks")
+        await person.press("4")
+        assert person.observer.screen.query_one("#sources").has_focus
+        await person.press("p")
+        assert "only those that capture tables can be paused" in person.said
+        await admin.delete_source("hooks")
+        await person.look()
+        assert "Sources" not in person.text
+        assert person.observer.screen.query_one("#consumers").has_focus
+
+
+async def test_the_pace_of_a_capture_is_told_from_the_second_look_on(database: store.Database, admin: Admin) -> None:
+    shop = await captured(database)
+    await shop.tell("running", behind=0, held_back=10)
+    async with in_front_of(admin) as person:
+        await shop.append(1000)
+        await person.look()
+        assert person.observer.picture is not None
+        rate = person.observer.picture.sources[0].rate
+        assert rate is not None
+        assert rate > 0
+
+
+async def test_each_state_has_its_word(database: store.Database, admin: Admin) -> None:
+    for name, state in (("a", "waiting"), ("b", "starting"), ("c", "running")):
+        await (await captured(database, name)).tell(state, "The stream is full." if state == "waiting" else None)
+    alarmed = await captured(database, "d")
+    await alarmed.tell("running", held_back=5_000_000_000, alarm="It holds back 5 GB.")
+    held = await captured(database, "e")
+    await store.pause_capture(database, held.id, paused=True)
+    await store.create_source(database, "f", "postgres", "orders", {"tables": ["public.f"]})
+    async with in_front_of(admin, size=(200, 40)) as person:
+        assert person.line("a ", "waiting", "The stream is full.")
+        assert person.line("b ", "starting")
+        assert person.line("c ", "running")
+        assert person.line("d ", "alarm", "It holds back 5 GB.")
+        assert person.line("e ", "paused")
+        assert person.line("f ", "unattended", "no process captures it")
+        assert person.line("in/s", "sources alarm 1")
+
+
+# --- a closer look
+
+
+async def test_a_source_opens_with_its_backfills_and_what_failed(database: store.Database, admin: Admin) -> None:
+    shop = await captured(database, "shop", "public.orders", "public.items", where="data.record.total > 100")
+    await shop.backfill("public.orders", 2000, 500)
+    await shop.fail("street", "town")
+    await shop.tell(
+        "stopped", "The slot is gone.", "headrace source postgres resume shop --anew",
+        behind=10, held_back=99_000_000, wal_status="lost", alarm="The slot is lost.",
+    )  # fmt: skip
+    async with in_front_of(admin) as person:
+        await person.choose("sources", "shop")
+        await person.press("enter")
+        assert isinstance(person.observer.screen, OfSource)
+        await person.until(lambda: "no street" in person.text)
+        assert person.line("public.orders", "running", "500", "2,000", "25%")
+        assert person.line("state", "stopped")
+        assert person.line("The slot is gone.")
+        assert person.line("headrace source postgres resume shop --anew")
+        assert person.line("slot", "lost")
+        assert person.line("data.record.total > 100")
+        await person.press("enter")
+        assert isinstance(person.observer.screen, Page)
+        assert person.line("read", "500 rows of 2,000")
+        await person.press("escape")
+        await person.choose("failed", "town")
+        assert person.line('"id": 7')
+        await person.press("enter")
+        assert person.line("ValueError: no town")
+
+
+async def test_a_backfill_that_is_open_goes_on_with_each_look(database: store.Database, admin: Admin) -> None:
+    shop = await captured(database, "shop", "public.orders", "public.items")
+    await shop.backfill("public.orders", 2000, 500)
+    async with in_front_of(admin) as person:
+        await person.choose("sources", "shop")
+        await person.press("enter")
+        await person.until(lambda: "25%" in person.text)
+        await shop.append(0, chunks=[store.ChunkDone(id=1, place=[9], read=500, published=500, done=False)])
+        await store.start_backfill(database, shop.id, "public.items")
+        await person.look()
+        assert person.line("public.orders", "running", "50%")
+        assert person.line("public.items", "queued")
+
+
+async def test_what_is_open_closes_when_its_source_is_removed(database: store.Database, admin: Admin) -> None:
+    shop = await captured(database)
+    async with in_front_of(admin) as person:
+        await person.choose("sources", "shop")
+        await person.press("enter")
+        await store.delete_source(database, shop.id)
+        await person.look()
+        assert isinstance(person.observer.screen, Everything)
+        assert "shop is not there any more" in person.said
+
+
+# --- changing something
+
+
+@pytest.mark.parametrize("no", ["n", "escape", "enter"])
+async def test_nothing_is_done_without_a_yes(database: store.Database, admin: Admin, no: str) -> None:
+    shop = await captured(database)
+    await shop.backfill("public.orders", 10, 5)
+    await shop.fail("street")
+    before = (await store.sources_at_work(database), await store.capture_failures(database, shop.id))
+    async with in_front_of(admin) as person:
+        await person.choose("sources", "shop")
+        for key in ("p", "c"):
+            await person.ask(key)
+            await person.answer(no)
+        await person.press("enter")
+        await person.until(lambda: "no street" in person.text)
+        for key in ("p", "c", "R"):
+            await person.ask(key)
+            await person.answer(no)
+    assert (await store.sources_at_work(database), await store.capture_failures(database, shop.id)) == before
+
+
+async def test_p_pauses_and_resumes_a_source(database: store.Database, admin: Admin) -> None:
+    shop = await captured(database)
+    await shop.tell("running")
+    async with in_front_of(admin) as person:
+        await person.choose("sources", "shop")
+        assert "the captured server keeps all WAL" in await person.ask("p")
+        await person.answer("y")
+        assert (await shop.info()).state == "paused"
+        assert "shop is paused" in person.said
+        assert person.line("shop", "paused")
+        assert "from where it was paused" in await person.ask("p")
+        await person.answer("y")
+        assert (await shop.info()).state == "unattended"
+        assert "shop goes on" in person.said
+
+
+async def test_c_cancels_all_backfills_of_a_source_or_the_one_under_the_cursor(
+    database: store.Database, admin: Admin
+) -> None:
+    shop = await captured(database, "shop", "public.orders", "public.items")
+    await shop.backfill("public.orders", 1000, 450)
+    await store.start_backfill(database, shop.id, "public.items")
+    async with in_front_of(admin) as person:
+        await person.choose("sources", "shop")
+        await person.press("enter")
+        await person.choose("backfills", "public.items")
+        assert "No more rows are read of public.items" in await person.ask("c")
+        await person.answer("y")
+        await person.until(lambda: "cancelled" in person.text)
+        assert {one.table: one.state for one in await store.backfills(database)} == {
+            "public.items": "cancelled", "public.orders": "running",
+        }  # fmt: skip
+        await person.choose("backfills", "public.items")
+        await person.press("c")
+        assert "public.items is cancelled already" in person.said
+        await person.press("escape")
+        await person.choose("sources", "shop")
+        assert "public.orders (450 rows read)" in await person.ask("c")
+        await person.answer("y")
+        assert {one.state for one in await store.backfills(database)} == {"cancelled"}
+        await person.press("c")
+        assert "No backfill of shop waits or is under way" in person.said
+
+
+async def test_r_has_one_failed_change_tried_again_and_shift_r_all(database: store.Database, admin: Admin) -> None:
+    shop = await captured(database)
+    await shop.fail("street", "town", "river")
+
+    async def retried() -> list[str | None]:
+        return [one.key for one in await store.capture_failures(database, shop.id) if one.retry]
+
+    async with in_front_of(admin) as person:
+        await person.choose("sources", "shop")
+        await person.press("enter")
+        await person.until(lambda: "no street" in person.text)
+        await person.press("r")
+        assert "Choose a failed change first" in person.said
+        await person.choose("failed", "town")
+        assert "is tried again" in await person.ask("r")
+        await person.answer("y")
+        assert await retried() == ["town"]
+        assert "All 3 changes that failed" in await person.ask("R")
+        await person.answer("y")
+        assert await retried() == ["street", "town", "river"]
+
+
+async def test_it_does_the_same_by_way_of_a_server(database: store.Database, dsn: str, admin: Admin) -> None:
+    shop = await captured(database)
+    await shop.backfill("public.orders", 1000, 450)
+    with serving(dsn) as url:
+        async with Remote(Server(url)) as remote, in_front_of(remote) as person:
+            assert person.line("shop", "45%")
+            await person.choose("sources", "shop")
+            await person.ask("c")
+            await person.answer("y")
+            assert [one.state for one in await store.backfills(database)] == ["cancelled"]
+            await person.ask("p")
+            await person.answer("y")
+            assert (await shop.info()).state == "paused"
+            await person.press("enter")
+            await person.until(lambda: "cancelled" in person.text)
