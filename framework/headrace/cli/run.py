@@ -23,6 +23,7 @@ from headrace.cli.processes import run_processes
 from headrace.cli.ready_file import ReadyFile
 from headrace.cli.reload import run_reloading, watched
 from headrace.cli.target import load
+from headrace.sources.postgres.capturing import Capturing
 
 logger = logging.getLogger("headrace")
 
@@ -94,6 +95,7 @@ def run(
 
 async def _run(app: App, ready_file: Path | None) -> None:
     this_process_is("run")
+    app.attach(Capturing())  # also what others have made: a transform is mostly to be found here
     if ready_file is None:
         await app.run()
         return

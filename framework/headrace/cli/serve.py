@@ -86,6 +86,7 @@ def serve(
             " May be repeated.",
         ),
     ] = None,
+    no_capture: Annotated[bool, flag("Leave it to other processes to capture tables.")] = False,
     ready_file: Annotated[
         Path | None,
         Parameter(name="--ready-file", show_default=False, help="A file to keep there, and fresh, while all is ready."),
@@ -110,16 +111,16 @@ def serve(
         "host": host, "port": port, "processes": processes, "database": database, "tls_cert": tls_cert, "tls_key": tls_key,
         "ready_file": ready_file, "log_level": log_level, "log_format": log_format,
     })  # fmt: skip
-    options = _options(max_body, max_requests, push_allow)
+    options = _options(max_body, max_requests, push_allow, capture=not no_capture)
     set_up_logging(found.log_level, found.log_format, me.number if me else None)
     return _Serve(found, options, me, insecure=insecure, database=database).run()
 
 
-def _options(max_body: str | None, max_requests: int | None, push_allow: list[str] | None) -> Options:
+def _options(max_body: str | None, max_requests: int | None, push_allow: list[str] | None, *, capture: bool) -> Options:
     from headrace.server.options import Options
     from headrace.server.push.addresses import Allowed
 
-    options = Options(push_allow=tuple(push_allow or ()))
+    options = Options(push_allow=tuple(push_allow or ()), capture=capture)
     Allowed(options.push_allow)  # which says at once what can't be
     if max_body is not None:
         options = msgspec.structs.replace(options, max_body=size_in_bytes(max_body, "--max-body"))
@@ -218,6 +219,7 @@ class _Serve:
             words += [] if path is None else [option, str(path)]
         for network in options.push_allow:
             words += ["--push-allow", network]
+        words += [] if options.capture else ["--no-capture"]
         return tuple(command(found, *words, *(["--insecure"] if self._insecure else [])))
 
     async def _judge_openness(self) -> None:

@@ -18,6 +18,7 @@ from headrace.server.monitoring import PATHS, Monitoring
 from headrace.server.options import Options
 from headrace.server.push import Pushing
 from headrace.server.webhooks import Webhooks
+from headrace.sources.postgres.capturing import Capturing
 
 CLIENT_GONE = 499
 """What a request is counted under whose client went away before it was answered, as nginx has it."""
@@ -51,6 +52,10 @@ class Server:
         self.pushing = Pushing(self.options.push_allow)
         app.attach(self.pushing)
         self.engine.remember(self.pushing.look)
+        if self.options.capture:
+            capturing = Capturing()
+            app.attach(capturing)
+            self.engine.remember(capturing.look)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

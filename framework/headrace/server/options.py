@@ -14,6 +14,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         max_held: how large the bodies of the requests under way may be together; then it is 503.
         body_timeout: how long each next piece of a body may take to come.
         push_allow: where push consumers may send to though it is not public: CIDRs, "private" or "loopback".
+        capture: whether to capture the tables of all sources that no other process captures.
 
     The rest is for `headrace serve`, which has the connections in its hands:
 
@@ -31,6 +32,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_held: int = 256_000_000
     body_timeout: float = 10.0
     push_allow: tuple[str, ...] = ()
+    capture: bool = True
 
     max_connections: int = 10_000
     max_head: int = 32_768

@@ -6,14 +6,15 @@ may have a newer value already, but then a newer version of the row is on its wa
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 from msgspec import Raw
 
 from headrace import store
+from headrace.sources.postgres import names
 from headrace.sources.postgres.learning import Knowledge
-from headrace.sources.postgres.portion import Incomplete, Portion, Transaction
+from headrace.sources.postgres.portion import Incomplete, Portion
 from headrace.sources.postgres.shaping import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 
@@ -26,6 +27,7 @@ class _Version(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Version).decode
+_decode_record = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -60,6 +62,7 @@ class Completing:
             if place in incomplete:
                 portion.data[place] = await self._completed(incomplete[place], portion.data[place], latest.get(key))
             latest[key] = portion.data[place]
+        self._shaper.completed(portion)
 
     @property
     def _stream(self) -> str:
@@ -82,16 +85,15 @@ class Completing:
         """The row as the table has it now; nothing if it is gone."""
         table = row.table
         columns = [column for column in table.columns if column.published]
-        condition = " and ".join(f"{_quoted(name)} = ${n}" for n, name in enumerate(table.key, 1))
-        listed = ", ".join(_quoted(column.name) for column in columns)
+        condition = " and ".join(f"{names.quoted(name)} = ${n}" for n, name in enumerate(table.key, 1))
+        listed = ", ".join(names.quoted(column.name) for column in columns)
         key = [value.decode() for value in row.key]
         found = await self._rows(f"select {listed} from {table.name} where {condition}", *key)
-        return self._shaped(row, [column.name for column in columns], found)
-
-    def _shaped(self, row: Incomplete, columns: Sequence[str], rows: list[list[bytes | None]]) -> Mapping[str, Raw]:
-        scratch = Portion()
-        self._shaper.read(row.table, self._knowledge.types, rows[:1], columns, Transaction(0, 0, 0), scratch)
-        return _record(scratch.data[0]) if scratch.data else {}
+        if not found:
+            return {}
+        return _decode_record(
+            self._shaper.record(table, self._knowledge.types, found[0], [one.name for one in columns])
+        )
 
 
 def _record(data: str | None) -> Mapping[str, Raw]:
@@ -101,7 +103,3 @@ def _record(data: str | None) -> Mapping[str, Raw]:
         return _decode(data).record or {}
     except msgspec.DecodeError:
         return {}
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,126 @@
+"""A database with a table that is captured, an app that captures it, and its stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from headrace import App, store
+from headrace.model.sources import SourceInfo
+from headrace.model.specs import StreamSpec
+from headrace.sources.postgres.capturing import Capturing
+from headrace.sources.postgres.spec import PostgresSpec
+from tests.runtime.running import eventually
+
+ORDERS = "create table orders (id int primary key, status text, total numeric)"
+
+
+class Shop:
+    """Attributes:
+    dsn: the database, which is Headrace's own, too.
+    sql: a connection to it, of the shop's.
+    """
+
+    def __init__(self, dsn: str, sql: asyncpg.Connection[Any], database: store.Database) -> None:
+        self.dsn = dsn
+        self.sql = sql
+        self.database = database
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, dsn: str) -> AsyncIterator[Shop]:
+        """With its table; at the end no slot of it is left."""
+        sql = await asyncpg.connect(dsn)
+        database = store.Database(dsn)
+        await database.open()
+        try:
+            await sql.execute(ORDERS)
+            yield cls(dsn, sql, database)
+        finally:
+            await database.close()
+            await drop_slots(sql)
+            await sql.close()
+
+    async def source(self, name: str = "shop", *, one_message_per_key: bool = False, **settings: Any) -> SourceInfo:
+        """A source that captures orders into the stream of its name."""
+        settings = {"tables": ("public.orders",), "backfill": False, **settings}
+        spec = PostgresSpec(name=name, stream=name, **settings)
+        keyed = one_message_per_key or spec.mode == "rows"
+        await store.create_stream(self.database, StreamSpec(name=name, one_message_per_key=keyed))
+        assert await store.create_source(self.database, name, "postgres", name, spec.settings())
+        return await store.source(self.database, name)
+
+    @asynccontextmanager
+    async def captured(self, **options: Any) -> AsyncIterator[App]:
+        """An app at work that captures."""
+        app = App(self.dsn, **options)
+        app.attach(Capturing())
+        async with app.running():
+            yield app
+
+    async def until_running(self, name: str = "shop") -> SourceInfo:
+        """Wait until it is captured."""
+
+        async def look() -> SourceInfo | None:
+            info = await store.source(self.database, name)
+            return info if info.capture is not None and info.capture.state == "running" else None
+
+        found: SourceInfo = await eventually(look)
+        return found
+
+    async def until_state(self, state: str, name: str = "shop") -> SourceInfo:
+        """Wait until it is so."""
+
+        async def look() -> SourceInfo | None:
+            info = await store.source(self.database, name)
+            return info if info.capture is not None and info.capture.state == state else None
+
+        found: SourceInfo = await eventually(look)
+        return found
+
+    async def stream(self, name: str = "shop") -> list[dict[str, Any]]:
+        """The data of all messages, in order."""
+        rows = await self.sql.fetch(f"select data from headrace_streams.{name} order by seq")
+        return [json.loads(row["data"]) for row in rows]
+
+    async def keys(self, name: str = "shop") -> list[str]:
+        return [row["key"] for row in await self.sql.fetch(f"select key from headrace_streams.{name} order by seq")]
+
+    async def rows(self, name: str = "shop") -> dict[str, Any]:
+        """The data of a stream of rows, by their keys."""
+        rows = await self.sql.fetch(f"select key, data from headrace_streams.{name} order by seq")
+        return {row["key"]: json.loads(row["data"]) for row in rows}
+
+    async def until(self, count: int, name: str = "shop") -> list[dict[str, Any]]:
+        """Wait until there are so many messages. Returns their data."""
+
+        async def look() -> list[dict[str, Any]] | None:
+            found = await self.stream(name)
+            return found if len(found) >= count else None
+
+        found: list[dict[str, Any]] = await eventually(look)
+        assert len(found) == count
+        return found
+
+
+async def drop_slots(sql: asyncpg.Connection[Any]) -> None:
+    """Drop all slots of this database: they belong to the server, and would hold back its WAL."""
+
+    async def are_gone() -> bool:
+        await sql.execute(
+            """select pg_terminate_backend(active_pid) from pg_replication_slots
+               where database = current_database() and active_pid is not null"""
+        )
+        left = await sql.fetch(
+            "select slot_name, active_pid from pg_replication_slots where database = current_database()"
+        )
+        for row in left:
+            if row["active_pid"] is None:
+                await sql.execute("select pg_drop_replication_slot($1)", row["slot_name"])
+        return not left
+
+    await eventually(are_gone)

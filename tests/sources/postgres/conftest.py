@@ -1,0 +1,16 @@
+"""A database that is captured, and what was captured of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from tests.sources.postgres.captured import Shop
+
+
+@pytest_asyncio.fixture
+async def shop(dsn: str) -> AsyncIterator[Shop]:
+    """A database with the table `public.orders`, of which nothing is captured yet."""
+    async with Shop.opened(dsn) as shop:
+        yield shop
