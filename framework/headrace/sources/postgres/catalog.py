@@ -83,11 +83,12 @@ _KINDS = {
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where the catalog has what a name stands for. `oid` is None if there is nothing; `wrong` says why it can't be captured."""
+    """Where the catalog has what a name stands for. `oid` is None if there is nothing; `wrong` says why it can't be captured, `mend` what to do."""
 
     name: str
     oid: str | None
     wrong: str | None
+    mend: str | None = None
 
 
 async def load_tables(link: Link, names: Sequence[str], publication: str | None = None) -> dict[str, Table]:
@@ -102,8 +103,11 @@ async def load_tables(link: Link, names: Sequence[str], publication: str | None 
         SourceStopped: one does not exist, or is nothing that has changes to capture.
     """
     found = await locate(link, names)
-    if wrong := [place.wrong for place in found if place.wrong]:
-        raise SourceStopped(" ".join(wrong))
+    if wrong := [place for place in found if place.wrong]:
+        raise SourceStopped(
+            " ".join(place.wrong or "" for place in wrong),
+            " ".join(place.mend for place in wrong if place.mend) or None,
+        )
     tables = {
         table.oid: table for table, _ in await _load(link, [place.oid for place in found if place.oid], publication)
     }
@@ -124,14 +128,13 @@ async def locate(link: Link, names: Sequence[str]) -> list[Place]:
     rows = await link.query(_OIDS, array(schema for schema, _ in parts), array(relation for _, relation in parts))
     missing = any(row[2] is None for row in rows)
     there = [(schema or "", relation or "") for schema, relation in await link.query(_ALL)] if missing else []
-    return [
-        Place(
-            name,
-            row[2],
-            _missing(name, there) if row[2] is None else _unfit(name, row[3] or "", row[4] or "", row[0] or ""),
+    places = []
+    for name, (schema, _, oid, kind, persistence) in zip(names, rows, strict=True):
+        wrong = _missing(name, there) if oid is None else _unfit(name, kind or "", persistence or "", schema or "")
+        places.append(
+            Place(name, oid, wrong, f"alter table {name} set logged;" if wrong and persistence == "u" else None)
         )
-        for name, row in zip(names, rows, strict=True)
-    ]
+    return places
 
 
 def _missing(name: str, there: Sequence[tuple[str, str]]) -> str:
@@ -158,7 +161,7 @@ def _unfit(name: str, kind: str, persistence: str, schema: str) -> str | None:
     if schema in ("pg_catalog", "information_schema") or schema.startswith("pg_toast"):
         return f"{name} is one of the system's own tables, which are not replicated."
     if persistence == "u":
-        return f"{name} is unlogged, so its changes are not in the WAL: alter table {name} set logged."
+        return f"{name} is unlogged, so its changes are not in the WAL."
     if persistence == "t":
         return f"{name} is a temporary table, which only its own session sees."
     return None

@@ -77,9 +77,11 @@ async def uncovered(link: Link, name: str, tables: Iterable[Table]) -> list[Tabl
     return [wanted[int(oid or 0)] for oid, whole in rows if whole != "t"]
 
 
-def creation(name: str, tables: Iterable[Table], spec: PostgresSpec, version: int) -> str:
+def creation(name: str, spec: PostgresSpec, version: int) -> str:
     """The statement that makes the publication that a source needs."""
-    return f"create publication {names.quoted(name)} for table {_listed(tables)} with ({_options(spec, version)});"
+    return (
+        f"create publication {names.quoted(name)} for table {', '.join(spec.tables)} with ({_options(spec, version)});"
+    )
 
 
 def addition(name: str, tables: Iterable[Table]) -> str:
@@ -109,7 +111,7 @@ async def ensure_publication(link: Link, spec: PostgresSpec, name: str) -> None:
         refuse_without_identity(tables, spec.actions)
     found = await publication_of(link, name)
     if found is None:
-        await _create(link, spec, name, tables)
+        await _create(link, spec, name)
         return
     change = _change(found, spec, name, tables, link.version)
     if change and spec.publication is None and found.mine and not found.everything:
@@ -149,8 +151,8 @@ def full_identity(table: Table) -> str:
     return f"alter table {table.name} replica identity full;"
 
 
-async def _create(link: Link, spec: PostgresSpec, name: str, tables: Sequence[Table]) -> None:
-    statement = creation(name, tables, spec, link.version)
+async def _create(link: Link, spec: PostgresSpec, name: str) -> None:
+    statement = creation(name, spec, link.version)
     if spec.publication is not None:
         raise SourceStopped(f"The captured database has no publication {name}.", statement)
     try:

@@ -1,0 +1,235 @@
+"""Of `check`, what concerns each table: that it can be captured, read, and told row from row."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import AsyncIterator, Iterable, Iterator
+
+import msgspec
+
+from headrace.model.capture import Finding
+from headrace.sources.postgres import catalog, names
+from headrace.sources.postgres.findings import error, good, warning
+from headrace.sources.postgres.keys import RowKeyTemplate
+from headrace.sources.postgres.link import Link
+from headrace.sources.postgres.publications import full_identity
+from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.tables import Table
+
+# int2, int4, int8, oid, numeric, float4, float8, date, timestamp, timestamptz, pg_lsn: of values that can grow.
+_GROWING = frozenset((20, 21, 23, 26, 1700, 700, 701, 1082, 1114, 1184, 3220))
+_UUID = 2950
+
+_FACTS = """
+    select pg_catalog.quote_ident(current_user), pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
+           pg_catalog.has_table_privilege(c.oid, 'SELECT'), pg_catalog.row_security_active(c.oid),
+           (select json_agg(json_build_array(n2.nspname, leaf.relname, leaf.relreplident) order by leaf.oid)
+              from pg_catalog.pg_partition_tree(c.oid) as t join pg_catalog.pg_class as leaf on leaf.oid = t.relid
+                   join pg_catalog.pg_namespace as n2 on n2.oid = leaf.relnamespace
+             where t.isleaf and leaf.oid <> c.oid and leaf.relreplident <> c.relreplident),
+           exists (select from pg_catalog.pg_index as i join pg_catalog.pg_attribute as a on a.attrelid = c.oid and a.attnum = i.indkey[0]
+                    where i.indrelid = c.oid and i.indisvalid and i.indpred is null and a.attname = $2)
+      from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace where c.oid = $1::pg_catalog.oid
+"""
+
+
+class _Facts(msgspec.Struct, frozen=True):
+    """What the catalog tells of a table for us. `others`: partitions of another replica identity, and theirs."""
+
+    role: str
+    enters: bool
+    reads: bool
+    secured: bool
+    others: list[tuple[str, str]]
+    sorted: bool
+
+
+async def tables(link: Link, spec: PostgresSpec, fit: list[Table]) -> AsyncIterator[Finding]:
+    """Look at each table of a source. Those that can be published, or will be once they are mended, are put into `fit`."""
+    publication = spec.publication
+    for place in await catalog.locate(link, spec.tables):
+        if place.wrong is not None:
+            yield error(place.name, place.wrong, place.mend)
+        if place.oid is None or (place.wrong is not None and place.mend is None):
+            continue
+        found = await catalog.table_of(link, int(place.oid), publication)
+        if found is None:  # dropped this moment: then the next check says so
+            continue
+        table, _ = found
+        fit.append(table)
+        facts = await _facts(link, table, spec)
+        findings = [
+            *_privileges(table, facts, spec), *_key(table, spec), *_identity(table, spec), *_partitions(table, facts, spec),
+            *_columns(table, spec), *_sort(table, facts, spec),
+        ]  # fmt: skip
+        if place.wrong is None and not any(finding.level == "error" for finding in findings):
+            about = f", about {table.estimate:,} rows" if (table.estimate or 0) > 1 else ""
+            yield good(table.name, f"The table is there{about}; its key is {', '.join(table.key) or 'none'}.")
+        for finding in findings:
+            yield finding
+
+
+async def _facts(link: Link, table: Table, spec: PostgresSpec) -> _Facts:
+    ((role, enters, reads, secured, others, sorted_),) = await link.query(_FACTS, str(table.oid), spec.sort)
+    parts = msgspec.json.decode(others or "[]")
+    return _Facts(
+        role or "", enters == "t", reads == "t", secured == "t",
+        [(names.joined(schema, relation), identity) for schema, relation, identity in parts], sorted_ == "t",
+    )  # fmt: skip
+
+
+def _privileges(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:
+    level = error if spec.backfill or spec.mode == "rows" else warning
+    if not facts.enters:
+        yield level(
+            table.name, f"The role {facts.role} may not enter the schema {table.schema}, so no rows can be read there.",
+            f"grant usage on schema {names.quoted(table.schema)} to {facts.role};",
+        )  # fmt: skip
+    if not facts.reads:
+        yield level(
+            table.name, f"The role {facts.role} may not read the table, so there is no backfill of it.",
+            f"grant select on {table.name} to {facts.role};",
+        )  # fmt: skip
+    if facts.secured:
+        yield warning(
+            table.name,
+            f"Row security hides rows from the role {facts.role}: a backfill lacks them, though their changes are captured.",
+            f"alter role {facts.role} bypassrls;",
+        )
+
+
+def _key(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
+    if table.key:
+        lost = [column.name for column in table.columns if column.name in table.key and not column.published]
+        if lost:
+            yield error(
+                table.name,
+                f"Of the key the generated column {lost[0]} is not replicated: add a primary key of other columns.",
+            )
+        return
+    plain = any(column.name == "id" for column in table.columns)
+    mend = (
+        f"alter table {table.name} add primary key (id);"
+        if plain
+        else f"alter table {table.name} add column id bigint generated always as identity primary key;"
+    )
+    told = "The table has neither a primary key nor a unique index over columns that are not null"
+    if not _keyless(table, spec):
+        if spec.backfill:
+            yield warning(table.name, f"{told}, so it can't be read piece by piece: there is no backfill of it.", mend)
+    elif spec.mode == "rows":
+        yield error(table.name, f"{told}, so rows can't be told from each other.", mend)
+    else:
+        yield error(table.name, f"{told}, so messages have no key: add one, or group by other columns.", mend)
+
+
+def _identity(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
+    if table.identity == "f" or not {"update", "delete"} & set(spec.actions):
+        return
+    mend = full_identity(table)
+    if not table.identity_columns and not (
+        table.identity == "d" and _keyless(table, spec)
+    ):  # then a key mends that, too
+        yield error(
+            table.name,
+            f"The table has no {'replica identity' if table.identity == 'n' else 'primary key'}: once it is published, the server refuses"
+            " all updates and deletes of it.",
+            mend,
+        )
+    if not table.identity_columns:
+        return
+    known = ", ".join(table.identity_columns)
+    wanted = [column for column in _keyed_by(table, spec) if column not in table.identity_columns]
+    if wanted and "delete" in spec.actions:
+        yield error(
+            table.name,
+            f"Of deleted rows the server tells {known} only, and the key of their messages takes {', '.join(wanted)} too.",
+            mend,
+        )
+    elif spec.mode == "changes":
+        yield warning(
+            table.name,
+            f"Of updated and deleted rows the server tells {known} only: `changes` has no other old values, and the record of a deletion"
+            " nothing else. Whole rows make the WAL larger.",
+            mend,
+        )
+
+
+def _keyless(table: Table, spec: PostgresSpec) -> bool:
+    """Whether it has to be given a key."""
+    return not table.key and (spec.mode == "rows" or (spec.group is None and spec.key is None))
+
+
+def _keyed_by(table: Table, spec: PostgresSpec) -> Iterable[str]:
+    """The columns that the keys of its messages are made of."""
+    return spec.group or (RowKeyTemplate(spec.key).columns if spec.key is not None else table.key)
+
+
+def _partitions(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:
+    """A partition has its own replica identity, and does not take over that of its root."""
+    if not {"update", "delete"} & set(spec.actions):
+        return
+    for name, identity in facts.others:
+        if table.identity == "f" or identity == "n":
+            told = f"The partition {name} has another replica identity than {table.name}, and it is the partition's that counts."
+            level = error if identity == "n" else warning
+            yield level(
+                name, told, f"alter table {name} replica identity {'full' if table.identity == 'f' else 'default'};"
+            )
+
+
+def _columns(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
+    have = {column.name: column for column in table.columns}
+    for setting, wanted in (
+        ("columns", spec.columns.get(table.name) or ()),
+        ("group", spec.group or ()),
+        ("sort", (spec.sort,)),
+    ):
+        for name in wanted:
+            if name is not None and name not in have:
+                yield error(table.name, f"The table has no column {name!r}, which {setting} names{_near(name, have)}.")
+            elif name is not None and not have[name].published:
+                yield error(
+                    table.name,
+                    f"The generated column {name!r}, which {setting} names, is not replicated: leave it out.",
+                )
+    generated = [column.name for column in table.columns if not column.published]
+    if generated and table.name not in spec.columns:
+        yield warning(
+            table.name,
+            f"Columns that are generated, or left out by the publication, are not captured: {', '.join(generated)}.",
+        )
+
+
+def _near(name: str, have: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, have, n=1)
+    return f": did you mean {near[0]!r}?" if near else ""
+
+
+def _sort(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:
+    column = next((column for column in table.columns if column.name == spec.sort), None)
+    if column is None:
+        return
+    name = names.quoted(column.name)
+    if not column.not_null:
+        yield error(
+            table.name, f"The sort column {name} may be null, and such rows have no place in its order.",
+            f"alter table {table.name} alter column {name} set not null;",
+        )  # fmt: skip
+    if column.type_oid == _UUID:
+        yield warning(
+            table.name,
+            f"The sort column {name} is a uuid, and those do not grow: sort by a timestamp or a number that does.",
+        )
+    elif column.type_oid not in _GROWING:
+        yield warning(
+            table.name,
+            f"The sort column {name} is no number, date or timestamp: it has to grow with every insert and update of a row.",
+        )
+    if not facts.sorted:
+        order = ", ".join([name, *(names.quoted(key) for key in table.key if key != column.name)])
+        how = "" if table.partitioned else "concurrently "
+        yield warning(
+            table.name, f"No index begins with the sort column {name}: a backfill would sort the whole table for each piece.",
+            f"create index {how}on {table.name} ({order});",
+        )  # fmt: skip
