@@ -22,8 +22,8 @@ _BUILT_IN: dict[int, Converter] = {
     26: scalars.integer,  # oid
     30: scalars.vector,  # oidvector
     114: scalars.json,
-    700: scalars.number,  # float4
-    701: scalars.number,  # float8
+    700: scalars.floating,  # float4
+    701: scalars.floating,  # float8
     1082: moments.date,
     1083: scalars.quoted,  # time
     1114: moments.timestamp,

@@ -40,6 +40,11 @@ def number(value: bytes) -> bytes:
     return value if value[-1] <= _NINE else b'"' + value + b'"'
 
 
+def floating(value: bytes) -> bytes:
+    """As `number`, and zero keeps its sign: a reader takes `-0` for an integer, which has none."""
+    return number(value) if value != b"-0" else b"-0.0"
+
+
 def quoted(value: bytes) -> bytes:
     """A string of what never holds anything to be escaped, such as digits or a UUID."""
     return b'"' + value + b'"'
