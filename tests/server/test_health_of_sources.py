@@ -16,6 +16,7 @@ from headrace import App, store
 from headrace.model.capture import CaptureFacts
 from headrace.server.asgi import Server
 from headrace.server.health import UNATTENDED, Health
+from headrace.server.options import Options
 
 pytestmark = pytest.mark.asyncio
 
@@ -25,7 +26,7 @@ LONG = 3600.0
 @pytest_asyncio.fixture
 async def server(dsn: str) -> AsyncIterator[Server]:
     app = App(dsn, streams=["orders"])
-    server = Server(app)
+    server = Server(app, Options(capture=False))  # the tests do that
     async with app.running():
         yield server
 
@@ -105,9 +106,7 @@ async def test_a_load_balancer_may_leave_sources_out(server: Server, client: htt
     assert "'database' can't be excluded" in unknown.json()["summary"]
 
 
-async def test_what_nobody_captures_is_told_and_only_a_process_that_could_is_not_ready(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_nobody_captures_is_told_and_only_a_process_that_could_is_not_ready(server: Server) -> None:
     source = await _captured(server)
     await source.release()
     now = 0.0
@@ -122,8 +121,7 @@ async def test_what_nobody_captures_is_told_and_only_a_process_that_could_is_not
 
     assert await reasons(0) == ()
     assert await reasons(UNATTENDED + 1) == ()
-    statistics = server.app.statistics()
-    monkeypatch.setattr(server.app, "statistics", lambda: {**statistics, "captures": {}})
+    health.captures = True
     assert await reasons(1) == (
         f"The source shop has been captured by nobody for {UNATTENDED + 2:g} s, though this process could.",
     )

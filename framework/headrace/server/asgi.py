@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
 
@@ -56,6 +57,7 @@ class Server:
             capturing = Capturing()
             app.attach(capturing)
             self.engine.remember(capturing.look)
+            self.monitoring.health.captures = find_spec("psycopg") is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

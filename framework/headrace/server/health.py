@@ -26,7 +26,7 @@ UNATTENDED = 15.0
 
 
 class SourceReadiness(msgspec.Struct, frozen=True, kw_only=True):
-    """A source that captures tables, and does not do so now; see `CaptureInfo`."""
+    """A source that captures tables, and does not do so now, or not all of them; see `CaptureInfo`."""
 
     name: str
     state: CaptureState
@@ -43,7 +43,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
         draining: it was told to stop; nothing is wrong.
         database: whether the database answers.
         schema: whether its schema is the one that this server knows.
-        sources: those that capture nothing now, whatever the reason.
+        sources: those that capture nothing now, whatever the reason, or not all of their tables.
     """
 
     ready: bool
@@ -72,6 +72,7 @@ class Health:
 
     Attributes:
         draining: whether the server was told to stop.
+        captures: whether this process captures what nobody else does.
     """
 
     def __init__(self, app: App, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,6 +84,7 @@ class Health:
         self._found = Found(database=False, schema=False)
         self._unattended: dict[str, float] = {}
         self.draining = False
+        self.captures = False
 
     async def readiness(self, *, sources: bool = True) -> Readiness:
         """How it is now. It takes as long as the database does to answer, `PATIENCE` at most.
@@ -114,9 +116,12 @@ class Health:
             mend = "" if one.mend is None else f" Mend it with: {one.mend}"
             return f"The source {one.name} is stopped: {one.reason or 'nobody has told why.'}{mend}"
         since = self._unattended.get(one.name)
-        if since is None or self._clock() - since < UNATTENDED or "captures" not in self._app.statistics():
+        if since is None or self._clock() - since < UNATTENDED or not self.captures:
             return ""
-        return f"The source {one.name} has been captured by nobody for {self._clock() - since:.0f} s, though this process could."
+        told = "though this process could" if one.reason is None else f"the last reason: {one.reason}"
+        return (
+            f"The source {one.name} has been captured by nobody for {self._clock() - since:.0f} s, {told.rstrip('.')}."
+        )
 
     async def _ask(self) -> Found:
         async with self._asking:
@@ -145,13 +150,13 @@ class Health:
             return Found(database=False, schema=False, reason=f"The database has not answered for {PATIENCE:g} s.")
         except HeadraceError as error:
             return Found(database=False, schema=False, reason=str(error))
-        return Found(database=True, schema=True, sources=tuple(idle(sources)))
+        return Found(database=True, schema=True, sources=tuple(troubled(sources)))
 
 
-def idle(sources: Sequence[SourceInfo]) -> list[SourceReadiness]:
-    """The sources that should capture tables, and don't do so now."""
+def troubled(sources: Sequence[SourceInfo]) -> list[SourceReadiness]:
+    """The sources that should capture tables, and don't do so now, or not all of them."""
     return [
         SourceReadiness(name=one.name, state=how.state, reason=how.reason, mend=how.mend)
         for one in sources
-        if (how := one.capture) is not None and how.state != "running"
+        if (how := one.capture) is not None and (how.state != "running" or how.reason is not None)
     ]

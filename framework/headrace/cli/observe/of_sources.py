@@ -67,7 +67,8 @@ def why(line: SourceLine) -> Text:
     if line.state == "unattended" and how.reason is None:
         return Text("no process captures it: headrace serve does", WARN)
     mend = "" if how.mend is None else f" Mend it with: {how.mend}"
-    return Text(printable(f"{how.reason or ''}{mend}".strip()), STATES[line.state][1])
+    style = WARN if line.state == "running" else STATES[line.state][1]  # it goes on without a table, say
+    return Text(printable(f"{how.reason or ''}{mend}".strip()), style)
 
 
 SOURCES: Sequence[Column[SourceLine]] = (

@@ -142,7 +142,17 @@ class Capturer:
         self._backfiller = Backfiller(
             database, number, self._epoch, self._spec, self._connect, lambda: self._knowledge.tables, self._clock
         )
-        watch = Watch(database, number, self._epoch, self._spec, self._slot, self._connect, self._standing, self._clock)
+        watch = Watch(
+            database,
+            number,
+            self._epoch,
+            self._spec,
+            self._slot,
+            self._connect,
+            self._standing,
+            self._clock,
+            self._note,
+        )
         completing = Completing(self._spec, self._shaper, self._knowledge, self._query)
         appender = Appender(
             database, number, self._epoch, self._todo.stream, self._outbox, completing.complete, self._is_appended

@@ -58,11 +58,13 @@ class Watch:
         connect: makes a connection to the captured server.
         captured: how far the capturer is.
         clock: seconds, monotonic.
+        note: what is wrong though the capture goes on, and what mends it, to be told with the rest.
     """
 
     def __init__(
         self, database: store.Database, number: int, epoch: int, spec: PostgresSpec, slot: str,
         connect: Callable[[], Awaitable[Link]], captured: Captured, clock: Callable[[], float] = time.monotonic,
+        note: Callable[[], tuple[str | None, str | None]] = lambda: (None, None),
     ) -> None:  # fmt: skip
         self._database = database
         self._number = number
@@ -72,6 +74,7 @@ class Watch:
         self._connect = connect
         self._captured = captured
         self._clock = clock
+        self._note = note
         self._link: Link | None = None
         self._alarm: Alarm | None = None
         self._failing: set[str] = set()
@@ -150,7 +153,9 @@ class Watch:
 
     async def _tell(self, facts: CaptureFacts) -> bool:
         try:
-            return await store.tell_capture(self._database, self._number, self._epoch, "running", facts=facts)
+            return await store.tell_capture(
+                self._database, self._number, self._epoch, "running", *self._note(), facts=facts
+            )
         except HeadraceError:  # the capturer has the same trouble, and says so
             return True
 
