@@ -178,7 +178,7 @@ def resume(
     /,
     *,
     anew: Annotated[
-        bool, flag("With a new slot, and all tables read again: for a slot that is lost, when changes are missing.")
+        bool, flag("Not from there, but with a new slot, and all tables read again: for a slot that is lost.")
     ] = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
@@ -188,7 +188,7 @@ def resume(
     if json:
         print_json(resumed)
     elif anew:
-        print(f"The source {resumed.name!r} begins anew: with a new slot, and a backfill of {_tables(resumed)}.")
+        print(f"The source {resumed.name!r} begins anew, with a backfill of {_tables(resumed)}.")
     else:
         print(f"Resumed the source {resumed.name!r}.")
 

@@ -38,8 +38,8 @@ class Captures(Base):
         """Capture again, from where it was paused.
 
         Args:
-            anew: begin anew instead, with a new slot, and read all tables again by backfills: for a slot that is lost. In mode `changes` each
-                row comes once more, as read; what was deleted meanwhile is told by nothing.
+            anew: begin anew instead, for a slot that is lost, or for another server: where the slot is now, or with a new one, and with
+                backfills of all tables. In mode `changes` each row comes once more, as read; what was deleted meanwhile is told by nothing.
 
         Returns:
             The source as it is now. Raises `UnknownSource`, or `InvalidInput` for one that captures nothing.

@@ -18,7 +18,7 @@ from headrace.app.admin.given import (
     refuse_changes,
     selection_of,
 )
-from headrace.model.errors import UnknownStream
+from headrace.model.errors import InUse, UnknownStream
 from headrace.model.keys import check_key
 from headrace.model.records import (
     Standing,
@@ -72,11 +72,18 @@ class Streams(Base):
         return spec
 
     async def delete_stream(self, name: str, *, force: bool = False) -> None:
-        """Delete a stream with its messages and its consumers; by `force` also if workers are at one of these.
+        """Delete a stream with its messages and its consumers; by `force` also if workers are at one of these, or webhooks deliver to it.
 
         Raises:
-            InUse: they are; or a publisher keeps its transaction open.
+            InUse: they are, or do; a publisher keeps its transaction open; or tables are captured into it, by `force`, too: their replication
+                slots would be left behind.
         """
+        for source in await store.sources(self._database):
+            if source.stream == name and source.kind == "postgres":
+                raise InUse(
+                    f"The source {source.name!r} captures tables into the stream {name!r}, and has a replication slot: remove it first,"
+                    f" with `headrace source rm {source.name}`."
+                )
         await store.delete_stream(self._database, name, force=force)
 
     async def messages(
