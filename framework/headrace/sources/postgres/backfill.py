@@ -264,7 +264,7 @@ class Backfiller:
                 " primary, or promote the standby, and start the backfill anew."
             )
         known = self._tables().get(todo.table)
-        found = None if known is None else await catalog.table_of(link, known.oid)
+        found = None if known is None else await catalog.table_of(link, known.oid, self._spec.publication)
         if known is None or found is None:
             raise Unfit(
                 f"The table {todo.table} does not exist, or is none of the source's tables: it was dropped, or the source was edited."

@@ -246,7 +246,7 @@ async def last_of(link: Link, plan: Plan) -> list[str] | None:
 
 async def estimate(link: Link, plan: Plan) -> int | None:
     """How many rows there are, about."""
-    if plan.where is None and plan.table.estimate is not None:
+    if plan.where is None and plan.table.estimate:
         return plan.table.estimate
     [(text,)] = await link.query(plan.counted(), *plan.params)
     [found] = msgspec.json.decode(text or "[]")

@@ -1,0 +1,254 @@
+"""The capturer's side of a backfill, in the hands of a test: it takes what is in the WAL when it is told to, and appends it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import asyncpg
+import msgspec
+
+from headrace import store
+from headrace.model.capture import BackfillInfo
+from headrace.sources.postgres import catalog
+from headrace.sources.postgres.backfill import Backfiller
+from headrace.sources.postgres.link import Link
+from headrace.sources.postgres.pgoutput.decoder import Decoder
+from headrace.sources.postgres.pgoutput.messages import (
+    Begin,
+    Commit,
+    Delete,
+    Insert,
+    Message,
+    Relation,
+    Truncate,
+    Update,
+)
+from headrace.sources.postgres.portion import Portion, Transaction
+from headrace.sources.postgres.shaping import Shaper
+from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.tables import Table
+from headrace.sources.postgres.values import SETTINGS, TypeInfo, load_types
+
+STREAM = "copied"
+WITHIN = 60.0
+"""Seconds that anything here may take before it counts as hung."""
+
+
+class Capture:
+    """A source whose changes a test captures by hand.
+
+    Attributes:
+        sql: a connection to the captured database.
+        backfiller: of this tenure; a new one after `restart`.
+    """
+
+    def __init__(self, database: store.Database, sql: asyncpg.Connection[Any], dsn: str, spec: PostgresSpec) -> None:
+        self.database = database
+        self.sql = sql
+        self.spec = spec
+        self.tables: dict[str, Table] = {}
+        self._dsn = dsn
+        self._types: dict[int, TypeInfo] = {}
+        self._slot = f"backfill_{uuid4().hex}"
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(
+        cls,
+        database: store.Database,
+        dsn: str | None = None,
+        tables: tuple[str, ...] = ("public.items",),
+        **settings: Any,
+    ) -> AsyncIterator[Capture]:
+        """From now on changes of the tables, which exist, are captured. At the end the slot is dropped.
+
+        Args:
+            dsn: of the captured database; None for Headrace's own.
+        """
+        dsn = dsn or database.dsn
+        spec = PostgresSpec(name=STREAM, stream=STREAM, tables=tables, **settings)
+        sql = await asyncpg.connect(dsn, server_settings=SETTINGS)
+        capture = cls(database, sql, dsn, spec)
+        try:
+            await capture._begin()
+            yield capture
+        finally:
+            with anyio.CancelScope(shield=True):
+                await capture._drop()
+                await sql.close()
+
+    async def _begin(self) -> None:
+        await self.sql.execute("set synchronous_commit = local")
+        await self.sql.execute(
+            f"create publication {self._slot} for table {', '.join(self.spec.tables)} with (publish_via_partition_root)"
+        )
+        await self.sql.fetchval("select pg_create_logical_replication_slot($1, 'pgoutput')", self._slot)
+        async with await Link.connect(self._dsn, application_name="test") as link:
+            self.tables = await catalog.load_tables(link, self.spec.tables)
+            oids = [column.type_oid for table in self.tables.values() for column in table.columns]
+            await load_types(link, oids, self._types)
+        await store.create_stream(self.database, STREAM)
+        assert await store.create_source(self.database, STREAM, "postgres", STREAM, self.spec.settings())
+        [todo] = await store.captures_to_do(self.database)
+        self.number, self.source = todo.number, todo.id
+        self.restart_as(await store.take_capture(self.database, self.number, uuid4(), 3600))
+        await store.begin_capture(self.database, self.number, self.epoch, "0/1", "1", 1)
+
+    async def _drop(self) -> None:
+        await self.sql.fetch(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1", self._slot
+        )
+
+    def restart_as(self, epoch: int | None) -> None:
+        assert epoch is not None
+        self.epoch = epoch
+        self.restart()
+
+    def restart(self) -> None:
+        """As a process that begins: it goes on behind what was appended, and remembers nothing."""
+        self._decoder = Decoder()
+        self._shaper = Shaper(self.spec)
+        self._idx = 0
+        self._transaction: Transaction | None = None
+        self.backfiller = Backfiller(
+            self.database, self.number, self.epoch, self.spec, self.connect, lambda: self.tables
+        )
+
+    async def connect(self) -> Link:
+        return await Link.connect(self._dsn, application_name="headrace backfill")
+
+    # --- the way of the changes
+
+    async def pump(self, reached: Callable[[], None] | None = None) -> int:
+        """Capture and append what is in the WAL by now. Returns how many messages that are.
+
+        Args:
+            reached: called when a chunk is reached, before it is appended.
+        """
+        payloads = await self.sql.fetch(
+            "select data from pg_logical_slot_get_binary_changes($1, null, null, 'proto_version', '1', 'publication_names', $2, 'messages', 'true')",
+            self._slot, self._slot,
+        )  # fmt: skip
+        portion = Portion()
+        for (payload,) in payloads:
+            self._take(payload, portion)
+        if portion.keys or portion.chunks:
+            if portion.chunks and reached is not None:
+                reached()
+            await store.append_captured(self.database, self.number, self.epoch, STREAM, portion)
+            for chunk in portion.chunks:
+                self.backfiller.appended(chunk.id)
+        assert not portion.failures
+        return len(portion.keys)
+
+    def _take(self, payload: bytes, portion: Portion) -> None:
+        match self._decoder.decode(payload):
+            case Begin(lsn, at, xid):
+                self._transaction, self._idx = Transaction(lsn, at, xid), 0
+            case Commit():
+                assert self._transaction is not None
+                self.backfiller.captured(self._transaction.xid)
+            case Relation() as relation:
+                self._shaper.learn(relation, self._table(relation), self._types)
+            case Message(prefix="headrace", content=content):
+                self._mark(content, portion)
+            case Insert() | Update() | Delete() | Truncate() as change:
+                assert self._transaction is not None
+                if self.backfiller.tracking:
+                    for table, key in self._shaper.identities(change):
+                        self.backfiller.saw(table, key, self._transaction.xid)
+                self._idx += self._shaper.change(change, self._transaction, self._idx, portion)
+
+    def _table(self, relation: Relation) -> Table | None:
+        return next((table for table in self.tables.values() if table.oid == relation.oid), None)
+
+    def _mark(self, content: bytes, portion: Portion) -> None:
+        chunk = self.backfiller.reached(content)
+        if chunk is not None:
+            assert self._transaction is not None
+            made = self._shaper.read(chunk.table, self._types, chunk.rows, chunk.columns, self._transaction, portion)
+            portion.chunks.append(msgspec.structs.replace(chunk.done, published=made))
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """The backfiller's task runs, and nothing is captured unless the test does."""
+        with anyio.fail_after(WITHIN):
+            async with anyio.create_task_group() as group:
+                group.start_soon(self.backfiller.run)
+                yield
+                group.cancel_scope.cancel()
+
+    async def pump_until(self, answer: Callable[[], Any]) -> Any:
+        """Capture until the answer, which may have to be awaited, is true. Returns it."""
+        while True:
+            found = answer()
+            if hasattr(found, "__await__"):
+                found = await found
+            if found:
+                return found
+            if not await self.pump():
+                await anyio.sleep(0.005)
+
+    async def until_on_their_way(self, chunks: int) -> None:
+        """Wait until so many chunks are read and marked, while nothing is captured."""
+        while len(self.backfiller._ways) < chunks:
+            await anyio.sleep(0.005)
+
+    # --- backfills
+
+    async def ask(
+        self, table: str = "public.items", where: Mapping[str, Any] | None = None, rate: int | None = None
+    ) -> str:
+        """Ask for a backfill. Returns its id."""
+        text = None if where is None else json.dumps(where)
+        found = await store.start_backfill(self.database, self.source, table, text, rate)
+        assert found is not None
+        return found
+
+    async def info(self, id_: str) -> BackfillInfo:
+        return next(one for one in await store.backfills(self.database, self.source) if one.id == id_)
+
+    async def over(self, id_: str) -> BackfillInfo | None:
+        """How it ended; None while it has not."""
+        info = await self.info(id_)
+        return None if info.state in ("queued", "running") else info
+
+    async def all_of(self, id_: str) -> BackfillInfo:
+        """Capture until the backfill is over. Returns how it ended."""
+        async with self.working():
+            found: BackfillInfo = await self.pump_until(lambda: self.over(id_))
+        return found
+
+    # --- what has become of it
+
+    async def messages(self, action: str | None = None) -> list[dict[str, Any]]:
+        rows = await self.database.fetch(f"select data from headrace_streams.{STREAM} order by seq")
+        found = [json.loads(row["data"]) for row in rows]
+        return [one for one in found if action is None or one["action"] == action]
+
+    async def replayed(self, table: str = "items", key: str = "id") -> dict[Any, dict[str, Any]]:
+        """The table as the stream has it, by key: what comes later counts."""
+        found: dict[Any, dict[str, Any]] = {}
+        for message in await self.messages():
+            if message["metadata"]["table_name"] != table:
+                continue
+            record, action = message["record"], message["action"]
+            if action == "truncate":
+                found.clear()
+            elif action == "delete":
+                found.pop(record[key], None)
+            else:
+                if action == "update" and key in (message["changes"] or {}):
+                    found.pop(message["changes"][key], None)
+                found[record[key]] = record
+        return found
+
+    async def table(self, table: str = "items", key: str = "id") -> dict[Any, dict[str, Any]]:
+        """The table as it is."""
+        rows = await self.sql.fetch(f"select to_json(t) as row from {table} as t")
+        return {row[key]: row for (row,) in ((json.loads(row["row"]),) for row in rows)}

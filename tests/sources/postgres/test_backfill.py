@@ -1,0 +1,271 @@
+"""Backfills against a real server, with the capturer's side in the test's hands."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+import pytest_asyncio
+
+from headrace import store
+from headrace.sources.postgres import backfill, chunks
+from tests.sources.postgres.backfilling import Capture
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest_asyncio.fixture
+async def items(database: store.Database) -> store.Database:
+    """A database with a table `items` of 1,000 rows."""
+    await database.fetch("create table items (id int primary key, n int not null, name text)")
+    await database.fetch("insert into items select i, i * 10, 'item ' || i from generate_series(1, 1000) as i")
+    await database.fetch("analyze items")
+    return database
+
+
+@pytest_asyncio.fixture
+async def capture(items: store.Database) -> AsyncIterator[Capture]:
+    async with Capture.opened(items) as capture:
+        yield capture
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks have 100 rows, whatever the machine makes of that."""
+    for name in ("FEWEST_ROWS", "FIRST_ROWS", "MOST_ROWS"):
+        monkeypatch.setattr(backfill, name, 100)
+
+
+async def test_a_table_is_read_from_its_first_row_to_its_last(capture: Capture) -> None:
+    info = await capture.all_of(await capture.ask())
+    assert (info.state, info.read, info.published, info.share) == ("done", 1000, 1000, 1.0)
+    assert info.total == 1000
+    found = await capture.messages()
+    assert [one["record"]["id"] for one in found] == list(range(1, 1001))
+    assert found[0]["action"] == "read"
+    assert found[0]["record"] == {"id": 1, "n": 10, "name": "item 1"}
+    assert not capture.backfiller.tracking
+
+
+async def test_an_empty_table_is_done_at_once(capture: Capture) -> None:
+    await capture.sql.execute("delete from items")
+    info = await capture.all_of(await capture.ask())
+    assert (info.state, info.read, info.published) == ("done", 0, 0)
+
+
+async def test_the_place_is_kept_with_what_is_appended_and_another_process_goes_on(
+    small_chunks: None, capture: Capture
+) -> None:
+    asked = await capture.ask()
+    async with capture.working():
+
+        async def some() -> bool:
+            return (await capture.info(asked)).read >= 300
+
+        await capture.pump_until(some)
+    left = (await capture.info(asked)).read
+    assert 300 <= left < 1000
+    capture.restart()
+    info = await capture.all_of(asked)
+    assert (info.state, info.read, info.published) == ("done", 1000, 1000)
+    assert [one["record"]["id"] for one in await capture.messages("read")] == list(range(1, 1001))
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_stream_replayed_equals_the_table_while_others_write(
+    small_chunks: None, capture: Capture, connect: Any, seed: int
+) -> None:
+    writer, chance = await connect(), random.Random(seed)
+    asked = await capture.ask()
+    async with capture.working():
+        while await capture.over(asked) is None:
+            for _ in range(chance.randrange(1, 5)):
+                await _something(writer, chance)
+            if chance.random() < 0.7:
+                await capture.pump()
+    assert (await capture.info(asked)).state == "done"
+    await capture.pump()
+    assert await capture.replayed() == await capture.table()
+
+
+async def _something(sql: Any, chance: random.Random) -> None:
+    """A transaction of some changes, some of whose keys change; now and then it is rolled back."""
+    transaction = sql.transaction()
+    await transaction.start()
+    for _ in range(chance.randrange(1, 6)):
+        row = chance.randrange(1, 1500)
+        match chance.randrange(5):
+            case 0:
+                await sql.execute("insert into items values ($1, 0, 'new') on conflict do nothing", row)
+            case 1:
+                await sql.execute("delete from items where id = $1", row)
+            case 2:
+                await sql.execute(
+                    "update items set id = $2 where id = $1 and not exists (select from items where id = $2)",
+                    row,
+                    row + 200,
+                )
+            case _:
+                await sql.execute(
+                    "update items set n = n + 1, name = $2 where id = $1", row, f"changed {chance.random()}"
+                )
+    await (transaction.rollback() if chance.random() < 0.2 else transaction.commit())
+
+
+async def test_a_change_that_the_chunk_does_not_see_and_that_comes_before_it_is_not_overwritten(
+    capture: Capture, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, mark = await connect(), chunks.mark
+    changing = writer.transaction()
+    await changing.start()
+    await writer.execute("update items set name = 'newer' where id = 5")
+    await writer.execute("delete from items where id = 6")
+    await writer.execute("update items set id = 2000 where id = 7")
+
+    async def committed_first(link: Any, token: str) -> None:
+        if token != "settling":
+            await changing.commit()
+            monkeypatch.setattr(chunks, "mark", mark)
+        await mark(link, token)
+
+    monkeypatch.setattr(chunks, "mark", committed_first)
+    info = await capture.all_of(await capture.ask())
+    assert (info.read, info.published) == (1000, 997)
+    assert await capture.replayed() == await capture.table()
+    assert (await capture.replayed())[5]["name"] == "newer"
+
+
+async def test_a_table_that_is_emptied_after_a_chunk_was_read_stays_empty(
+    capture: Capture, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, mark = await connect(), chunks.mark
+
+    async def emptied_first(link: Any, token: str) -> None:
+        if token != "settling":
+            await writer.execute("truncate items")
+            monkeypatch.setattr(chunks, "mark", mark)
+        await mark(link, token)
+
+    monkeypatch.setattr(chunks, "mark", emptied_first)
+    info = await capture.all_of(await capture.ask())
+    assert (info.state, info.read, info.published) == ("done", 1000, 0)
+    assert await capture.replayed() == {}
+
+
+async def test_a_table_that_is_rewritten_while_a_chunk_waits_for_it_does_not_look_empty(
+    capture: Capture, connect: Any
+) -> None:
+    writer = await connect()
+    altering = writer.transaction()
+    await altering.start()
+    await writer.execute("alter table items alter column n type bigint")
+    asked = await capture.ask()
+    async with capture.working():
+        watcher = await connect()
+        waiting = "select count(*) from pg_locks where not granted and relation = 'items'::regclass"
+        await capture.pump_until(lambda: watcher.fetchval(waiting))
+        await altering.commit()
+        info = await capture.pump_until(lambda: capture.over(asked))
+    assert (info.state, info.read) == ("done", 1000)
+
+
+async def test_rows_that_come_while_it_reads_are_left_to_the_changes(small_chunks: None, capture: Capture) -> None:
+    asked = await capture.ask()
+    async with capture.working():
+        while await capture.over(asked) is None:  # faster than it reads
+            await capture.sql.execute(
+                "insert into items select i, 0, 'new' from (select max(id) as top from items) as m, generate_series(top + 1, top + 150) as i"
+            )
+            await capture.pump()
+    assert (await capture.info(asked)).read < 2000
+    await capture.pump()
+    assert await capture.replayed() == await capture.table()
+
+
+async def test_cancelled_it_ends_with_the_chunks_that_are_on_their_way(small_chunks: None, capture: Capture) -> None:
+    asked = await capture.ask()
+    async with capture.working():
+
+        async def some() -> bool:
+            return (await capture.info(asked)).read >= 200
+
+        await capture.pump_until(some)
+        assert await store.cancel_backfills(capture.database, capture.source, asked) == 1
+        await capture.pump_until(lambda: not capture.backfiller.tracking)
+        info = await capture.info(asked)
+        assert info.state == "cancelled"
+        assert info.read <= 500
+        assert len(await capture.messages()) == info.published
+
+
+async def test_those_that_wait_come_in_the_order_in_which_they_were_asked_for(items: store.Database) -> None:
+    await items.fetch("create table others (id int primary key)")
+    await items.fetch("insert into others select generate_series(1, 10)")
+    async with Capture.opened(items, tables=("public.items", "public.others")) as capture:
+        first, second = await capture.ask("public.others"), await capture.ask("public.items")
+        info = await capture.all_of(second)
+        assert (await capture.info(first)).state == info.state == "done"
+        names = [one["metadata"]["table_name"] for one in await capture.messages()]
+        assert names == ["others"] * 10 + ["items"] * 1000
+
+
+async def test_what_is_captured_for_the_first_time_is_backfilled_table_by_table(items: store.Database) -> None:
+    await items.fetch("create table others (id int primary key)")
+    async with Capture.opened(items, tables=("public.others", "public.items")) as capture:
+        await backfill.begin_first(items, capture.source, capture.spec)
+        await backfill.begin_first(items, capture.source, capture.spec)  # as after a crash
+        queued = await store.backfills(items, capture.source)
+        assert [(one.table, one.state) for one in queued] == [("public.items", "queued"), ("public.others", "queued")]
+
+
+async def test_no_faster_than_the_rate(capture: Capture) -> None:
+    asked = await capture.ask(rate=400)
+    began = anyio.current_time()
+    info = await capture.all_of(asked)
+    assert info.read == 1000
+    assert anyio.current_time() - began > 2.0  # 10 chunks of 100 rows, of which the first is at once
+
+
+async def test_a_pace_is_kept_by_a_clock() -> None:
+    now = 100.0
+    pace = backfill.Pace(1000, lambda: now)
+    assert (pace.rows(5000), pace.left()) == (250, 0)
+    pace.took(250)
+    assert pace.left() == pytest.approx(0.25)
+    now += 10
+    pace.took(250)  # what was not read meanwhile is not made up for
+    assert pace.left() == pytest.approx(0.25)
+    assert backfill.Pace(None, lambda: now).rows(5000) == 5000
+    assert backfill.Pace(3, lambda: now).rows(5000) == 10
+
+
+async def test_too_many_changes_at_once_have_chunks_read_again(
+    small_chunks: None, capture: Capture, monkeypatch: pytest.MonkeyPatch, connect: Any
+) -> None:
+    monkeypatch.setattr(capture.backfiller._changed, "_most", 50)
+    writer, asked = await connect(), await capture.ask()
+    async with capture.working():
+
+        async def some() -> bool:
+            return (await capture.info(asked)).read >= 100
+
+        await capture.pump_until(some)
+        before = await capture.info(asked)
+        await capture.until_on_their_way(backfill.AHEAD)
+        await writer.execute("update items set name = 'newer' where id > 300")  # after those two were read
+        info = await capture.pump_until(lambda: capture.over(asked))
+    assert before.read < info.read == 1000
+    assert await capture.replayed() == await capture.table()
+
+
+async def test_chunks_are_read_again_after_they_could_not_be_appended(small_chunks: None, capture: Capture) -> None:
+    asked = await capture.ask()
+    async with capture.working():
+        await capture.until_on_their_way(backfill.AHEAD)
+        capture.backfiller.failed()
+        info = await capture.pump_until(lambda: capture.over(asked))
+    assert (info.read, info.published) == (1000, 1000)
+    assert [one["record"]["id"] for one in await capture.messages()] == list(range(1, 1001))

@@ -1,0 +1,178 @@
+"""A transaction whose commit is in the WAL, and captured, while nobody sees it yet.
+
+On this server each commit waits for a standby that is not there, unless its session says otherwise. DBLog's two marks in the log, one
+from before the read and one from after it, would let a chunk that is read meanwhile overwrite the newer change.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from headrace import store
+from headrace.embedded import EmbeddedPostgres
+from headrace.sources.postgres import backfill
+from tests.sources.postgres.backfilling import WITHIN, Capture
+from tests.support.servers import QUICK
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture(scope="module")
+def waiting_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server whose commits wait for a standby that does not exist."""
+    directory: Path = tmp_path_factory.mktemp("waiting") / "postgres"
+    server = EmbeddedPostgres(directory, settings={**QUICK, "synchronous_standby_names": "nobody"})
+    try:
+        with server.acquire() as tenancy:
+            yield tenancy.url
+        server.destroy()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest_asyncio.fixture
+async def local(waiting_server: str) -> AsyncIterator[asyncpg.Connection[Any]]:
+    """A connection that waits for nobody, to a server with a fresh table of 500 rows."""
+    connection = await asyncpg.connect(waiting_server, server_settings={"synchronous_commit": "local"})
+    try:
+        await connection.execute(
+            "drop table if exists items; create table items (id int primary key, name text);"
+            " insert into items select i, 'older' from generate_series(1, 500) as i"
+        )
+        yield connection
+    finally:
+        await connection.execute("select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
+        await connection.close()
+
+
+@pytest_asyncio.fixture
+async def capture(
+    database: store.Database, waiting_server: str, local: Any, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Capture]:
+    for name in ("FEWEST_ROWS", "FIRST_ROWS", "MOST_ROWS"):
+        monkeypatch.setattr(backfill, name, 100)
+    async with Capture.opened(database, waiting_server) as capture:
+        yield capture
+
+
+@asynccontextmanager
+async def committing(dsn: str, local: Any, sql: str) -> AsyncIterator[None]:
+    """The statement's commit is in the WAL, and waits for the standby, until the end."""
+    connection = await asyncpg.connect(dsn)
+    async with anyio.create_task_group() as group:
+        try:
+            group.start_soon(_quietly, connection, sql)
+            while not await local.fetchval("select exists (select from pg_stat_activity where wait_event = 'SyncRep')"):
+                await anyio.sleep(0.005)
+            yield
+            await until_seen(local)
+        finally:
+            connection.terminate()
+            group.cancel_scope.cancel()
+
+
+async def _quietly(connection: Any, sql: str) -> None:
+    """It warns that the commit is only here, and that is what is wanted."""
+    connection.add_log_listener(lambda *_: None)
+    await connection.execute(sql)
+
+
+async def until_seen(local: Any) -> None:
+    """Let commits wait no longer."""
+    while await local.fetchval(
+        "select bool_or(pg_cancel_backend(pid)) from pg_stat_activity where wait_event = 'SyncRep'"
+    ):
+        await anyio.sleep(0.005)
+
+
+async def test_a_change_can_be_captured_before_anybody_sees_it(
+    capture: Capture, waiting_server: str, local: Any
+) -> None:
+    """What makes a mark before the read worthless: it comes after the change in the WAL, and the read sees the row without it."""
+    async with committing(waiting_server, local, "update items set name = 'newer' where id = 5"):
+        await capture.pump()
+        assert [one["record"]["name"] for one in await capture.messages("update")] == ["newer"]
+        assert await local.fetchval("select name from items where id = 5") == "older"
+
+
+async def test_a_row_that_was_changed_unseen_since_the_backfill_began_is_left_out(
+    capture: Capture, waiting_server: str, local: Any
+) -> None:
+    asked = await capture.ask()
+    with anyio.fail_after(WITHIN):
+        async with capture.working():
+
+            async def some() -> bool:
+                return (await capture.info(asked)).read >= 100
+
+            await capture.pump_until(some)
+            async with committing(waiting_server, local, "update items set name = 'newer' where id = 450"):
+                info = await capture.pump_until(lambda: capture.over(asked))
+                assert await local.fetchval("select name from items where id = 450") == "older"  # all the while
+            assert (info.read, info.published) == (500, 499)
+    assert (await capture.replayed())[450]["name"] == "newer"
+
+
+async def test_what_was_captured_unseen_before_the_backfill_began_is_waited_for(
+    capture: Capture, waiting_server: str, local: Any
+) -> None:
+    capture.backfiller._settled = True  # so that it relies on what it remembers
+    with anyio.fail_after(WITHIN):
+        async with committing(waiting_server, local, "update items set name = 'newer' where id = 5"):
+            await capture.pump()
+            assert [one["record"]["name"] for one in await capture.messages("update")] == ["newer"]
+            asked = await capture.ask()
+            async with capture.working():
+                await capture.pump_until(lambda: capture.backfiller.tracking)
+                for _ in range(20):
+                    await capture.pump()
+                assert await capture.messages("read") == []
+                await until_seen(local)
+                info = await capture.pump_until(lambda: capture.over(asked))
+    assert (info.read, info.published) == (500, 500)
+    assert (await capture.replayed())[5]["name"] == "newer"
+
+
+async def test_what_another_process_captured_unseen_is_waited_for_however_long_it_takes(
+    capture: Capture, waiting_server: str, local: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.sources.postgres.settling.PATIENCE", 0.0)
+    with anyio.fail_after(WITHIN):
+        async with committing(waiting_server, local, "update items set name = 'newer' where id = 5"):
+            await capture.pump()
+            capture.restart()  # nobody remembers
+            asked = await capture.ask()
+            async with capture.working():
+
+                async def settling() -> bool:
+                    return (await capture.info(asked)).state == "running"
+
+                await capture.pump_until(settling)
+                for _ in range(20):
+                    await capture.pump()
+                assert await capture.messages("read") == []
+                await until_seen(local)
+                await capture.pump_until(lambda: capture.over(asked))
+    assert (await capture.replayed())[5]["name"] == "newer"
+
+
+async def test_a_transaction_that_has_not_begun_to_commit_is_not_waited_for(
+    capture: Capture, waiting_server: str, local: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.sources.postgres.settling.PATIENCE", 0.0)
+    other = await asyncpg.connect(waiting_server)
+    try:
+        await other.execute("begin; update items set name = 'newer' where id = 5")
+        info = await capture.all_of(await capture.ask())
+    finally:
+        other.terminate()
+    assert (info.state, info.published) == ("done", 500)
