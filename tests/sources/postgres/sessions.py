@@ -20,7 +20,9 @@ class Session:
         self._link = pq.PGconn.connect(dsn.encode())
         if self._link.status != pq.ConnStatus.OK:
             raise AssertionError(self._link.error_message)
-        for name, value in values.SETTINGS.items():
+        encoding = self._link.parameter_status(b"server_encoding")
+        assert encoding is not None
+        for name, value in values.settings(encoding.decode()).items():
             self.rows(f"set {name} to '{value}'")
         self._types: dict[int, TypeInfo] = {}
 

@@ -20,6 +20,16 @@ SETTINGS: dict[str, str] = {
     "lc_monetary": "C",
     "quote_all_identifiers": "off",
 }
-"""Settings of a session, under which all text that is to be converted has to be made."""
+"""Settings of a session, under which all text that is to be converted has to be made; see `settings`."""
 
-__all__ = ["SETTINGS", "Asks", "Converter", "TypeInfo", "converter", "load_types"]
+
+def settings(server_encoding: str) -> dict[str, str]:
+    """`SETTINGS` for a database in an encoding, which the server tells of itself as `server_encoding`.
+
+    One in SQL_ASCII may hold any bytes, and asked for UTF-8 the server fails at the first that are none, for good. So it is asked for the
+    bytes as they are, and the converters replace what can't be read.
+    """
+    return SETTINGS | ({"client_encoding": "SQL_ASCII"} if server_encoding == "SQL_ASCII" else {})
+
+
+__all__ = ["SETTINGS", "Asks", "Converter", "TypeInfo", "converter", "load_types", "settings"]
