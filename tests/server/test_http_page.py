@@ -9,9 +9,11 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from tests.support import servers
+from tests.support.captures import drop_slots
 from tests.torture.http_servers import ROOT, ServerProcess
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
@@ -24,12 +26,23 @@ _COMMAND = re.compile(r"^curl .*?(?=^curl |\Z)", re.MULTILINE | re.DOTALL)
 def url(server_dsn: str, template: str, tmp_path: Path) -> Iterator[str]:
     """The URL of a server that nobody else uses."""
     with servers.clone(server_dsn, template) as dsn:
+        servers.run(_make_a_table(dsn))
         server = ServerProcess(dsn, tmp_path / "server.log")
         try:
             server.start()
             yield server.url
         finally:
             assert server.stop() == 0, server.last_words()
+            servers.run(drop_slots(dsn))
+
+
+async def _make_a_table(dsn: str) -> None:
+    """What the page captures."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute("create table parts (id bigint primary key, price numeric not null)")
+    finally:
+        await connection.close()
 
 
 def test_every_line_of_the_page_works(url: str) -> None:
