@@ -106,7 +106,8 @@ class Publisher:
         """Keep a message as a failure. Returns that it is one."""
         kept = _readable(data) if len(data) <= LARGEST else None
         if kept is None:  # nobody could look at it
-            kept = b'{"record":null' + data[data.rindex(_METADATA) :]
+            found = data.rfind(_METADATA)
+            kept = b'{"record":null' + (data[found:] if found >= 0 else _METADATA + b"}}")
         text = kept.decode("utf-8", "replace")
         if key is not None:
             text = text[:-2] + _KEY + msgspec.json.encode(key).decode() + "}}"

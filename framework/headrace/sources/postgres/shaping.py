@@ -247,7 +247,8 @@ class Shaper:
             shape = next((one for one in self._shapes.values() if one.table.oid == row.table.oid), None)
             if shape is not None:
                 into.keys.append(key)
-                into.data.append(_tombstone(data[data.rindex(b',"metadata":{') : -2], shape.key_members(row.key)))
+                metadata = msgspec.json.decode(data, type=_Version).metadata
+                into.data.append(_tombstone(b',"metadata":' + bytes(metadata)[:-1], shape.key_members(row.key)))
 
     # --- either
 
@@ -328,6 +329,10 @@ class Shaper:
             data: of the failure, as it was kept.
         """
         return self._publisher.again(data, into)
+
+
+class _Version(msgspec.Struct):
+    metadata: msgspec.Raw
 
 
 def _whole(shape: Shape, change: Update) -> tuple[Row, Row | None]:

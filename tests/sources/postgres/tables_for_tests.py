@@ -1,0 +1,100 @@
+"""Tables, relations and changes without a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.sources.postgres.pgoutput.messages import Column, Relation, Row
+from headrace.sources.postgres.portion import Portion, Transaction
+from headrace.sources.postgres.shaping import Shaper
+from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.tables import Table, TableColumn
+from headrace.sources.postgres.values import TypeInfo
+
+INT8, TEXT, NUMERIC, TIMESTAMPTZ, BOOL, JSON, JSONB = 20, 25, 1700, 1184, 16, 114, 3802
+
+ORDERS = (("id", INT8), ("status", TEXT), ("total", NUMERIC), ("at", TIMESTAMPTZ))
+TRANSACTION = Transaction(lsn=1000, at=750_000_000_000_001, xid=7)  # 2023-10-07T13:20:00.000001Z
+METADATA = {
+    "table_schema": "public", "table_name": "orders", "commit_timestamp": "2023-10-07T13:20:00.000001Z", "commit_lsn": 1000,
+    "commit_idx": 0,
+}  # fmt: skip
+
+
+def spec(**settings: Any) -> PostgresSpec:
+    return PostgresSpec(**{"name": "shop", "stream": "orders", "tables": ("public.orders",), **settings})
+
+
+def table(
+    columns: Sequence[tuple[str, int]] = ORDERS, key: Sequence[str] = ("id",), identity: str = "d", name: str = "orders"
+) -> Table:
+    return Table(
+        oid=1, name=f"public.{name}", schema="public", relation=name, primary=bool(key), identity=identity,
+        columns=tuple(TableColumn(column, oid, column in key) for column, oid in columns), key=tuple(key),
+        identity_columns=tuple(key),
+    )  # fmt: skip
+
+
+def relation(
+    columns: Sequence[tuple[str, int]] = ORDERS, key: Sequence[str] = ("id",), identity: str = "d", name: str = "orders",
+    oid: int = 1,
+) -> Relation:  # fmt: skip
+    return Relation(
+        oid, "public", name, identity,
+        tuple(Column(column, type_oid, -1, identity == "f" or column in key) for column, type_oid in columns),
+    )  # fmt: skip
+
+
+class Shaped:
+    """A shaper that knows one table, and what it has made."""
+
+    def __init__(
+        self, columns: Sequence[tuple[str, int]] = ORDERS, key: Sequence[str] = ("id",), identity: str = "d",
+        types: dict[int, TypeInfo] | None = None, transform: Any = None, selected: Sequence[str] | None = None,
+        key_template: str | None = None, **settings: Any,
+    ) -> None:  # fmt: skip
+        settings["key"] = key_template
+        if selected is not None:
+            settings["columns"] = {"public.orders": selected}
+        self.shaper = Shaper(spec(**settings), transform)
+        self.table = table(columns, key, identity)
+        self.columns = [name for name, _ in columns]
+        self.types = types or {}
+        self.shaper.learn(relation(columns, key, identity), self.table, self.types)
+        self.portion = Portion()
+
+    def take(self, change: Any, idx: int = 0) -> int:
+        return self.shaper.change(change, TRANSACTION, idx, self.portion)
+
+    def read(self, *rows: Sequence[bytes | None]) -> int:
+        return self.shaper.read(self.table, self.types, list(rows), self.columns, TRANSACTION, self.portion)
+
+    @property
+    def keys(self) -> list[str]:
+        return self.portion.keys
+
+    @property
+    def messages(self) -> list[Any]:
+        return [json.loads(data) for data in self.portion.data]
+
+    @property
+    def message(self) -> Any:
+        """The only one."""
+        assert not self.portion.failures
+        (data,) = self.portion.data
+        return json.loads(data)
+
+    @property
+    def error(self) -> str:
+        """Of the only failure, beside which there is nothing."""
+        assert self.portion.data == []
+        (failure,) = self.portion.failures
+        return failure.error
+
+
+def order(
+    number: bytes | None = b"3", status: Any = b"new", total: Any = b"1.50", at: Any = b"2023-10-07 13:20:00+00"
+) -> Row:
+    return [number, status, total, at]
