@@ -1,0 +1,87 @@
+"""When a replication slot is in trouble, and what is said of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.model.capture import CaptureFacts
+from headrace.sources.postgres.alarms import Alarm, Kind, alarm_of, size
+
+GB = 1_000_000_000
+
+
+def _alarm(begun: Kind | None = None, **facts: Any) -> Alarm | None:
+    return alarm_of(CaptureFacts(**facts), source="shop", slot="headrace_shop_1", limit=GB, begun=begun)
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind"),
+    [
+        ({}, None),
+        ({"held_back": GB - 1, "wal_status": "reserved"}, None),
+        ({"held_back": GB, "wal_status": "reserved"}, "large"),
+        ({"held_back": GB // 2, "wal_status": "extended"}, None),  # more than max_wal_size: nothing is wrong with that
+        ({"held_back": GB // 2, "wal_status": "unreserved", "safe_wal_size": 0}, "unreserved"),
+        ({"wal_status": "lost"}, "lost"),
+        ({"held_back": 79_000_000, "safe_wal_size": 21_000_000, "wal_status": "reserved"}, None),
+        ({"held_back": 80_000_000, "safe_wal_size": 20_000_000, "wal_status": "reserved"}, "tight"),
+        ({"held_back": 80_000_000, "safe_wal_size": -5, "wal_status": "extended"}, "tight"),
+        ({"held_back": 2 * GB, "safe_wal_size": 100 * GB, "wal_status": "extended"}, "large"),
+        ({"held_back": 0, "safe_wal_size": 0, "wal_status": "reserved"}, "tight"),
+    ],
+)
+def test_each_trouble_is_known_by_what_the_server_tells(facts: dict[str, Any], kind: str | None) -> None:
+    found = _alarm(**facts)
+    assert (None if found is None else found.kind) == kind
+
+
+@pytest.mark.parametrize(
+    ("begun", "facts"),
+    [
+        ("large", {"held_back": int(0.85 * GB)}),
+        ("tight", {"held_back": 70_000_000, "safe_wal_size": 30_000_000}),
+    ],
+)
+def test_what_goes_up_and_down_around_a_limit_is_one_alarm(begun: Kind, facts: dict[str, Any]) -> None:
+    assert _alarm(**facts) is None
+    found = _alarm(begun, **facts)
+    assert found is not None
+    assert found.kind == begun
+    assert _alarm(begun, **{**facts, "held_back": facts["held_back"] // 2}) is None
+
+
+def test_without_a_limit_it_says_that_the_disk_fills() -> None:
+    found = _alarm(held_back=5 * GB, behind=5 * GB, wal_status="extended")
+    assert found is not None
+    assert "headrace_shop_1 holds back 5 GB of WAL" in found.text
+    assert "max_slot_wal_keep_size is not set, so it can grow until the server's disk is full" in found.text
+    assert "The capture is 5 GB behind, and has to catch up: see headrace source postgres info shop" in found.text
+
+
+def test_with_a_limit_it_says_when_the_slot_is_lost_and_how_the_limit_is_raised() -> None:
+    found = _alarm(held_back=9 * 2**30, behind=9 * 2**30, safe_wal_size=2**30, wal_status="extended")
+    assert found is not None
+    assert "1.07 GB more reach max_slot_wal_keep_size: then it is lost" in found.text
+    assert "alter system set max_slot_wal_keep_size = '20480MB'; select pg_reload_conf();" in found.text
+
+
+def test_a_transaction_that_is_long_open_is_told_from_a_capture_that_lags() -> None:
+    found = _alarm(held_back=5 * GB, behind=1000, wal_status="extended")
+    assert found is not None
+    assert "The capture keeps up, so a transaction that has long been open holds it back" in found.text
+    assert "pg_stat_activity where backend_xid is not null" in found.text
+    assert "catch up" not in found.text
+
+
+def test_a_slot_that_is_lost_needs_a_fresh_backfill() -> None:
+    found = _alarm(wal_status="lost")
+    assert found is not None
+    assert found.text.endswith("headrace source postgres resume shop --anew")
+
+
+def test_sizes_are_told_for_people() -> None:
+    assert [size(count) for count in (0, 999, 1000, 1_234_567, 999_600_000, 5 * 10**15)] == [
+        "0 bytes", "999 bytes", "1 kB", "1.23 MB", "1 GB", "5e+03 TB",
+    ]  # fmt: skip

@@ -1,0 +1,341 @@
+"""The watch beside a capturer: how the slot is, told every few seconds, alarmed, and never in the capture's way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import pytest
+import pytest_asyncio
+
+from headrace import store
+from headrace.model.capture import CaptureFacts, CaptureInfo
+from headrace.sources.postgres import watch as watching
+from headrace.sources.postgres.errors import SourceUnavailable
+from headrace.sources.postgres.link import Link
+from headrace.sources.postgres.pgoutput import positions
+from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.watch import HEARTBEAT, Watch
+from tests.runtime.running import WITHIN, eventually
+from tests.sources.postgres.captured import Shop, drop_slots
+
+pytestmark = pytest.mark.asyncio
+
+COMMITTED = datetime(2030, 1, 1, tzinfo=UTC)
+LONG = 3600.0
+
+
+class Bench:
+    """A watch, and all that it looks at."""
+
+    def __init__(self, shop: Shop, slot: str, number: int, epoch: int) -> None:
+        self.shop, self.slot, self.number, self.epoch = shop, slot, number, epoch
+        self.now = 0.0
+        self.position, self.total = 0, 0
+        self.name = f"watch {uuid4().hex[:8]}"
+        """Of its connections."""
+
+    async def connect(self) -> Link:
+        return await Link.connect(self.shop.dsn, application_name=self.name)
+
+    async def connections(self) -> list[int]:
+        rows = await self.shop.sql.fetch("select pid from pg_stat_activity where application_name = $1", self.name)
+        return [row["pid"] for row in rows]
+
+    def watch(self, connect: Callable[[], Awaitable[Link]] | None = None, **settings: Any) -> Watch:
+        spec = PostgresSpec(name="shop", stream="shop", tables=("public.orders",), **settings)
+        return Watch(
+            self.shop.database, self.number, self.epoch, spec, self.slot, connect or self.connect,
+            lambda: (self.position, self.total, COMMITTED), lambda: self.now, lambda: ("A table is gone.", "create it"),
+        )  # fmt: skip
+
+    async def told(self) -> CaptureInfo:
+        capture = (await store.source(self.shop.database, "shop")).capture
+        assert capture is not None
+        return capture
+
+    async def facts(self) -> CaptureFacts:
+        facts = (await self.told()).facts
+        assert facts is not None
+        return facts
+
+    async def written(self) -> int:
+        """Where the server's WAL ends."""
+        return positions.number(str(await self.shop.sql.fetchval("select pg_current_wal_lsn()::text")))
+
+
+@pytest_asyncio.fixture
+async def bench(shop: Shop) -> AsyncIterator[Bench]:
+    """A slot that nobody reads from, and a tenure that does not end by itself."""
+    await shop.source()
+    [todo] = await store.captures_to_do(shop.database)
+    epoch = await store.take_capture(shop.database, todo.number, uuid4(), LONG)
+    assert epoch is not None
+    slot = f"watched_{uuid4().hex}"
+    await shop.sql.execute("create publication watched for table orders")
+    await shop.sql.fetch("select pg_create_logical_replication_slot($1, 'pgoutput')", slot)
+    bench = Bench(shop, slot, todo.number, epoch)
+    bench.position = await bench.written()
+    try:
+        yield bench
+    finally:
+        await drop_slots(shop.sql)
+
+
+@pytest_asyncio.fixture
+async def telling(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the server tells of the slot from now on, instead of how it is."""
+    told: dict[str, Any] = {"held_back": 10, "wal_status": "reserved", "behind": 5}
+
+    async def slot_facts(link: Link, name: str, captured: int) -> CaptureFacts:
+        assert (name, captured) == (bench.slot, bench.position)
+        return CaptureFacts(**told)
+
+    monkeypatch.setattr(watching.slots, "slot_facts", slot_facts)
+    return told
+
+
+# --- what is told
+
+
+async def test_a_look_tells_how_the_slot_is_and_how_quickly_changes_come(bench: Bench) -> None:
+    watch = bench.watch()
+    assert await watch.look()
+    facts = await bench.facts()
+    assert facts.wal_status == "reserved"
+    assert facts.committed_at == COMMITTED
+    assert (facts.rate, facts.alarm) == (0.0, None)
+    told = await bench.told()
+    assert (told.state, told.reason, told.mend) == ("running", "A table is gone.", "create it")
+    await bench.shop.sql.fetch("select pg_logical_emit_message(true, 'test', repeat('x', 3000000))")
+    bench.now, bench.total = 5.0, 1000
+    assert await watch.look()
+    then, facts = facts, await bench.facts()
+    assert facts.rate == 200.0
+    assert facts.behind is not None
+    assert facts.held_back is not None
+    assert then.held_back is not None
+    assert facts.behind >= 3_000_000
+    assert facts.held_back >= then.held_back + 3_000_000
+    bench.position = await bench.written()
+    bench.now = 10.0
+    assert await watch.look()
+    later = await bench.facts()
+    assert later.behind is not None
+    assert later.behind < facts.behind
+    assert later.rate == 0.0
+    await watch._hang_up()
+
+
+async def test_it_ends_when_somebody_else_captures(bench: Bench, telling: dict[str, Any]) -> None:
+    watch = bench.watch()
+    assert await watch.look()
+    await store.release_capture(bench.shop.database, bench.number, bench.epoch)
+    assert await store.take_capture(bench.shop.database, bench.number, uuid4(), LONG) is not None
+    with anyio.fail_after(WITHIN):
+        await watch.run()
+    assert await bench.connections() == []
+
+
+async def test_it_goes_on_until_it_is_cancelled_and_leaves_no_connection(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "EVERY", 0.0)
+    with anyio.fail_after(WITHIN):
+        async with anyio.create_task_group() as group:
+            group.start_soon(bench.watch().run)
+            await eventually(bench.connections)
+            first = (await eventually(lambda: _told_at(bench)))[0]
+            await eventually(lambda: _told_at(bench, first))
+            group.cancel_scope.cancel()
+    await eventually(lambda: _none_of(bench))
+
+
+async def _told_at(bench: Bench, after: datetime | None = None) -> list[datetime]:
+    at = (await bench.told()).told_at
+    return [at] if at is not None and (after is None or at > after) else []
+
+
+async def _none_of(bench: Bench) -> bool:
+    return not await bench.connections()
+
+
+# --- alarms
+
+
+async def test_an_alarm_is_told_as_long_as_it_lasts_and_logged_when_it_begins_and_ends(
+    bench: Bench, telling: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headrace")
+    watch = bench.watch(alarm=10_000_000)
+    await watch.look()
+    assert not caplog.records
+    telling["held_back"] = 20_000_000
+    for _ in range(3):
+        await watch.look()
+        assert "holds back 20 MB of WAL" in str((await bench.facts()).alarm)
+    [begun] = caplog.records
+    assert begun.levelname == "WARNING"
+    assert "Source shop: The replication slot" in begun.getMessage()
+    telling["wal_status"] = "unreserved"  # another trouble, and a worse one
+    await watch.look()
+    await watch.look()
+    assert len(caplog.records) == 2
+    assert "the next checkpoint may remove it" in str((await bench.facts()).alarm)
+    telling.update(wal_status="reserved", held_back=100)
+    await watch.look()
+    await watch.look()
+    assert (await bench.facts()).alarm is None
+    assert "well again" in caplog.records[-1].getMessage()
+    assert len(caplog.records) == 3
+    await watch._hang_up()
+
+
+async def test_an_alarm_stays_while_the_server_does_not_say(
+    bench: Bench, telling: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    telling["wal_status"] = "lost"
+    watch = bench.watch()
+    await watch.look()
+
+    async def silent(*_: Any) -> CaptureFacts:
+        raise SourceUnavailable("The server went away.")
+
+    monkeypatch.setattr(watching.slots, "slot_facts", silent)
+    await watch.look()
+    facts = await bench.facts()
+    assert facts.wal_status is None
+    assert "is lost" in str(facts.alarm)
+
+
+# --- weather
+
+
+async def test_a_server_that_can_not_be_asked_is_told_once_and_changes_nothing(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headrace")
+    away = True
+
+    async def connect() -> Link:
+        if away:
+            raise SourceUnavailable("Nobody answers at 127.0.0.1:1.")
+        return await bench.connect()
+
+    watch = bench.watch(connect)
+    for now in range(3):
+        bench.now, bench.total = float(now), now * 10
+        assert await watch.look()
+    facts = await bench.facts()
+    assert (facts.rate, facts.held_back, facts.wal_status) == (10.0, None, None)
+    [warning] = caplog.records
+    assert "is captured all the same: Nobody answers at 127.0.0.1:1." in warning.getMessage()
+    away = False
+    await watch.look()
+    assert (await bench.facts()).wal_status == "reserved"
+    assert "again" in caplog.records[-1].getMessage()
+    await watch._hang_up()
+
+
+async def test_a_connection_that_was_cut_is_made_anew(bench: Bench) -> None:
+    watch = bench.watch()
+    await watch.look()
+    [pid] = await bench.connections()
+    await bench.shop.sql.fetch("select pg_terminate_backend($1)", pid)
+    await eventually(lambda: _none_of(bench))
+    assert await watch.look()
+    assert (await bench.facts()).wal_status is None
+    assert await watch.look()
+    assert (await bench.facts()).wal_status == "reserved"
+    await watch._hang_up()
+
+
+async def test_a_server_that_does_not_answer_is_not_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def silent() -> Link:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr(watching, "PATIENCE", 0.01)
+    with anyio.fail_after(WITHIN):
+        assert await bench.watch(silent).look()
+    assert "there was no answer for 0.01 s" in caplog.text
+
+
+# --- heartbeats
+
+
+async def _heartbeats(bench: Bench) -> int:
+    """How many are in the WAL since the slot was made."""
+    rows = await bench.shop.sql.fetch(
+        """select data from pg_logical_slot_peek_binary_changes(
+               $1, null, null, 'proto_version', '1', 'publication_names', 'watched', 'messages', 'true')""",
+        bench.slot,
+    )
+    return sum(row["data"][:1] == b"M" and b"headrace.heartbeat" in row["data"] for row in rows)
+
+
+async def test_a_heartbeat_is_written_once_nothing_has_moved_for_so_long(bench: Bench, telling: dict[str, Any]) -> None:
+    watch = bench.watch(heartbeat=30.0)
+    written = []
+    for now, moves in ((0.0, 0), (29.0, 0), (30.0, 0), (59.0, 0), (60.0, 0), (80.0, 1), (109.0, 0), (110.0, 0)):
+        bench.now = now
+        bench.position += moves
+        await watch.look()
+        written.append(watch.heartbeats)
+    assert written == [0, 0, 1, 1, 2, 2, 2, 3]
+    assert await _heartbeats(bench) == 3
+    await watch._hang_up()
+
+
+async def test_no_heartbeat_is_written_where_none_is_wanted_or_there_is_nothing_to_move_over(
+    bench: Bench, telling: dict[str, Any]
+) -> None:
+    quiet, without = bench.watch(heartbeat=30.0), bench.watch()
+    telling["behind"] = 0
+    for bench.now in (0.0, 100.0):
+        await quiet.look()
+    telling["behind"] = 5
+    for bench.now in (200.0, 300.0):
+        await without.look()
+    assert await _heartbeats(bench) == 0
+    await quiet._hang_up()
+    await without._hang_up()
+
+
+async def test_a_heartbeat_that_fails_leaves_the_facts_as_they_are(
+    bench: Bench, telling: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watching, "HEARTBEAT", "select no_such_function()")
+    watch = bench.watch(heartbeat=1.0)
+    for bench.now in (0.0, 10.0, 20.0):
+        await watch.look()
+    assert watch.heartbeats == 0
+    assert (await bench.facts()).held_back == 10
+    assert caplog.text.count("can't be sent a heartbeat") == 1
+
+
+# --- beside a real capturer
+
+
+async def test_a_capture_tells_of_its_slot_and_passes_heartbeats_over(shop: Shop) -> None:
+    await shop.source()
+    async with shop.captured():
+        await shop.until_running()
+        await shop.sql.fetch(HEARTBEAT)
+        await shop.sql.execute("insert into orders values (1)")
+        found = await shop.until(1)
+
+        async def facts() -> CaptureFacts | None:
+            capture = (await store.source(shop.database, "shop")).capture
+            return None if capture is None else capture.facts
+
+        told = await eventually(facts)
+    assert [one["record"]["id"] for one in found] == [1]
+    assert told.wal_status == "reserved"
+    assert told.held_back is not None
