@@ -1,0 +1,276 @@
+"""A connection to the captured database: what comes back, and what is said when nothing does."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+import pytest_asyncio
+
+from headrace.model.errors import ConfigurationError
+from headrace.sources.postgres import link as linking
+from headrace.sources.postgres.errors import SourceRefused, SourceStopped, SourceUnavailable
+from headrace.sources.postgres.link import Link
+from tests.runtime.running import eventually
+from tests.sources.postgres.linked import (
+    APPLICATION,
+    linked,
+    parts,
+    refusing,
+    server_that,
+    silent,
+    with_options,
+)
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest_asyncio.fixture
+async def link(empty_dsn: str) -> AsyncIterator[Link]:
+    async with linked(empty_dsn) as link:
+        yield link
+
+
+# --- statements
+
+
+async def test_values_come_back_as_text(link: Link) -> None:
+    assert await link.query("select 1, null, 'é', $1::text || '!', $2::text", "ü", None) == [
+        ("1", None, "é", "ü!", None)
+    ]
+
+
+async def test_rows_come_back_as_bytes(link: Link) -> None:
+    rows = await link.rows("select g, null, 'é' from generate_series(1, 10000) as g")
+    assert rows[0] == [b"1", None, "é".encode()]
+    assert len(rows) == 10_000
+
+
+async def test_of_several_statements_the_last_one_s_rows_come_back(link: Link) -> None:
+    assert await link.query("create table t (id int); insert into t values (1), (2); select count(*) from t") == [
+        ("2",)
+    ]
+    assert await link.query("insert into t values (3)") == []
+
+
+async def test_text_is_made_in_one_way_whatever_the_session_is_set_to(empty_dsn: str) -> None:
+    odd = with_options(
+        empty_dsn, datestyle="German", timezone="Asia/Tokyo", bytea_output="escape", intervalstyle="sql_standard"
+    )
+    async with await Link.connect(odd, application_name=APPLICATION) as link:
+        [row] = await link.query(
+            r"select '2024-02-03 04:05:06+00'::timestamptz, '\x00ff'::bytea, '1 year 2 months'::interval, 0.1::float8"
+        )
+    assert row == ("2024-02-03 04:05:06+00", "\\x00ff", "P1Y2M", "0.1")
+
+
+@pytest.mark.parametrize("replication", [False, True])
+async def test_time_limits_that_are_meant_for_other_work_do_not_hold(empty_dsn: str, replication: bool) -> None:
+    hasty = with_options(empty_dsn, statement_timeout="5000", lock_timeout="3000", idle_session_timeout="5000")
+    async with await Link.connect(hasty, application_name=APPLICATION, replication=replication) as link:
+        [row] = await link.query(
+            "select current_setting('statement_timeout'), current_setting('lock_timeout'), current_setting('idle_session_timeout')"
+        )
+    assert row == ("0", "0", "0")
+
+
+async def test_what_the_server_refuses_is_told_and_the_connection_goes_on(link: Link) -> None:
+    with pytest.raises(SourceRefused, match='The server refuses: relation "nowhere" does not exist') as refused:
+        await link.query("select * from nowhere")
+    assert refused.value.sqlstate == "42P01"
+    with pytest.raises(SourceRefused) as refused:
+        await link.query("select lower(id) from (values (1)) as t(id)")
+    assert refused.value.hint is not None
+    assert await link.query("select 1") == [("1",)]
+
+
+async def test_those_who_share_a_link_take_turns(link: Link) -> None:
+    found: list[str | None] = []
+
+    async def ask(number: int) -> None:
+        ((answer,),) = await link.query("select $1::int from pg_sleep(0.001)", str(number))
+        assert answer == str(number)
+        found.append(answer)
+
+    async with anyio.create_task_group() as group:
+        for number in range(20):
+            group.start_soon(ask, number)
+    assert sorted(int(answer or 0) for answer in found) == list(range(20))
+
+
+async def test_a_cancelled_statement_ends_on_the_server_too_and_with_it_the_link(link: Link, empty_dsn: str) -> None:
+    async with await Link.connect(empty_dsn, application_name="impatient") as other:
+
+        async def sleeps() -> bool:
+            at_work = "select from pg_stat_activity where application_name = 'impatient' and query like '%sleep%' and state = 'active'"
+            return bool(await link.query(at_work))
+
+        async def is_gone() -> bool:
+            return not await link.query("select from pg_stat_activity where application_name = 'impatient'")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(other.query, "select pg_sleep(600)")
+            await eventually(sleeps)
+            group.cancel_scope.cancel()
+        with pytest.raises(SourceUnavailable, match="is closed"):
+            await other.query("select 1")
+        await eventually(is_gone)
+
+
+async def test_who_waits_for_an_answer_is_told_when_the_link_is_closed(link: Link) -> None:
+    async with anyio.create_task_group() as group:
+
+        async def wait() -> None:
+            with pytest.raises(SourceUnavailable):
+                await link.query("select pg_sleep(600)")
+
+        group.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        await link.close()
+
+
+async def test_a_connection_that_the_server_ends_is_unavailable(link: Link, empty_dsn: str) -> None:
+    async with await Link.connect(empty_dsn, application_name="doomed") as other:
+        await link.query("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'doomed'")
+        with pytest.raises(SourceUnavailable):
+            await other.query("select 1")
+        with pytest.raises(SourceUnavailable):
+            await other.query("select 1")
+
+
+async def test_it_works_under_uvloop(empty_dsn: str) -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def ask() -> list[tuple[str | None, ...]]:
+        async with await Link.connect(empty_dsn, application_name=APPLICATION) as link:
+            return await link.query("select repeat('x', 1000000) from generate_series(1, 3)")
+
+    found = await asyncio.to_thread(uvloop.run, ask())
+    assert [len(value or "") for (value,) in found] == [1_000_000] * 3
+
+
+# --- connecting
+
+
+async def test_an_unknown_database_or_role_is_to_be_mended(empty_dsn: str) -> None:
+    for wrong in ({"dbname": "no_such_database"}, {"user": "no_such_role"}):
+        with pytest.raises(SourceStopped, match="the source's database URL"):
+            await Link.connect(_dsn(empty_dsn, **wrong), application_name=APPLICATION)
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "told", "mend"),
+    [
+        ("28P01", 'password authentication failed for user "ada"', "the password is wrong, or was changed"),
+        ("28000", 'no pg_hba.conf entry for host "10.0.0.1", user "ada", database "shop", no encryption', "add a line for it"),
+        ("28000", 'role "ada" is not permitted to log in', "alter role ... login"),
+        ("28000", 'role "ada" does not exist', "create what is missing"),
+        ("3D000", 'database "shop" does not exist', "create what is missing"),
+        ("42501", 'permission denied for database "shop"', "grant connect"),
+        ("42501", "permission denied to start WAL sender", "alter role ... replication"),
+    ],
+)  # fmt: skip
+async def test_what_somebody_has_to_mend_is_told_with_what_to_do(sqlstate: str, told: str, mend: str) -> None:
+    async with server_that(refusing(sqlstate, told)) as port:
+        with pytest.raises(SourceStopped) as stopped:
+            await Link.connect(f"postgresql://ada:secret@127.0.0.1:{port}/shop", application_name=APPLICATION)
+    assert told in str(stopped.value)
+    assert mend in str(stopped.value)
+    assert f"'shop' at 127.0.0.1:{port} as ada" in str(stopped.value)
+    assert "secret" not in str(stopped.value)
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "told"),
+    [
+        ("53300", "sorry, too many clients already"),
+        ("57P03", "the database system is starting up"),
+        ("XX000", "something that nobody has thought of"),
+    ],
+)
+async def test_what_passes_is_unavailable(sqlstate: str, told: str) -> None:
+    async with server_that(refusing(sqlstate, told)) as port:
+        with pytest.raises(SourceUnavailable, match=told):
+            await Link.connect(f"postgresql://ada:secret@127.0.0.1:{port}/shop", application_name=APPLICATION)
+
+
+async def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linking, "CONNECT_TIMEOUT", 0.05)
+    async with server_that(silent) as port:
+        with pytest.raises(SourceUnavailable, match=r"no answer within 0\.05 s"):
+            await Link.connect(f"postgresql://ada@127.0.0.1:{port}/shop", application_name=APPLICATION)
+
+
+async def test_of_several_hosts_the_first_one_that_answers_is_taken(
+    empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linking, "CONNECT_TIMEOUT", 5.0)
+    given = parts(empty_dsn)
+    async with server_that(refusing("57P03", "the database system is starting up")) as down:
+        several = _dsn(empty_dsn, host=f"127.0.0.1,{given['host']}", port=f"{down},{given.get('port', 5432)}")
+        async with await Link.connect(several, application_name=APPLICATION) as link:
+            assert await link.query("select current_database()") == [(given["dbname"],)]
+
+
+async def test_what_the_url_does_not_say_is_as_libpq_has_it(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = parts(empty_dsn)
+    for name, variable in (("host", "PGHOST"), ("port", "PGPORT"), ("user", "PGUSER"), ("password", "PGPASSWORD")):
+        if name in given:
+            monkeypatch.setenv(variable, given[name])
+    async with await Link.connect(f"dbname={given['dbname']}", application_name=APPLICATION) as link:
+        assert await link.query("select current_database()") == [(given["dbname"],)]
+
+
+async def test_nobody_at_the_address_is_unavailable() -> None:
+    async with server_that(silent) as port:
+        pass
+    with pytest.raises(SourceUnavailable, match="Connection refused"):
+        await Link.connect(f"postgresql://ada:secret@127.0.0.1:{port}/shop", application_name=APPLICATION)
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://ada:secret/x@host/shop",
+        "postgresql://ada:sec@ret/?x=secret@host/shop",
+        "postgresql:///shop?secret=1@host",
+        "ada secret",
+        "host='secret",
+        "postgresql://ada:secret@host:port/shop",
+    ],
+)
+async def test_a_url_that_can_t_be_read_says_what_would_be_right_and_no_password(dsn: str) -> None:
+    with pytest.raises(SourceStopped, match="Write postgresql://user:password@host:5432/database") as stopped:
+        await Link.connect(dsn, application_name=APPLICATION)
+    assert "secret" not in str(stopped.value)
+
+
+async def test_a_parameter_that_libpq_does_not_know_is_named() -> None:
+    with pytest.raises(SourceStopped, match='invalid URI query parameter: "search_path"'):
+        await Link.connect("postgresql://ada:secret@127.0.0.1/shop?search_path=public", application_name=APPLICATION)
+
+
+# --- psycopg
+
+
+async def test_without_psycopg_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'headrace\[capture\]'"):
+        await Link.connect("postgresql://127.0.0.1/shop", application_name=APPLICATION)
+
+
+async def test_psycopg_is_not_loaded_before_somebody_connects() -> None:
+    code = "import sys, headrace, headrace.sources.postgres.checks, headrace.sources.postgres.feed; sys.exit('psycopg' in sys.modules)"
+    assert (
+        await anyio.run_process([sys.executable, "-c", code], stderr=subprocess.STDOUT, check=False)
+    ).returncode == 0
+
+
+def _dsn(dsn: str, **changed: str) -> str:
+    from psycopg.conninfo import make_conninfo
+
+    return make_conninfo(dsn, **changed)
