@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
@@ -37,6 +37,22 @@ from headrace.sources.postgres.values import SETTINGS, TypeInfo, load_types
 STREAM = "copied"
 WITHIN = 60.0
 """Seconds that anything here may take before it counts as hung."""
+
+
+async def until(answer: Callable[[], Any], meanwhile: Callable[[], Awaitable[Any]] | None = None) -> Any:
+    """Ask until the answer, which may have to be awaited, is true. Returns it.
+
+    Args:
+        meanwhile: what is done before it is asked again; there is a moment's rest where that gives nothing.
+    """
+    while True:
+        found = answer()
+        if isinstance(found, Awaitable):
+            found = await found
+        if found:
+            return found
+        if meanwhile is None or not await meanwhile():
+            await anyio.sleep(0.005)
 
 
 class Capture:
@@ -185,19 +201,11 @@ class Capture:
 
     async def pump_until(self, answer: Callable[[], Any]) -> Any:
         """Capture until the answer, which may have to be awaited, is true. Returns it."""
-        while True:
-            found = answer()
-            if hasattr(found, "__await__"):
-                found = await found
-            if found:
-                return found
-            if not await self.pump():
-                await anyio.sleep(0.005)
+        return await until(answer, self.pump)
 
     async def until_on_their_way(self, chunks: int) -> None:
         """Wait until so many chunks are read and marked, while nothing is captured."""
-        while len(self.backfiller._ways) < chunks:
-            await anyio.sleep(0.005)
+        await until(lambda: len(self.backfiller._ways) >= chunks)
 
     # --- backfills
 

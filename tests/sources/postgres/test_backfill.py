@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.sources.postgres import backfill, chunks
-from tests.sources.postgres.backfilling import Capture
+from tests.sources.postgres.backfilling import Capture, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -156,19 +156,27 @@ async def test_a_table_that_is_emptied_after_a_chunk_was_read_stays_empty(
 
 
 async def test_a_table_that_is_rewritten_while_a_chunk_waits_for_it_does_not_look_empty(
-    capture: Capture, connect: Any
+    capture: Capture, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = await connect()
-    altering = writer.transaction()
-    await altering.start()
-    await writer.execute("alter table items alter column n type bigint")
-    asked = await capture.ask()
-    async with capture.working():
-        watcher = await connect()
-        waiting = "select count(*) from pg_locks where not granted and relation = 'items'::regclass"
-        await capture.pump_until(lambda: watcher.fetchval(waiting))
-        await altering.commit()
-        info = await capture.pump_until(lambda: capture.over(asked))
+    writer, watcher, read = await connect(), await connect(), chunks.read
+    waiting = "select exists (select from pg_locks where not granted and relation = 'items'::regclass)"
+
+    async def read_meanwhile(*args: Any) -> Any:
+        monkeypatch.setattr(chunks, "read", read)
+        altering = writer.transaction()
+        await altering.start()
+        await writer.execute("alter table items alter column n type bigint")
+
+        async def commit() -> None:
+            await until(lambda: watcher.fetchval(waiting))
+            await altering.commit()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(commit)
+            return await read(*args)
+
+    monkeypatch.setattr(chunks, "read", read_meanwhile)
+    info = await capture.all_of(await capture.ask())
     assert (info.state, info.read) == ("done", 1000)
 
 
@@ -243,21 +251,19 @@ async def test_a_pace_is_kept_by_a_clock() -> None:
 
 
 async def test_too_many_changes_at_once_have_chunks_read_again(
-    small_chunks: None, capture: Capture, monkeypatch: pytest.MonkeyPatch, connect: Any
+    small_chunks: None, capture: Capture, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capture.backfiller._changed, "_most", 50)
-    writer, asked = await connect(), await capture.ask()
-    async with capture.working():
+    writer, mark = await connect(), chunks.mark
 
-        async def some() -> bool:
-            return (await capture.info(asked)).read >= 100
+    async def changed_first(link: Any, token: str) -> None:
+        if token.endswith("-3"):  # of the rows from 301 to 400
+            await writer.execute("update items set name = 'newer' where id > 300")
+        await mark(link, token)
 
-        await capture.pump_until(some)
-        before = await capture.info(asked)
-        await capture.until_on_their_way(backfill.AHEAD)
-        await writer.execute("update items set name = 'newer' where id > 300")  # after those two were read
-        info = await capture.pump_until(lambda: capture.over(asked))
-    assert before.read < info.read == 1000
+    monkeypatch.setattr(chunks, "mark", changed_first)
+    info = await capture.all_of(await capture.ask())
+    assert (info.state, info.read) == ("done", 1000)
     assert await capture.replayed() == await capture.table()
 
 

@@ -20,7 +20,7 @@ import pytest_asyncio
 from headrace import store
 from headrace.embedded import EmbeddedPostgres
 from headrace.sources.postgres import backfill
-from tests.sources.postgres.backfilling import WITHIN, Capture
+from tests.sources.postgres.backfilling import WITHIN, Capture, until
 from tests.support.servers import QUICK
 
 pytestmark = pytest.mark.asyncio
@@ -71,8 +71,9 @@ async def committing(dsn: str, local: Any, sql: str) -> AsyncIterator[None]:
     async with anyio.create_task_group() as group:
         try:
             group.start_soon(_quietly, connection, sql)
-            while not await local.fetchval("select exists (select from pg_stat_activity where wait_event = 'SyncRep')"):
-                await anyio.sleep(0.005)
+            await until(
+                lambda: local.fetchval("select exists (select from pg_stat_activity where wait_event = 'SyncRep')")
+            )
             yield
             await until_seen(local)
         finally:
@@ -88,10 +89,8 @@ async def _quietly(connection: Any, sql: str) -> None:
 
 async def until_seen(local: Any) -> None:
     """Let commits wait no longer."""
-    while await local.fetchval(
-        "select bool_or(pg_cancel_backend(pid)) from pg_stat_activity where wait_event = 'SyncRep'"
-    ):
-        await anyio.sleep(0.005)
+    released = "select count(pg_cancel_backend(pid)) = 0 from pg_stat_activity where wait_event = 'SyncRep'"
+    await until(lambda: local.fetchval(released))
 
 
 async def test_a_change_can_be_captured_before_anybody_sees_it(
