@@ -142,6 +142,13 @@ def test_a_part_of_the_identity_that_did_not_change_comes_from_the_old_identity(
     assert shaped.keys == ["public.orders.2.long"]
 
 
+def test_what_is_not_in_the_old_identity_is_not_taken_for_null() -> None:
+    shaped = Shaped()
+    shaped.take(Update(1, [b"4", UNCHANGED, b"1.50", None], ONLY_KEY, key_only=True))
+    assert shaped.message["record"] == {"id": 4, "total": "1.50", "at": None}
+    assert shaped.message["metadata"]["unchanged"] == ["status"]
+
+
 def test_only_columns_that_were_selected_are_told_and_the_key_needs_none_of_them() -> None:
     shaped = Shaped(identity="f", selected=("status",))
     shaped.take(Update(1, order(status=b"paid", total=b"9"), order(), key_only=False))
@@ -321,11 +328,56 @@ def test_only_changes_that_meet_the_condition_become_messages() -> None:
     assert shaped.keys == ["public.orders.4", "public.orders.3", "public.orders.9"]
 
 
+@pytest.mark.parametrize(
+    ("where", "met"),
+    [
+        ("data.record is null", ["truncate"]),
+        ("data.record is not null", ["insert", "update"]),
+        ("data.record.id is null", ["truncate"]),
+        ("data.changes is null", ["insert", "truncate"]),
+        ("data.changes.status = 'old' and data.record.data.tags.-1 = 'b'", ["update"]),
+        ("data.record.data.price >= 12345678901234567890.1", ["insert", "update"]),
+        ("data.record.data.price > 12345678901234567890.1", []),
+        ("data.metadata.commit_lsn = 1000 and data.metadata.table_name like 'ord%'", ["insert", "update", "truncate"]),
+        ("key = 'public.orders'", ["truncate"]),
+        ("data.action in ('update', 'truncate')", ["update", "truncate"]),
+    ],
+)
+def test_a_condition_may_look_at_all_of_a_message(where: str, met: list[str]) -> None:
+    columns = (("id", INT8), ("status", TEXT), ("data", JSON))
+    shaped = Shaped(columns, identity="f", where=where)
+    row = [b"3", b"new", b'{"price": 12345678901234567890.1, "tags": ["a", "b"]}']
+    shaped.take(Insert(1, row))
+    shaped.take(Update(1, row, [b"3", b"old", row[2]], key_only=False))
+    shaped.take(Truncate((1,), cascade=False, restart_identity=False))
+    assert [message["action"] for message in shaped.messages] == met
+    assert not shaped.portion.failures
+
+
 def test_what_a_condition_needs_and_is_not_in_the_wal_makes_a_failure_and_is_not_guessed() -> None:
     shaped = Shaped(where="data.record.total > 1")
     assert shaped.take(Delete(1, ONLY_KEY, key_only=True)) == 1
     assert "depends on total" in shaped.error
     assert "alter table public.orders replica identity full" in shaped.error
+
+
+@pytest.mark.parametrize(
+    ("where", "made"),
+    [
+        ("data.record.id = 3 and data.record.total > 1", "failure"),
+        ("data.record.id = 3 or data.record.total > 1", "message"),
+        ("data.record.id = 4 or data.record.total > 1", "failure"),
+        ("data.record.id = 4 and data.record.total > 1", "nothing"),
+        ("not (data.record.id = 3 and data.record.total > 1)", "failure"),
+        ("not (data.record.id = 4 and data.record.total > 1)", "message"),
+        ("data.record.total is null", "failure"),
+    ],
+)
+def test_a_condition_is_true_false_or_unknown(where: str, made: str) -> None:
+    shaped = Shaped(where=where)
+    shaped.take(Delete(1, ONLY_KEY, key_only=True))
+    found = {"message": len(shaped.keys), "failure": len(shaped.portion.failures)}
+    assert found == {"message": int(made == "message"), "failure": int(made == "failure")}
 
 
 def test_a_condition_that_is_decided_by_what_is_there_is_decided() -> None:

@@ -71,7 +71,7 @@ class Publisher:
         if self._where is None:
             return True
         try:
-            judged = self._where.judge(key, data.decode("utf-8", "replace"), missing)
+            judged = self._where.judge(key, data, missing)
         except Exception as error:  # JSON that is nested too deep to be read
             return error
         if judged is not None:

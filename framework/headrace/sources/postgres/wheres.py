@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 
+import msgspec
+
 from headrace.model import conditions
 from headrace.model.conditions import And, Compare, Condition, In, Match, Not, Null, Or
 from headrace.model.conditions.paths import split
 
 _PARTS = {"changes": ("record", "changes", "action", "metadata"), "rows": ("record", "metadata")}
+
+_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode = msgspec.json.Encoder().encode
 
 
 class Where:
@@ -18,8 +23,9 @@ class Where:
     def __init__(self, condition: Condition) -> None:
         self.condition = condition
         self.columns = frozenset(filter(None, map(_column, _leaves(condition))))
+        self._parts = frozenset(path[1] for leaf in _leaves(condition) if len(path := split(leaf.field)) > 1)
 
-    def judge(self, key: str, data: str, unknown: Collection[str] = ()) -> bool | None:
+    def judge(self, key: str, data: bytes, unknown: Collection[str] = ()) -> bool | None:
         """Whether a message meets it.
 
         Args:
@@ -29,9 +35,21 @@ class Where:
         Returns:
             None if that depends on what is not known.
         """
+        needed = self._needed(data)
         if self.columns.isdisjoint(unknown):
-            return conditions.matches(self.condition, key, data)
-        return self._judge(self.condition, key, data, unknown)
+            return conditions.matches(self.condition, key, needed)
+        return self._judge(self.condition, key, needed, unknown)
+
+    def _needed(self, data: bytes) -> str:
+        """The message with only what the condition looks at, since to judge means to read all of it in detail."""
+        message = _decode(data)
+        parts = {name: value for name, value in message.items() if name in self._parts}
+        record = parts.get("record")
+        if record is not None and bytes(record) != b"null":
+            columns = _decode(record)
+            kept = {name: value for name, value in columns.items() if name in self.columns}
+            parts["record"] = msgspec.Raw(_encode(kept))
+        return _encode(parts).decode("utf-8", "replace")
 
     def _judge(self, condition: Condition, key: str, data: str, unknown: Collection[str]) -> bool | None:
         """By Kleene's logic of true, false and unknown."""
