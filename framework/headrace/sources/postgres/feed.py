@@ -101,8 +101,9 @@ class Feed:
         except BaseException:
             await link.close()
             raise
-        patience = int(timeout or 0) / 1000 or ANYWAY  # 0: the server waits for ever
-        return cls(link, slot=slot, publication=publication, position=position, anyway=min(ANYWAY, patience / 3))
+        patience = int(timeout or 0) / 1000  # 0: the server waits for ever
+        anyway = min(ANYWAY, patience / 3) if patience else ANYWAY
+        return cls(link, slot=slot, publication=publication, position=position, anyway=anyway)
 
     async def read(self) -> Received:
         """Wait for something, and take everything that is there, up to 2,000 payloads or 4 MB.

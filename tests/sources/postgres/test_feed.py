@@ -1,0 +1,337 @@
+"""What a slot sends, how far the server is told to be, and why it may end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+import pytest_asyncio
+
+from headrace.model.errors import HeadraceError
+from headrace.sources.postgres import feed as feeding_module
+from headrace.sources.postgres.errors import SlotLost, SourceStopped, SourceUnavailable
+from headrace.sources.postgres.feed import Feed, Received
+from headrace.sources.postgres.link import Link
+from headrace.sources.postgres.pgoutput import positions
+from headrace.sources.postgres.slots import ensure_slot, slot_of
+from tests.runtime.running import WITHIN, eventually
+from tests.sources.postgres.linked import APPLICATION, feeding, fresh, linked, with_options
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions are told at once, nearly."""
+    monkeypatch.setattr(feeding_module, "SOON", 0.01)
+
+
+@pytest_asyncio.fixture
+async def link(empty_dsn: str) -> AsyncIterator[Link]:
+    """A database with a table that is published."""
+    async with linked(empty_dsn) as link:
+        await link.query(
+            "create table orders (id int primary key, note text); create publication all_of_it for table orders"
+        )
+        yield link
+
+
+# --- what arrives
+
+
+async def test_what_is_committed_arrives_in_order_and_then_its_end(link: Link, empty_dsn: str) -> None:
+    async with feeding(empty_dsn, link) as feed:
+        await link.query("insert into orders values (1, 'one'); insert into orders values (2, 'two')")
+        now = await _now(link)
+        received = await _until(feed, now)
+    assert kinds(received) == "BRIIC"
+    assert received.payloads[2].endswith(b"t\x00\x00\x00\x011t\x00\x00\x00\x03one")
+    assert received.end >= now
+
+
+async def test_the_end_moves_on_when_nothing_is_published(link: Link, empty_dsn: str) -> None:
+    async with feeding(empty_dsn, link) as feed:
+        await link.query("create table elsewhere (id int); insert into elsewhere values (1)")
+        received = await _until(feed, await _now(link))
+    assert "I" not in kinds(received)
+
+
+async def test_the_end_is_not_told_before_everything_up_to_it(link: Link, empty_dsn: str) -> None:
+    async with feeding(empty_dsn, link) as feed:
+        await link.query("insert into orders select g, 'note' from generate_series(1, 5000) as g")
+        ends, commits, rows = [], [], 0
+        while not commits:
+            received = await _read(feed)
+            rows += kinds(received).count("I")
+            commits += [int.from_bytes(payload[10:18], "big") for payload in received.payloads if payload[:1] == b"C"]
+            ends += [] if commits else [received.end]
+    assert rows == 5000
+    assert len(ends) >= 2
+    assert max(ends) < commits[0]
+
+
+async def test_so_much_is_read_at_once_and_no_more(link: Link, empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeding_module, "MOST_BYTES", 100_000)
+    async with feeding(empty_dsn, link) as feed:
+        await link.query("insert into orders select g, repeat('x', 1000) from generate_series(1, 1000) as g")
+        await link.query("insert into orders select -g, '' from generate_series(1, 5000) as g")
+        read, sizes, counts = 0, [], []
+        while read < 6000:
+            received = await _read(feed)
+            read += kinds(received).count("I")
+            sizes.append(sum(map(len, received.payloads)))
+            counts.append(len(received.payloads))
+    assert max(sizes) < 100_000 + 2_000
+    assert max(counts) <= 2_000
+
+
+async def test_nothing_is_lost_by_who_gives_up_waiting(link: Link, empty_dsn: str) -> None:
+    async with feeding(empty_dsn, link) as feed:
+        seen = 0
+        for number in range(100):
+            await link.query("insert into orders values ($1, 'note')", str(number))
+            with anyio.move_on_after(0):
+                seen += kinds(await feed.read()).count("I")
+            with anyio.move_on_after(0.002):
+                seen += kinds(await feed.read()).count("I")
+        with anyio.fail_after(WITHIN):
+            while seen < 100:
+                seen += kinds(await feed.read()).count("I")
+    assert seen == 100
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_a_large_transaction_comes_in_pieces_if_it_may(link: Link, empty_dsn: str, streaming: bool) -> None:
+    frugal = with_options(empty_dsn, logical_decoding_work_mem="64kB")
+    async with feeding(frugal, link, streaming=streaming) as feed:
+        await link.query("insert into orders select g, repeat('x', 100) from generate_series(1, 3000) as g")
+        found = kinds(await _until(feed, await _now(link)))
+    assert ("S" in found) is streaming
+    assert found.count("I") == 3000
+
+
+async def test_messages_come_too(link: Link, empty_dsn: str) -> None:
+    async with feeding(empty_dsn, link) as feed:
+        await link.query("select pg_logical_emit_message(true, 'headrace', 'a token')")
+        received = await _until(feed, await _now(link))
+    assert [payload[-7:] for payload in received.payloads if payload[:1] == b"M"] == [b"a token"]
+
+
+async def test_an_odd_name_of_a_publication_is_no_trouble(link: Link, empty_dsn: str) -> None:
+    name = 'It\'s, "odd"'
+    await link.query('create publication "It\'s, ""odd""" for table orders')
+    async with feeding(empty_dsn, link, publication=name) as feed:
+        await link.query("insert into orders values (1, 'one')")
+        assert "I" in kinds(await _until(feed, await _now(link)))
+
+
+async def test_it_works_under_uvloop(link: Link, empty_dsn: str) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    slot = fresh()
+    await ensure_slot(link, slot, ours=True, expected=None, application_name=APPLICATION)
+    await link.query("insert into orders select g, 'note' from generate_series(1, 5000) as g")
+
+    async def read() -> int:
+        async with (
+            await Link.connect(empty_dsn, application_name=APPLICATION) as own,
+            feeding(empty_dsn, own, slot=slot) as feed,
+        ):
+            return kinds(await _until(feed, await _now(own))).count("I")
+
+    assert await asyncio.to_thread(uvloop.run, read()) == 5000
+
+
+# --- what is told
+
+
+async def test_the_server_is_told_of_what_was_confirmed(link: Link, empty_dsn: str) -> None:
+    slot = fresh()
+    async with feeding(empty_dsn, link, slot=slot) as feed:
+        await link.query("insert into orders values (1, 'one')")
+        end = (await _until(feed, await _now(link))).end
+        assert (await _confirmed(link, slot)) < end
+        feed.confirm(end)
+        feed.confirm(end - 1)  # it never goes back
+
+        async def is_told() -> bool:
+            return await _confirmed(link, slot) == end
+
+        await eventually(is_told)
+
+
+async def test_the_last_position_is_told_when_it_is_closed_though_much_is_unread(link: Link, empty_dsn: str) -> None:
+    slot = fresh()
+    async with feeding(empty_dsn, link, slot=slot, keep=False) as feed:
+        await link.query("insert into orders values (1, 'one')")
+        end = (await _until(feed, await _now(link))).end
+        await link.query("insert into orders select g, repeat('x', 1000) from generate_series(2, 20000) as g")
+        feed.confirm(end)
+    assert await _confirmed(link, slot) == end
+    async with feeding(empty_dsn, link, slot=slot) as feed:  # as if it had gone on
+        found = kinds(await _until(feed, await _now(link)))
+    assert found.count("I") == 19_999
+
+
+async def test_the_server_hears_of_us_while_nobody_reads(
+    link: Link, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeding_module, "ANYWAY", 0.05)
+    async with feeding(empty_dsn, link):
+        await link.query("insert into orders select g, repeat('x', 1000) from generate_series(1, 20000) as g")
+        heard: set[str | None] = set()
+
+        async def five_times() -> bool:
+            rows = await link.query(
+                "select reply_time from pg_stat_replication where application_name = $1", APPLICATION
+            )
+            heard.update(time for (time,) in rows)
+            return len(heard - {None}) >= 5
+
+        await eventually(five_times)
+
+
+async def test_who_is_to_be_heard_of_often_is(link: Link, empty_dsn: str) -> None:
+    for timeout, anyway in (("6000", 2.0), ("0", 10.0), ("60000", 10.0)):
+        async with feeding(with_options(empty_dsn, wal_sender_timeout=timeout), link) as feed:
+            assert feed._anyway == anyway
+
+
+async def test_a_server_that_asks_is_answered_by_who_reads(link: Link, empty_dsn: str) -> None:
+    asking = with_options(
+        empty_dsn, wal_sender_timeout="4000"
+    )  # it asks after half of that, and then has as much to wait
+    async with feeding(asking, link, keep=False) as feed, anyio.create_task_group() as group:
+        group.start_soon(_read_on, feed)
+
+        async def has_answered() -> bool:
+            query = "select from pg_stat_replication where application_name = $1 and reply_time > backend_start + interval '1 second'"
+            return bool(await link.query(query, APPLICATION))
+
+        await eventually(has_answered)
+        group.cancel_scope.cancel()
+
+
+# --- how it ends
+
+
+async def test_a_slot_that_is_gone_is_lost(link: Link, empty_dsn: str) -> None:
+    with pytest.raises(SlotLost, match="the_slot is gone"):
+        await Feed.start(empty_dsn, slot="the_slot", publication="all_of_it", position=1, application_name=APPLICATION)
+
+
+async def test_a_slot_that_someone_else_uses_is_told(link: Link, empty_dsn: str) -> None:
+    slot = fresh()
+    async with feeding(empty_dsn, link, slot=slot):
+        with pytest.raises(
+            SourceStopped, match=r"in use by someone else \(replication slot .* is active for PID \d+\)"
+        ):
+            await Feed.start(empty_dsn, slot=slot, publication="all_of_it", position=1, application_name="other")
+
+
+async def test_what_arrived_before_the_end_is_handed_out_first(link: Link, empty_dsn: str) -> None:
+    async with feeding(empty_dsn, link) as feed:
+        await link.query("insert into orders values (1, 'one')")
+        now = await _now(link)
+
+        async def is_sent() -> bool:
+            sent = "select from pg_stat_replication where application_name = $1 and sent_lsn >= $2::pg_lsn"
+            return bool(await link.query(sent, APPLICATION, positions.text(now)))
+
+        await eventually(is_sent)
+        await _terminate(link)
+        received, error = await _to_the_end(feed)
+        assert isinstance(error, SourceUnavailable)
+        with pytest.raises(SourceUnavailable):  # and it stays so
+            await feed.read()
+    assert kinds(received) == "BRIC"
+
+
+async def test_who_waits_is_told_when_the_server_ends_it(link: Link, empty_dsn: str) -> None:
+    async with feeding(empty_dsn, link) as feed:
+
+        async def wait() -> None:
+            with pytest.raises(SourceUnavailable):
+                await _read_on(feed)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            await _terminate(link)
+
+
+async def test_a_change_while_the_publication_was_missing_is_told_and_not_passed_over(
+    link: Link, empty_dsn: str
+) -> None:
+    slot = fresh()
+    async with feeding(empty_dsn, link, slot=slot) as feed:
+        await link.query("insert into orders values (1, 'one')")
+        await link.query("drop publication all_of_it")
+        before = await _now(link)
+        await link.query("insert into orders values (2, 'two')")
+        received, error = await _to_the_end(feed)
+    assert isinstance(error, SlotLost)
+    assert "publication all_of_it was missing when something changed" in str(error)
+    assert kinds(received).count("I") == 1
+    assert received.end <= before
+
+
+# --- reading
+
+
+def kinds(received: Received) -> str:
+    """The first letters of what arrived."""
+    return "".join(chr(payload[0]) for payload in received.payloads)
+
+
+async def _read(feed: Feed) -> Received:
+    with anyio.fail_after(WITHIN):
+        return await feed.read()
+
+
+async def _read_on(feed: Feed) -> None:
+    while True:
+        await feed.read()
+
+
+async def _until(feed: Feed, position: int) -> Received:
+    """All that arrives up to there."""
+    payloads: list[bytes] = []
+    while True:
+        received = await _read(feed)
+        payloads += received.payloads
+        if received.end >= position:
+            return Received(payloads, received.end)
+
+
+async def _to_the_end(feed: Feed) -> tuple[Received, HeadraceError]:
+    """All that arrives, and why there is no more."""
+    payloads: list[bytes] = []
+    end = 0
+    while True:
+        try:
+            received = await _read(feed)
+        except HeadraceError as error:
+            return Received(payloads, end), error
+        payloads += received.payloads
+        end = received.end
+
+
+async def _now(link: Link) -> int:
+    """Where the WAL is, and something behind it: the end of a page alone is nothing that a server tells to have reached."""
+    ((position,),) = await link.query("select pg_current_wal_flush_lsn()")
+    await link.query("select pg_current_xact_id()")
+    return positions.number(position or "")
+
+
+async def _confirmed(link: Link, slot: str) -> int:
+    found = await slot_of(link, slot)
+    assert found is not None
+    assert found.confirmed is not None
+    return found.confirmed
+
+
+async def _terminate(link: Link) -> None:
+    await link.query(
+        "select pg_terminate_backend(pid) from pg_stat_replication where application_name = $1", APPLICATION
+    )
