@@ -118,7 +118,7 @@ class TestEditing:
             await admin.edit_source("orders", rate=0)
         with pytest.raises(ConfigurationError, match="tables"):
             await admin.edit_source("orders", tables=[])
-        with pytest.raises(InvalidInput, match="deletes"):
+        with pytest.raises(ConfigurationError, match="deletes"):
             await admin.edit_source("orders", deletes="sometimes")
         assert await admin.source("orders") == changed
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-import msgspec
-
 from headrace import store
 from headrace.app.admin.sources import change_source, make_source, make_stream
 from headrace.app.admin.specs import differing, plain
@@ -33,15 +31,9 @@ def define(tables: Sequence[str], into: str, name: str | None, transform: Transf
     for table in tables:
         if not isinstance(table, str):
             raise ConfigurationError(f"A table is named as text, such as 'public.orders', and not {table!r}.")
-    given = {
-        **plain(settings), "name": name or into, "stream": into, "tables": list(tables), "transform": _named(transform),
-    }  # fmt: skip
-    try:
-        return msgspec.convert(given, PostgresSpec)
-    except msgspec.ValidationError as error:
-        raise ConfigurationError(
-            f"A setting of app.capture into {into!r} has a value that can't be: {error}."
-        ) from error
+    return PostgresSpec(
+        name=name or into, stream=into, tables=tuple(tables), transform=_named(transform), **plain(settings)
+    )
 
 
 def _named(transform: Transform) -> str | None:

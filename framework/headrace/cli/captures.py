@@ -56,7 +56,7 @@ def add(
     name = name or named_after(given.get("tables"))
     if not given.get("tables"):
         raise UsageProblem("Say which table to capture: --table public.orders.")
-    spec = PostgresSpec.stored(name, stream or name, given)
+    spec = PostgresSpec(name=name, stream=stream or name, **given)
     new, new_stream, created = administer(backend, _add, spec, check, backend.as_curl)
     if json:
         print_json(created)

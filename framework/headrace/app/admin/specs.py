@@ -51,11 +51,12 @@ def edited(there: SourceInfo, changes: Mapping[str, Any]) -> Spec:
             canonical(table) for table in changes["tables"]
         }  # of a table that isn't captured any more nothing is said
         settings["columns"] = {table: columns for table, columns in settings["columns"].items() if table in left}
+    if kind is PostgresSpec:  # which says by itself what is wrong with any value
+        return checked_database(PostgresSpec(name=there.name, stream=there.stream, **settings), there)
     try:
-        spec = kind.stored(there.name, there.stream, settings)
+        return kind.stored(there.name, there.stream, settings)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"A setting has a value that can't be: {error}.") from error
-    return checked_database(spec, there) if isinstance(spec, PostgresSpec) else spec
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
