@@ -253,7 +253,11 @@ def test_a_mistake_of_ours_becomes_a_failure_with_the_change_in_it(monkeypatch: 
     shaped.shaper.learn(relation(), shaped.table, {})
     assert shaped.take(Insert(1, order())) == 1
     assert "no such time" in shaped.error
-    assert json.loads(shaped.portion.failures[0].data)["record"]["status"] == "new"
+    assert json.loads(shaped.portion.failures[0].data)["record"] == {
+        "id": "3", "status": "new", "total": "1.50", "at": "2023-10-07 13:20:00+00",
+    }  # fmt: skip
+    assert shaped.read(order()) == 0
+    assert len(shaped.portion.failures) == 2
 
 
 # --- keys

@@ -16,6 +16,7 @@ from headrace.sources.postgres.portion import Transaction
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.tables import Table
 from headrace.sources.postgres.values import Converter, TypeInfo, converter
+from headrace.sources.postgres.values.scalars import text
 
 _EPOCH = datetime(2000, 1, 1)  # noqa: DTZ001 - in UTC, as all of replication is
 
@@ -85,6 +86,17 @@ class Shape:
     def known(self, row: Sequence[Value]) -> bytes:
         """The same, of the values that are there."""
         return _members(row, [field for field in self._fields if row[field[0]] is not UNCHANGED])
+
+    def as_text(self, row: Sequence[Value]) -> bytes:
+        """The same, each value as a string of its text."""
+        return _members(
+            row,
+            [
+                (place, name, text)
+                for place, name, _ in self._fields
+                if place < len(row) and isinstance(row[place], bytes)
+            ],
+        )
 
     def changed(self, new: Sequence[Value], old: Sequence[Value]) -> bytes:
         """Of the columns that have changed the old values."""

@@ -24,6 +24,7 @@ from headrace.sources.postgres.pgoutput.messages import (
     Row,
     Truncate,
     Update,
+    Value,
 )
 from headrace.sources.postgres.portion import Emptied, Incomplete, Portion, Transaction
 from headrace.sources.postgres.publishing import Publisher
@@ -88,9 +89,9 @@ class Shaper:
             return 0
         try:
             return self._shaped(shape, change, transaction, idx, into)
-        except Exception as error:  # a mistake of ours, which must not hold up the slot for ever
-            logger.exception("a change of %s can't be shaped, and is kept as a failure", shape.table.name)
-            return self._publisher.fail(None, _as_it_came(shape, change, transaction, idx), error, into)
+        except Exception as error:
+            row = change.old if isinstance(change, Delete) else change.new
+            return self._mistaken(shape, row, transaction, idx, error, into)
 
     def _shaped(
         self, shape: Shape, change: Insert | Update | Delete, transaction: Transaction, idx: int, into: Portion
@@ -146,7 +147,7 @@ class Shaper:
         )  # fmt: skip
         return self._put(shape, old, data, into, shape.missing(old))
 
-    def _put(self, shape: Shape, row: Row, data: bytes, into: Portion, missing: Sequence[str]) -> int:
+    def _put(self, shape: Shape, row: Sequence[Value], data: bytes, into: Portion, missing: Sequence[str]) -> int:
         try:
             key = shape.key(row)
         except NoKey as error:
@@ -252,6 +253,14 @@ class Shaper:
 
     # --- either
 
+    def _mistaken(
+        self, shape: Shape, row: Sequence[Any], transaction: Transaction, idx: int, error: Exception, into: Portion
+    ) -> int:
+        """Keep a row with all values as text, after a mistake of ours: it must not hold up the slot for ever."""
+        logger.error("a row of %s can't be shaped, and is kept as a failure", shape.table.name, exc_info=error)
+        data = b'{"record":{%b}%b%d}}' % (shape.as_text(row), shape.metadata(transaction), idx)
+        return self._publisher.fail(None, data, error, into)
+
     def _truncate(self, oid: int, transaction: Transaction, idx: int, into: Portion) -> int:
         shape = self._shapes.get(oid)
         if shape is None:
@@ -306,7 +315,10 @@ class Shaper:
         form = b'{"record":{%b}%b%d}}' if self._rows else b'{"record":{%b},"changes":null,"action":"read"%b%d}}'
         metadata, before = shape.metadata(transaction), len(into.keys)
         for idx, row in enumerate(rows):
-            self._put(shape, row, form % (shape.record(row), metadata, idx), into, ())  # type: ignore[arg-type]
+            try:
+                self._put(shape, row, form % (shape.record(row), metadata, idx), into, ())
+            except Exception as error:
+                self._mistaken(shape, row, transaction, idx, error, into)
         return len(into.keys) - before
 
     def record(
@@ -357,16 +369,6 @@ def _moved(shape: Shape, new: Row, old: Row) -> bool:
 
 def _tombstone(metadata: bytes, key: bytes) -> str:
     return (b'{"record":null%b,"key":{%b}}}' % (metadata, key)).decode("utf-8", "replace")
-
-
-def _as_it_came(shape: Shape, change: Insert | Update | Delete, transaction: Transaction, idx: int) -> bytes:
-    """A change whose values are all text."""
-    row = change.old if isinstance(change, Delete) else change.new
-    record = {
-        name: value.decode("utf-8", "replace") if isinstance(value, bytes) else None
-        for name, value in zip(shape.names, row, strict=False)
-    }
-    return b'{"record":%b%b%d}}' % (msgspec.json.encode(record), shape.metadata(transaction), idx)
 
 
 def _unchanged(missing: Sequence[str]) -> bytes:
