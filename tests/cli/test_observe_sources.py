@@ -43,7 +43,7 @@ async def test_sources_stand_below_with_what_is_wrong_with_them(
         assert ("orders" in line) == (size[0] >= 110)
         stopped = person.line("bank", "stopped", "The table is")
         assert ("Mend it with: create table public.orders ()" in stopped) == (size[0] >= 250)
-        assert person.line("in/s", "sources stopped 1")
+        assert person.line("in/s", "sources 1 stopped")
 
 
 async def test_without_sources_there_is_no_table_of_them(database: store.Database, admin: Admin) -> None:
@@ -85,14 +85,19 @@ async def test_each_state_has_its_word(database: store.Database, admin: Admin) -
     held = await captured(database, "e")
     await store.pause_capture(database, held.id, paused=True)
     await store.create_source(database, "f", "postgres", "orders", {"tables": ["public.f"]})
+    partly = await captured(database, "g")
+    await partly.tell("running", "The table public.items is gone.", "edit it")
     async with in_front_of(admin, size=(200, 40)) as person:
+        assert person.observer.picture is not None
+        assert [one.info.name for one in person.observer.picture.sources] == ["a", "d", "f", "b", "c", "e", "g"]
+        assert person.line("g ", "running", "The table public.items is gone. Mend it with: edit it")
         assert person.line("a ", "waiting", "The stream is full.")
         assert person.line("b ", "starting")
         assert person.line("c ", "running")
         assert person.line("d ", "alarm", "It holds back 5 GB.")
         assert person.line("e ", "paused")
         assert person.line("f ", "unattended", "no process captures it")
-        assert person.line("in/s", "sources alarm 1")
+        assert person.line("in/s", "sources 1 alarm")
 
 
 # --- a closer look

@@ -8,7 +8,7 @@ from datetime import datetime
 from rich.text import Text
 
 from headrace.cli.observe.details import lines_of, of_json, part
-from headrace.cli.observe.figures import BAD, FAINT, STRONG, bytes_of, lasting, pace
+from headrace.cli.observe.figures import BAD, FAINT, STRONG, WARN, bytes_of, lasting, pace
 from headrace.cli.observe.history import SourceLine
 from headrace.cli.observe.of_sources import STATES
 from headrace.cli.tables import printable
@@ -32,27 +32,40 @@ def about_source(line: SourceLine, now: datetime) -> Text:
 
 
 def _of_capture(text: Text, line: SourceLine, how: CaptureInfo, now: datetime) -> None:
+    """What is wrong comes first: there may be room for a few lines only."""
     word, style = STATES[line.state]
-    since = how.paused_at if line.state == "paused" else how.since
+    since = {"paused": how.paused_at, "unattended": how.told_at}.get(how.state, how.since)
     _fact(text, "state", word + ("" if since is None else f", for {lasting(_passed(since, now))}"), style)
-    if how.reason and line.state != "paused":
+    if line.state != "paused":
+        _of_trouble(text, how, WARN if how.state == "running" else style)
+    facts = Text()
+    for name, value, colour in _of_progress(line, how, now):
+        if value:
+            _fact(facts, name, value, colour)
+    facts.rstrip()
+    part(text, "capture", facts)
+
+
+def _of_trouble(text: Text, how: CaptureInfo, style: str) -> None:
+    """Why it does not go on, or not with all, and what mends it."""
+    if how.reason:
         part(text, "why", lines_of(how.reason), style)
-    if how.mend and line.state != "paused":
+    if how.mend:
         part(text, "mend it with", lines_of(how.mend))
     if how.facts is not None and how.facts.alarm:
         part(text, "alarm", lines_of(how.facts.alarm), BAD)
-    facts = {
-        "captured": f"{how.captured:,} changes, {pace(line.rate) or '–'}/s", "failures": f"{how.failures:,}" if how.failures else "",
-        "position": how.position or "", "by": how.holder or "", "server": "" if how.system_id is None else f"{how.system_id}, timeline {how.timeline}",
-    }  # fmt: skip
-    for name, value in facts.items():
-        if value:
-            _fact(text, name, value)
+
+
+def _of_progress(line: SourceLine, how: CaptureInfo, now: datetime) -> Iterable[tuple[str, str, str]]:
+    yield "captured", f"{how.captured:,} changes, {pace(line.rate) or '–'}/s", ""
+    yield "failed", f"{how.failures:,}" if how.failures else "", BAD
+    yield "position", how.position or "", ""
+    yield "server", "" if how.system_id is None else f"{how.system_id}, timeline {how.timeline}", ""
+    yield "by", how.holder or "", ""
     if how.facts is not None:
-        for name, value, colour in _of_slot(how.facts, now):
-            _fact(text, name, value, colour)
-        if how.told_at is not None and line.state != "running":
-            _fact(text, "told", f"{lasting(_passed(how.told_at, now))} ago", FAINT)
+        yield from _of_slot(how.facts, now)
+        if how.told_at is not None and how.state != "running":
+            yield "told", f"{lasting(_passed(how.told_at, now))} ago", FAINT
 
 
 def _of_slot(facts: CaptureFacts, now: datetime) -> Iterable[tuple[str, str, str]]:

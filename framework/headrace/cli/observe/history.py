@@ -27,6 +27,9 @@ State = Literal["", "paused", "breaker", "blocked", "growing", "unattended", "fu
 SourceState = CaptureState | Literal["", "alarm"]
 """How a capture is; `alarm`: it runs, and something is wrong with its slot; nothing for what captures no tables."""
 
+TROUBLES: frozenset[SourceState] = frozenset(("stopped", "alarm", "waiting", "unattended"))
+"""Those that come first, since there may be no room for all sources."""
+
 
 class StreamLine(msgspec.Struct, frozen=True, kw_only=True):
     """A stream as it is shown. `rate`: messages published a second, None at first; `rates`: those of each interval."""
@@ -178,7 +181,10 @@ class History:
             streams=[self._stream(stream) for stream in overview.streams],
             consumers=[self._consumer(one, at_work.get((one.stream, one.name), [])) for one in overview.consumers],
             workers=[_worker(worker, overview.at) for worker in overview.workers],
-            sources=[self._source(source, overview.backfills) for source in overview.sources],
+            sources=sorted(
+                (self._source(source, overview.backfills) for source in overview.sources),
+                key=lambda one: (one.state not in TROUBLES, one.info.name),
+            ),
         )
 
     def _stream(self, info: StreamInfo) -> StreamLine:

@@ -196,14 +196,17 @@ def _sums(picture: Picture) -> list[tuple[str, str, str]]:
     done = sum(consumer.rate or 0 for consumer in picture.consumers)
     lag = sum(consumer.info.lag for consumer in picture.consumers)
     dead = sum(consumer.info.dead_letters for consumer in picture.consumers)
-    stopped = sum(source.state == "stopped" for source in picture.sources)
-    alarms = sum(source.state == "alarm" for source in picture.sources)
     told = [
         ("in/s", pace(published), GOOD if published else ""),
         ("done/s", pace(done), GOOD if done else ""),
         ("lag", short(lag), WARN if any(one.state == "growing" for one in picture.consumers) else ""),
         ("dead", short(dead), BAD if dead else ""),
     ]
-    return told + [
-        (f"sources {what}", str(many), BAD) for what, many in (("stopped", stopped), ("alarm", alarms)) if many
-    ]
+    trouble = _trouble(picture)
+    return [*told, ("sources", trouble, BAD)] if trouble else told
+
+
+def _trouble(picture: Picture) -> str:
+    """How many sources somebody has to mend."""
+    counted = {word: sum(source.state == word for source in picture.sources) for word in ("stopped", "alarm")}
+    return ", ".join(f"{many} {word}" for word, many in counted.items() if many)

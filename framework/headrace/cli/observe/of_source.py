@@ -65,8 +65,8 @@ class OfSource(Screen[None]):
         Binding("escape,q", "leave", "Back", key_display="esc"),
         Binding("u", "update", "Update"),
         Binding("p", "pause", "Pause"),
-        Binding("c", "cancel", "Cancel backfill"),
-        Binding("r", "retry_one", "Retry one"),
+        Binding("c", "cancel", "Cancel"),
+        Binding("r", "retry_one", "Retry"),
         Binding("R", "retry", "all", key_display="R"),
     ]
 
@@ -91,7 +91,7 @@ class OfSource(Screen[None]):
             with Container(classes="two"):
                 yield Board[BackfillInfo]("Backfills", BACKFILLS, lambda b: b.id, lambda b: b.table, id="backfills")
                 yield Board[FailedChange]("Failed", FAILED, lambda f: str(f.id), lambda f: f.key or "", id="failed")
-            with VerticalScroll(classes="detail", can_focus=True) as detail:
+            with VerticalScroll(classes="detail small", can_focus=True) as detail:
                 detail.border_title = "Source"
                 yield Static("", id="about")
         yield Footer()

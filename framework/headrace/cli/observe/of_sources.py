@@ -81,8 +81,8 @@ SOURCES: Sequence[Column[SourceLine]] = (
     Column(label="fail", width=4, right=True, cell=lambda s, _: Text("") if s.info.capture is None else number(s.info.capture.failures, BAD),
            by=lambda s: 0 if s.info.capture is None else s.info.capture.failures),
     Column(label="backfill", width=8, most=12, cell=lambda s, _: _backfill(s)),
-    Column(label="tables", width=14, most=40, rank=3, needs=lambda s: cell_len(", ".join(s.tables)), cell=lambda s, _: Text(printable(", ".join(s.tables)), FAINT)),
-    Column(label="chg/s lately", width=12, most=30, rank=4, cell=lambda s, width: Text("") if s.info.capture is None else bars(s.rates, width, GOOD)),
+    Column(label="tables", width=10, most=40, rank=3, needs=lambda s: cell_len(", ".join(s.tables)), cell=lambda s, _: Text(printable(", ".join(s.tables)), FAINT)),
+    Column(label="lately", width=8, most=30, rank=4, cell=lambda s, width: Text("") if s.info.capture is None else bars(s.rates, width, GOOD)),
     Column(label="why", width=16, most=160, rank=1, needs=lambda s: cell_len(why(s).plain), cell=lambda s, _: why(s)),
 )  # fmt: skip
 
