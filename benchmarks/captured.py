@@ -14,6 +14,7 @@ import asyncpg
 
 from benchmarks.checks import Wrong, expect
 from benchmarks.harness import MESSAGES, STREAM, Bench, Options, bench
+from benchmarks.http_server import Meter, postmaster
 from benchmarks.payloads import Batch
 from benchmarks.wire import CaptureJob, ConsumerJob, Job
 from headrace import store
@@ -188,6 +189,23 @@ async def _drop(connection: asyncpg.Connection[Any], slot: str, pid: int | None)
         await connection.fetchval("select pg_drop_replication_slot($1)", slot)
     except (asyncpg.ObjectInUseError, asyncpg.UndefinedObjectError):
         await anyio.sleep(EVERY)
+
+
+class Spent:
+    """The processor's time that a capture takes from here on: of the process that captures, and of all of Postgres."""
+
+    def __init__(self, capturer: int, postgres: int | None) -> None:
+        self._meter = Meter(capturer=capturer, postgres=postgres)
+
+    @classmethod
+    async def begin(cls, place: Bench, pid: int) -> Spent:
+        """Begin to count, of the process `pid`."""
+        return cls(pid, postmaster(await place.database.fetchval("select pg_backend_pid()")))
+
+    def each(self, count: int) -> dict[str, float]:
+        """µs for each of so many changes; Postgres' are left out where it is on another machine."""
+        used = self._meter.read()
+        return {name: used[name] / count * 1e6 for name in ("capturer", "postgres") if name in used}
 
 
 class Memory:

@@ -9,6 +9,7 @@ import msgspec
 from benchmarks import checks
 from benchmarks.captured import (
     ACCOUNTS,
+    Spent,
     captured,
     captured_bench,
     changes_captured,
@@ -23,7 +24,6 @@ from benchmarks.captured import (
 from benchmarks.checks import expect
 from benchmarks.crew import crew
 from benchmarks.harness import MESSAGES, STREAM, Bench, Options
-from benchmarks.http_server import Meter, postmaster
 from benchmarks.timing import Measured
 from benchmarks.wire import Finish
 
@@ -98,12 +98,10 @@ async def _drained(place: Bench, count: int, found: Drained) -> float:
     """Changes a second, from the first that were seen in the stream to the last; the process's start is left out."""
     before = await captured(place)
     expect(before.captured, 0, "changes that were captured before the clock ran")
-    backend = await place.database.fetchval("select pg_backend_pid()")
     async with crew(job(place, "public.accounts", "public.history")) as worker:
-        meter = Meter(capturer=worker.pid, postgres=postmaster(backend))
+        spent = await Spent.begin(place, worker.pid)
         first, early, last = await changes_captured(place, count)
-        used = meter.read()
-        found.cpu.append({name: used[name] / count * 1e6 for name in ("capturer", "postgres") if name in used})
+        found.cpu.append(spent.each(count))
         await worker.finish(Finish(0))
     return (count - early) / ((last - first) / 1e9)
 

@@ -11,6 +11,7 @@ from benchmarks.captured import (
     EVERY,
     PATIENCE,
     Memory,
+    Spent,
     backfilled,
     captured,
     captured_bench,
@@ -101,12 +102,14 @@ async def big(options: Options, rows: int) -> tuple[dict[str, Any], list[str]]:
             memory = Memory(worker.pid)
             before = memory.resident()
             memory.reset()
+            spent = await Spent.begin(place, worker.pid)
             start = time.monotonic_ns()
             await _in_one_transaction(place, rows)
             committed = time.monotonic_ns()
             *_, last = await changes_captured(place, rows)
             found = {
                 "rate": rows / ((last - start) / 1e9),
+                "cpu_us_per_change": spent.each(rows),
                 "seconds_of_the_transaction": (committed - start) / 1e9,
                 "seconds_from_its_commit": (last - committed) / 1e9,
                 "before_mib": before,
@@ -126,6 +129,7 @@ async def backfill(options: Options, rows: int) -> tuple[dict[str, Any], list[st
         mover = Mover(place, rows)
         async with crew(job(place, "public.moved", backfill=True)) as worker:
             done = False
+            spent = await Spent.begin(place, worker.pid)
 
             async def move() -> None:
                 while not done:
@@ -134,6 +138,7 @@ async def backfill(options: Options, rows: int) -> tuple[dict[str, Any], list[st
             async with anyio.create_task_group() as group:
                 group.start_soon(move)
                 finished = await backfilled(place)
+                each = spent.each(rows)
                 done = True
             await _all_told(place)
             await worker.finish(Finish(0))
@@ -147,6 +152,7 @@ async def backfill(options: Options, rows: int) -> tuple[dict[str, Any], list[st
         "rate": rows / seconds,
         "limit": limit,
         "ratio": rows / seconds / limit,
+        "cpu_us_per_row": each,
         "changes_meanwhile": mover.moved,
         "rows_left_out_for_a_newer_change": rows - finished.published,
     }
