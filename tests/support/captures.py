@@ -1,0 +1,171 @@
+"""Captures in tests: made in a few words, run in this process, waited for, and their slots dropped whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import anyio
+import asyncpg
+
+from headrace import App, store
+from headrace.model.capture import CaptureInfo
+from headrace.model.specs import StreamSpec
+from headrace.sources.postgres.capturing import Capturing
+from headrace.sources.postgres.spec import PostgresSpec
+
+PATIENCE = 60.0
+"""Seconds that anything here may take before it counts as hung."""
+
+PAUSE = 0.02
+"""Seconds between two questions: whoever is waited for needs the processor, too."""
+
+
+async def make(database: store.Database, /, **settings: Any) -> PostgresSpec:
+    """A source, and its stream unless that exists. Its name is the stream's unless one is given."""
+    spec = PostgresSpec(name=settings.pop("name", settings["stream"]), **settings)
+    await store.create_stream(database, StreamSpec(name=spec.stream, one_message_per_key=spec.mode == "rows"))
+    assert await store.create_source(database, spec.name, "postgres", spec.stream, spec.settings())
+    return spec
+
+
+@asynccontextmanager
+async def capturing(dsn: str, *, within: float = PATIENCE) -> AsyncIterator[App]:
+    """A process that captures, as part of this one; drained at the end."""
+    app = App(dsn)
+    app.attach(Capturing())
+    with anyio.fail_after(within):
+        async with app.running():
+            yield app
+
+
+async def until(executor: Any, question: str, *args: Any, within: float = PATIENCE) -> Any:
+    """Ask until the answer is true. Returns it."""
+    try:
+        with anyio.fail_after(within):
+            while True:
+                if answer := await executor.fetchval(question, *args):
+                    return answer
+                await anyio.sleep(PAUSE)
+    except TimeoutError:
+        raise TimeoutError(f"not within {within:.0f} s: {question} {args}; captures: {await _told(executor)}") from None
+
+
+async def _told(executor: Any) -> list[dict[str, Any]]:
+    try:
+        return [
+            dict(row) for row in await executor.fetch("select state, reason, mend, held_until from headrace.captures")
+        ]
+    except asyncpg.PostgresError:  # asked of a database that is captured, and not Headrace's
+        return []
+
+
+async def until_state(database: Any, name: str, state: str, *, within: float = PATIENCE) -> CaptureInfo:
+    """Wait until the source is in this state. Returns how it is."""
+    with anyio.fail_after(within):
+        while True:
+            info = (await store.source(database, name)).capture
+            assert info is not None
+            if info.state == state:
+                return info
+            await anyio.sleep(PAUSE)
+
+
+async def until_message(database: Any, stream: str, marker: str, *, within: float = PATIENCE) -> int:
+    """Wait until there is a message whose data has this text. Returns its seq."""
+    found: int = await until(
+        database,
+        f"""select min(seq) from headrace_streams."{stream}" where position($1 in data::text) > 0""",
+        marker,
+        within=within,
+    )
+    return found
+
+
+async def until_tracked(database: Any, name: str, *, within: float = PATIENCE) -> None:
+    """Wait until the source captures: what is committed from here on becomes messages. Fails at once when it has stopped."""
+    state = await until(
+        database,
+        """select c.state from headrace.captures as c join headrace.sources as o on o.id = c.source_id
+           where o.name = $1 and (c.state = 'stopped' or
+               c.state = 'running' and exists (select from headrace.capture_positions where source_id = c.source_id))""",
+        name,
+        within=within,
+    )
+    assert state == "running", await _told(database)
+
+
+async def position(database: Any, name: str) -> int:
+    """How far the source is, as a number."""
+    found: int = await database.fetchval(
+        """select (position - '0/0')::bigint from headrace.capture_positions where source_id = (select id from headrace.sources where name = $1)
+           order by id desc limit 1""",
+        name,
+    )
+    return found
+
+
+async def until_all_is_captured(database: Any, name: str, statement: str, *, on: Any = None) -> None:
+    """Make a last change, to a table that is captured, and wait until everything up to it is in the stream.
+
+    Args:
+        statement: makes it.
+        on: where it is made, unless that is Headrace's own database.
+    """
+    there = on if on is not None else database
+    before = await there.fetchval("select (pg_current_wal_insert_lsn() - '0/0')::bigint")
+    await there.fetch(statement)
+    await until(
+        database,
+        """select exists (select from headrace.capture_positions where (position - '0/0')::bigint > $2
+                          and source_id = (select id from headrace.sources where name = $1))""",
+        name, before,
+    )  # fmt: skip
+
+
+async def end_tenures(database: Any) -> None:
+    """Let all tenures be over, as time does: who is dead is succeeded at once, and who lives has lost it."""
+    await database.fetchval("update headrace.captures set held_until = '-infinity'")
+
+
+async def holder(database: Any, name: str) -> UUID | None:
+    """Who captures it."""
+    found: UUID | None = await database.fetchval(
+        "select holder from headrace.captures where source_id = (select id from headrace.sources where name = $1)", name
+    )
+    return found
+
+
+async def drop_slots(dsn: str) -> None:
+    """Drop all logical slots of a database, whoever uses them."""
+    with anyio.CancelScope(shield=True):
+        connection = await asyncpg.connect(dsn)
+        try:
+            with anyio.fail_after(PATIENCE):
+                while slots := await connection.fetch(
+                    "select slot_name, active_pid from pg_replication_slots where database = current_database()"
+                ):
+                    for slot, pid in slots:
+                        await _drop(connection, slot, pid)
+        finally:
+            await connection.close()
+
+
+async def _drop(connection: Any, slot: str, pid: int | None) -> None:
+    if pid is not None:
+        await connection.fetchval("select pg_terminate_backend($1, 5000)", pid)
+    try:
+        await connection.fetchval("select pg_drop_replication_slot($1)", slot)
+    except (asyncpg.ObjectInUseError, asyncpg.UndefinedObjectError):
+        await anyio.sleep(PAUSE)
+
+
+@asynccontextmanager
+async def slots_dropped(dsn: str) -> AsyncIterator[None]:
+    """Whatever happens in it, no slot is left in the database: the server would keep its WAL for ever, and not drop the database."""
+    try:
+        yield
+    finally:
+        await drop_slots(dsn)

@@ -1,0 +1,110 @@
+"""Postgres servers of a test's own, which may be stopped, crashed and failed over; and standbys of them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, quote, urlsplit
+
+from headrace.embedded import EmbeddedPostgres
+from headrace.embedded.account import Account, account_for
+from headrace.embedded.binaries import Installation, find_installation
+from headrace.embedded.copies import usable_by
+
+# Nothing has to survive a power cut; a crash of the server alone forgets nothing that was written.
+QUICK = {"fsync": "off", "shared_buffers": "32MB", "wal_sender_timeout": "10s"}
+
+
+@contextmanager
+def cluster(directory: Path, *, port: int | None = None, **settings: str) -> Iterator[EmbeddedPostgres]:
+    """A running server, gone at the end."""
+    postgres = EmbeddedPostgres(directory, port=port, settings={**QUICK, **settings})
+    tenancy = postgres.acquire()
+    try:
+        yield postgres
+    finally:
+        tenancy.release()
+        postgres.destroy()
+
+
+class Standby:
+    """A physical standby of a server, on a socket of its own, made from a base backup.
+
+    Args:
+        primary: a running server that isn't open to TCP.
+    """
+
+    def __init__(self, primary: EmbeddedPostgres) -> None:
+        query = parse_qs(urlsplit(primary.url()).query)
+        self._user = urlsplit(primary.url()).username or ""
+        self._primary = {"host": query["host"][0], "port": query.get("port", ["5432"])[0], "user": self._user}
+        self._account: Account = account_for(Path(self._primary["host"]))
+        self._programs: Installation = usable_by(self._account, find_installation())
+        self._home = Path(tempfile.mkdtemp(prefix="headrace-standby-", dir="/tmp"))  # short, for the socket's sake
+        self._account.own(self._home)
+        self._home.chmod(0o700)
+        self._data = self._home / "data"
+
+    def make(self, **settings: str) -> None:
+        """Take the backup, with a physical slot `standby` on the primary."""
+        conninfo = " ".join(f"{name}={value}" for name, value in {**self._primary, "dbname": "headrace"}.items())
+        self._run("pg_basebackup", "-D", self._data, "-d", conninfo, "-R", "-C", "-S", "standby", "-X", "stream", "-c", "fast")  # fmt: skip
+        own = {
+            "unix_socket_directories": str(self._home),
+            "primary_conninfo": conninfo,
+            "hot_standby_feedback": "on",
+            **settings,
+        }
+        path = self._data / "postgresql.auto.conf"
+        self._account.write(path, path.read_text() + "".join(f"{name} = '{value}'\n" for name, value in own.items()))
+
+    def start(self) -> None:
+        with (self._home / "log").open("ab") as log:
+            self._run("pg_ctl", "-D", self._data, "-w", "-t", "60", "start", log=log)
+
+    def promote(self) -> None:
+        self._run("pg_ctl", "-D", self._data, "-w", "-t", "60", "promote")
+
+    def stop(self, mode: str = "fast") -> None:
+        self._run("pg_ctl", "-D", self._data, "-w", "-t", "60", "-m", mode, "stop")
+
+    def destroy(self) -> None:
+        """Stop it if it runs, and remove its data."""
+        if (self._data / "postmaster.pid").exists():
+            self.stop("immediate")
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    @property
+    def url(self) -> str:
+        return (
+            f"postgresql://{self._user}@/headrace?host={quote(str(self._home), safe='/')}&port={self._primary['port']}"
+        )
+
+    def either(self) -> str:
+        """The URL of whichever of the two takes writes, for libpq: what an application has that goes along with a failover."""
+        hosts, port = f"{self._primary['host']},{self._home}", self._primary["port"]
+        return f"postgresql://{self._user}@/headrace?host={hosts}&port={port},{port}&target_session_attrs=read-write"
+
+    def log(self) -> str:
+        """What it has said."""
+        return (self._home / "log").read_text(errors="replace")
+
+    def _run(self, program: str, *options: object, log: object = None) -> None:
+        command = [self._programs.program(program), *(str(option) for option in options)]
+        answer = self._account.run(command, log=log)  # type: ignore[arg-type]
+        assert answer.returncode == 0, f"{program}: {answer.stdout or self.log()}"
+
+
+@contextmanager
+def standby(primary: EmbeddedPostgres, **settings: str) -> Iterator[Standby]:
+    """A running standby, gone at the end."""
+    made = Standby(primary)
+    try:
+        made.make(**settings)
+        made.start()
+        yield made
+    finally:
+        made.destroy()
