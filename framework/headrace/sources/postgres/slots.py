@@ -293,6 +293,12 @@ async def _unlimited(link: Link) -> None:
 async def _not_created(link: Link, name: str, error: SourceRefused) -> HeadraceError:
     if error.sqlstate == "42710":
         return SourceUnavailable(f"The replication slot {name} was made by someone else this moment.")
+    if error.sqlstate == "42501":
+        ((role,),) = await link.query("select quote_ident(current_user)")
+        return SourceStopped(
+            f"The role {role} may not make the replication slot {name} ({error.told}): it needs the right to replicate.",
+            f"alter role {role} replication;",
+        )
     if error.sqlstate != "57014":
         return refusals.mended(error)
     return SourceUnavailable(
