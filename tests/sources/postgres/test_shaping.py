@@ -466,7 +466,7 @@ def test_what_is_no_failure_of_ours_is_told_and_not_raised(data: str) -> None:
 def test_a_failure_without_a_key_stays_one() -> None:
     shaped = Shaped(group=("status",))
     shaped.take(Delete(1, ONLY_KEY, key_only=True))
-    assert "key can't be made" in (shaped.shaper.again(shaped.portion.failures[0].data, Portion()) or "")
+    assert "its key, can't be made" in (shaped.shaper.again(shaped.portion.failures[0].data, Portion()) or "")
 
 
 def test_a_failure_for_its_condition_is_judged_again() -> None:
@@ -487,7 +487,9 @@ def test_a_message_that_is_too_large_becomes_a_failure_without_its_record(monkey
     assert "300" in shaped.error
     kept = json.loads(shaped.portion.failures[0].data)
     assert kept["record"] is None
-    assert kept["metadata"] == {**METADATA, "message_key": "public.orders.3"}
+    assert kept["metadata"] == METADATA
+    assert shaped.portion.failures[0].key == "public.orders.3"
+    assert "was kept" in (shaped.shaper.again(shaped.portion.failures[0].data, Portion()) or "")
 
 
 def test_numeric_columns_are_no_floats_to_a_transform() -> None:

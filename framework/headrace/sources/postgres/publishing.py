@@ -1,7 +1,7 @@
 """The last step of shaping: a message is judged by the source's condition, transformed, and added to a portion; or kept as a failure.
 
 A failure's data is the message as it was before its transform. Its key stands in it as the last of the metadata, `message_key`, so that it
-can be tried again when nothing else is known of its table any more.
+can be tried again when nothing else is known of its table any more. What is too large, or can't be read, is kept without its record.
 """
 
 from __future__ import annotations
@@ -105,12 +105,13 @@ class Publisher:
     def fail(self, key: str | None, data: bytes, error: Exception, into: Portion) -> int:
         """Keep a message as a failure. Returns that it is one."""
         kept = _readable(data) if len(data) <= LARGEST else None
-        if kept is None:  # nobody could look at it
+        if kept is None:  # nobody could look at it; without its key it is not tried again, either
             found = data.rfind(_METADATA)
-            kept = b'{"record":null' + (data[found:] if found >= 0 else _METADATA + b"}}")
-        text = kept.decode("utf-8", "replace")
-        if key is not None:
-            text = text[:-2] + _KEY + msgspec.json.encode(key).decode() + "}}"
+            text = '{"record":null' + (data[found:] if found >= 0 else _METADATA + b"}}").decode("utf-8", "replace")
+        elif key is None:
+            text = kept.decode("utf-8", "replace")
+        else:
+            text = kept[:-2].decode("utf-8", "replace") + _KEY + msgspec.json.encode(key).decode() + "}}"
         told = str(error) if isinstance(error, HeadraceError) else describe(error)[0]
         into.failures.append(Failed(key=key, data=text, error=told))
         return 1
@@ -119,7 +120,7 @@ class Publisher:
         """Try a failure again. Returns the error, or None if there is none any more; then it is added, or no longer wanted."""
         cut = data.rfind(_KEY)
         if cut < 0:
-            return "The key can't be made of what is in this change, now or later: forget the failure when you have looked at it."
+            return "The message, or its key, can't be made of what was kept of this change: drop the failure once you have looked at it."
         try:
             key = msgspec.json.decode(data[cut + len(_KEY) : -2], type=str)
             message = (data[:cut] + "}}").encode()
