@@ -19,6 +19,10 @@ from tests.sources.postgres.captured import drop_slots
 
 APPLICATION = "headrace test"
 
+WALSENDERS = """(select r.*, a.datname from pg_stat_replication as r join pg_stat_activity as a using (pid)
+                  where a.datname = current_database()) as walsenders"""
+"""Those of this database: the server is shared with other tests."""
+
 Behaviour = Callable[[SocketStream], Awaitable[None]]
 
 
@@ -54,6 +58,12 @@ async def feeding(
             group.cancel_scope.cancel()
     finally:
         await feed.close()
+
+
+async def read_on(feed: Feed) -> None:
+    """Read until that fails."""
+    while True:
+        await feed.read()
 
 
 def fresh(prefix: str = "headrace_test") -> str:

@@ -17,7 +17,7 @@ from headrace.sources.postgres.link import Link
 from headrace.sources.postgres.pgoutput import positions
 from headrace.sources.postgres.slots import ensure_slot, slot_of
 from tests.runtime.running import WITHIN, eventually
-from tests.sources.postgres.linked import APPLICATION, feeding, fresh, linked, with_options
+from tests.sources.postgres.linked import APPLICATION, WALSENDERS, feeding, fresh, linked, read_on, with_options
 
 pytestmark = pytest.mark.asyncio
 
@@ -183,9 +183,7 @@ async def test_the_server_hears_of_us_while_nobody_reads(
         heard: set[str | None] = set()
 
         async def five_times() -> bool:
-            rows = await link.query(
-                "select reply_time from pg_stat_replication where application_name = $1", APPLICATION
-            )
+            rows = await link.query(f"select reply_time from {WALSENDERS}")
             heard.update(time for (time,) in rows)
             return len(heard - {None}) >= 5
 
@@ -203,11 +201,11 @@ async def test_a_server_that_asks_is_answered_by_who_reads(link: Link, empty_dsn
         empty_dsn, wal_sender_timeout="4000"
     )  # it asks after half of that, and then has as much to wait
     async with feeding(asking, link, keep=False) as feed, anyio.create_task_group() as group:
-        group.start_soon(_read_on, feed)
+        group.start_soon(read_on, feed)
 
         async def has_answered() -> bool:
-            query = "select from pg_stat_replication where application_name = $1 and reply_time > backend_start + interval '1 second'"
-            return bool(await link.query(query, APPLICATION))
+            query = f"select from {WALSENDERS} where reply_time > backend_start + interval '1 second'"
+            return bool(await link.query(query))
 
         await eventually(has_answered)
         group.cancel_scope.cancel()
@@ -236,8 +234,8 @@ async def test_what_arrived_before_the_end_is_handed_out_first(link: Link, empty
         now = await _now(link)
 
         async def is_sent() -> bool:
-            sent = "select from pg_stat_replication where application_name = $1 and sent_lsn >= $2::pg_lsn"
-            return bool(await link.query(sent, APPLICATION, positions.text(now)))
+            sent = f"select from {WALSENDERS} where sent_lsn >= $1::pg_lsn"
+            return bool(await link.query(sent, positions.text(now)))
 
         await eventually(is_sent)
         await _terminate(link)
@@ -253,7 +251,7 @@ async def test_who_waits_is_told_when_the_server_ends_it(link: Link, empty_dsn: 
 
         async def wait() -> None:
             with pytest.raises(SourceUnavailable):
-                await _read_on(feed)
+                await read_on(feed)
 
         async with anyio.create_task_group() as group:
             group.start_soon(wait)
@@ -287,11 +285,6 @@ def kinds(received: Received) -> str:
 async def _read(feed: Feed) -> Received:
     with anyio.fail_after(WITHIN):
         return await feed.read()
-
-
-async def _read_on(feed: Feed) -> None:
-    while True:
-        await feed.read()
 
 
 async def _until(feed: Feed, position: int) -> Received:
@@ -332,6 +325,4 @@ async def _confirmed(link: Link, slot: str) -> int:
 
 
 async def _terminate(link: Link) -> None:
-    await link.query(
-        "select pg_terminate_backend(pid) from pg_stat_replication where application_name = $1", APPLICATION
-    )
+    await link.query(f"select pg_terminate_backend(pid) from {WALSENDERS}")

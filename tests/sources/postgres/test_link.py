@@ -106,11 +106,13 @@ async def test_a_cancelled_statement_ends_on_the_server_too_and_with_it_the_link
     async with await Link.connect(empty_dsn, application_name="impatient") as other:
 
         async def sleeps() -> bool:
-            at_work = "select from pg_stat_activity where application_name = 'impatient' and query like '%sleep%' and state = 'active'"
+            at_work = "select from pg_stat_activity where datname = current_database() and application_name = 'impatient' and query like '%sleep%' and state = 'active'"
             return bool(await link.query(at_work))
 
         async def is_gone() -> bool:
-            return not await link.query("select from pg_stat_activity where application_name = 'impatient'")
+            return not await link.query(
+                "select from pg_stat_activity where datname = current_database() and application_name = 'impatient'"
+            )
 
         async with anyio.create_task_group() as group:
             group.start_soon(other.query, "select pg_sleep(600)")
@@ -135,7 +137,9 @@ async def test_who_waits_for_an_answer_is_told_when_the_link_is_closed(link: Lin
 
 async def test_a_connection_that_the_server_ends_is_unavailable(link: Link, empty_dsn: str) -> None:
     async with await Link.connect(empty_dsn, application_name="doomed") as other:
-        await link.query("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'doomed'")
+        await link.query(
+            "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'doomed'"
+        )
         with pytest.raises(SourceUnavailable):
             await other.query("select 1")
         with pytest.raises(SourceUnavailable):
