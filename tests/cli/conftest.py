@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.cli.main import call
+from headrace.server.options import Options
 from tests.cli.processes import Commands
 from tests.support.serving import serving
 
@@ -117,7 +118,7 @@ def operator(
         monkeypatch.setenv("HEADRACE_DATABASE", dsn)
         yield Operator(headrace, dsn)
         return
-    with serving(dsn) as url:
+    with serving(dsn, Options(capture=False)) as url:  # how a capture goes is the test's to say
         monkeypatch.setenv("HEADRACE_SERVER", url)
         yield Operator(headrace, dsn, over_http=True)
 

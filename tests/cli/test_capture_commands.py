@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,17 +16,9 @@ from headrace import store
 from headrace.model.capture import CaptureFacts
 from headrace.store import Captured, ChunkDone, Failed
 from tests.cli.conftest import BOTH_WAYS, Operator
-from tests.support.captures import drop_slots
 
 NOWHERE = "postgresql://shop:hush@127.0.0.1:1/shop"
 ADD = ("source", "postgres", "add")
-
-
-@pytest.fixture(autouse=True)
-def _no_slot_left(dsn: str) -> Iterator[None]:
-    """The server that is asked captures, too."""
-    yield
-    asyncio.run(drop_slots(dsn))
 
 
 @pytest.fixture
@@ -48,11 +39,6 @@ def _run(dsn: str, statement: str) -> None:
             await connection.close()
 
     asyncio.run(run())
-
-
-def _pause(operator: Operator, name: str = "orders") -> None:
-    """Keep the server that is asked from capturing, so that the test can say how that goes."""
-    operator.call("source", "postgres", "pause", name)
 
 
 def _as_capturer(dsn: str, name: str, *captured: Captured, **told: Any) -> None:
@@ -191,7 +177,6 @@ def test_what_cannot_be_is_refused_in_one_sentence_and_nothing_is_done(shop: Ope
     shop.call("stream", "add", "plain")
     shop.call("source", "webhook", "add", "hook", "--stream", "plain")
     shop.call(*ADD, "--table", "public.orders", "--no-backfill", "--no-check")
-    _pause(shop)
     before = _set(shop)
     for code, words, told in REFUSED:
         name = words.replace("add --table", "add x --table") if "--no-check" in words else words
@@ -238,7 +223,7 @@ def test_both_kinds_are_listed_each_with_what_matters_of_it(shop: Operator) -> N
     shop.call("stream", "add", "forms")
     shop.call("source", "webhook", "add", "hook", "--stream", "forms")
     shop.call(*ADD, "--table", "public.orders", "--no-check")
-    _pause(shop)
+    shop.call("source", "postgres", "pause", "orders")
     assert [one["name"] for one in shop.json("source", "ls")] == ["hook", "orders"]
     assert [one["name"] for one in shop.json("source", "postgres", "ls")] == ["orders"]
     lines = shop.out("source", "ls").splitlines()
@@ -246,6 +231,7 @@ def test_both_kinds_are_listed_each_with_what_matters_of_it(shop: Operator) -> N
     assert lines[2].split() == ["orders", "postgres", "orders", "paused", "changes", "of", "public.orders"]
 
 
+@BOTH_WAYS
 def test_how_a_capture_goes_is_told(shop: Operator) -> None:
     shop.call(*ADD, "--table", "public.orders", "--no-check")
     assert "unattended" in shop.out("source", "ls")
@@ -268,13 +254,13 @@ def test_how_a_capture_goes_is_told(shop: Operator) -> None:
         assert words in shown
     assert "running!" in shop.out("source", "ls")
     assert "The disk fills." in shop.out("source", "ls")
-    _pause(shop)
+    shop.call("source", "postgres", "pause", "orders")
     shop.call("source", "postgres", "resume", "orders")
     _as_capturer(shop.dsn, "orders", state="stopped", reason="The slot is gone.", mend="mend it so")
     assert "The slot is gone." in shop.out("source", "ls")
     shown = shop.out("source", "info", "orders")
     assert "mend it so" in shown
-    _pause(shop)
+    shop.call("source", "postgres", "pause", "orders")
     assert "mend it so" not in shop.out("source", "info", "orders")
 
 
@@ -294,7 +280,6 @@ def test_pausing_and_resuming(shop: Operator) -> None:
 def test_backfills_are_started_watched_and_cancelled(shop: Operator) -> None:
     assert "no backfill" in shop.call("source", "backfill", "ls").err
     shop.call(*ADD, "shop", "--table", "public.orders", "--table", "public.items", "--no-backfill", "--no-check")
-    _pause(shop, "shop")
     (made,) = shop.json(
         "source", "backfill", "start", "shop", "--table", "public.items", "--where", "data.record.id > 5", "--rate", "9"
     )
@@ -312,6 +297,7 @@ def test_backfills_are_started_watched_and_cancelled(shop: Operator) -> None:
     ]  # fmt: skip
 
 
+@BOTH_WAYS
 def test_a_backfills_progress_is_told(shop: Operator) -> None:
     shop.call(*ADD, "--table", "public.orders", "--no-backfill", "--no-check")
     shop.call("source", "backfill", "start", "orders")
@@ -334,6 +320,7 @@ def test_nobody_is_asked_where_there_is_no_terminal(shop: Operator, monkeypatch:
             assert "--yes" in shop.refused(64, "source", *words.split(" "))
 
 
+@BOTH_WAYS
 def test_failed_changes_are_listed_tried_again_and_dropped(shop: Operator) -> None:
     shop.call(*ADD, "--table", "public.orders", "--no-check")
     assert "No change has failed" in shop.call("source", "postgres", "failures", "ls", "orders").err

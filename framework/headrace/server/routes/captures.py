@@ -64,7 +64,9 @@ def _captures(desk: Desk) -> Sequence[HTTPRouteHandler]:
     @post(f"{_PATH}/pause", summary="Pause a source", tags=_TAGS, status_code=200)
     async def pause_source(request: AnyRequest, source: SourceRef) -> PostgresSource:
         """Nothing more is captured, and the server keeps all WAL that is still to be captured, until it is resumed."""
-        return PostgresSource.of(await desk.admin.pause_source((await found(desk, request, source)).id))
+        paused = await desk.admin.pause_source((await found(desk, request, source)).id)
+        desk.engine.forget()
+        return PostgresSource.of(paused)
 
     @post(f"{_PATH}/resume", summary="Resume a source", tags=_TAGS, status_code=200)
     async def resume_source(
@@ -72,7 +74,9 @@ def _captures(desk: Desk) -> Sequence[HTTPRouteHandler]:
     ) -> PostgresSource:
         """It is captured from where it was paused."""
         known = await found(desk, request, source)
-        return PostgresSource.of(await desk.admin.resume_source(known.id, anew=data is not None and data.anew))
+        resumed = await desk.admin.resume_source(known.id, anew=data is not None and data.anew)
+        desk.engine.forget()
+        return PostgresSource.of(resumed)
 
     return [check_spec, check_source, pause_source, resume_source]
 

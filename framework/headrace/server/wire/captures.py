@@ -193,7 +193,7 @@ class CancelledAnswer(Struct):
     data: Cancelled
 
 
-_Id = Annotated[int, Meta(ge=1, lt=2**63)]
+_Id = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
 class WhichFailures(Struct, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,116 @@
+"""Sources of a server are administered as those of a database are: with what they capture, and how that goes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from headrace import PostgresSpec, store
+from headrace.app.admin import Admin
+from headrace.client import Remote
+from headrace.model.conditions import field
+from headrace.model.errors import HeadraceError, UnknownSource
+from headrace.model.sources import SlotRemains, SourceExists
+from headrace.server.options import Options
+from headrace.sources.webhook import WebhookSpec
+from headrace.store import Captured, Failed
+from tests.app.test_capture_admin import NOWHERE, _begun
+from tests.support.serving import serving
+
+pytestmark = pytest.mark.asyncio
+
+ORDERS = PostgresSpec(
+    name="orders", stream="orders", tables=("public.orders", "public.items"), database=NOWHERE, where=field("record.id") > 5,
+    columns={"public.items": ("id",)}, group=("id",), heartbeat=30.0, rate=7,
+)  # fmt: skip
+
+
+@pytest_asyncio.fixture
+async def admin(database: store.Database) -> Admin:
+    """The database's own administration."""
+    return Admin(database)
+
+
+@pytest_asyncio.fixture
+async def remote(dsn: str, admin: Admin) -> AsyncIterator[Remote]:
+    """The same database, over HTTP."""
+    with serving(dsn, Options(capture=False)) as url:
+        async with Remote(url) as remote:
+            yield remote
+
+
+async def test_what_is_made_and_changed_there_is_so_here(
+    admin: Admin, remote: Remote, database: store.Database
+) -> None:
+    assert await remote.create_source(ORDERS)
+    assert not await admin.create_source(ORDERS)
+    assert not await remote.create_source(ORDERS)
+    changes: list[dict[str, Any]] = [
+        {"where": field("record.id") > 9, "rate": None},
+        {"where": None, "heartbeat": 60.0, "tables": ["public.orders"]},
+        {"database": None, "backfill": False, "columns": {}, "group": None},
+    ]
+    for change in changes:
+        told = (await remote.edit_source("orders", **change)).settings
+        assert told == (await admin.edit_source("orders", **change)).settings
+    assert await remote.delete_source("orders") is None
+    assert await admin.sources() == []
+
+
+async def test_what_is_told_is_the_same(admin: Admin, remote: Remote, database: store.Database) -> None:
+    await admin.create_source(ORDERS)
+    number, epoch = await _begun(admin, database)
+    failures = [Failed(key="k", data='{"n": 1.5}', error="no") for _ in range(3)]
+    await store.append_captured(database, number, epoch, "orders", Captured(failures=failures))
+    await remote.pause_source("orders")
+    await remote.start_backfill("orders", ["public.orders"], rate=5)
+    asked: list[Callable[[Any], Any]] = [
+        lambda who: who.sources(),
+        lambda who: who.source("orders"),
+        lambda who: who.backfills(),
+        lambda who: who.backfills("orders"),
+        lambda who: who.failures("orders"),
+        lambda who: who.failures("orders", above=1, limit=1),
+        lambda who: who.retry_failures("orders", []),
+        lambda who: who.check_source("orders"),
+        lambda who: who.check_spec(ORDERS),
+        lambda who: who.pause_source("orders"),
+    ]
+    for ask in asked:
+        assert await ask(remote) == await ask(admin)
+    assert await remote.retry_failures("orders", [1]) == 1
+    assert await remote.drop_failures("orders") == 3
+    assert await remote.cancel_backfills("orders") == 1
+    assert (await remote.resume_source("orders", anew=True)).capture is not None
+    assert len(await admin.backfills()) == 3
+
+
+async def test_what_is_refused_is_refused_alike(admin: Admin, remote: Remote) -> None:
+    await admin.create_source(ORDERS)
+    await admin.pause_source("orders")
+    await admin.create_source(WebhookSpec(name="hook", stream="orders"))
+    await admin.start_backfill("orders", ["public.items"])
+    asked: list[tuple[type[HeadraceError], Callable[[Any], Any]]] = [
+        (UnknownSource, lambda who: who.pause_source("nope")),
+        (SourceExists, lambda who: who.create_source(WebhookSpec(name="orders", stream="orders"))),
+        (SlotRemains, lambda who: who.delete_source("orders")),
+        (HeadraceError, lambda who: who.pause_source("hook")),
+        (HeadraceError, lambda who: who.edit_source("orders", mode="rows")),
+        (HeadraceError, lambda who: who.start_backfill("orders", ["public.items"])),
+        (HeadraceError, lambda who: who.start_backfill("orders", ["public.nope"])),
+        (HeadraceError, lambda who: who.cancel_backfills("orders", "nope")),
+        (HeadraceError, lambda who: who.delete_stream("orders", force=True)),
+    ]
+    for kind, ask in asked:
+        told = []
+        for who in (remote, admin):
+            with pytest.raises(kind) as refused:
+                await ask(who)
+            told.append((type(refused.value).__name__, str(refused.value)))
+        assert told[0] == told[1]
+    left = await remote.delete_source("orders", force=True)
+    assert left is not None
+    assert "pg_drop_replication_slot" in left

@@ -1,0 +1,187 @@
+"""Sources that capture tables, over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from headrace import App, store
+from headrace.model.sources import SourceInfo
+from headrace.server.asgi import Server
+from headrace.server.options import Options
+from headrace.store import Captured, Failed
+from tests.app.test_capture_admin import _begun
+from tests.server.calling import Api
+
+pytestmark = pytest.mark.asyncio
+
+NOWHERE = "postgresql://shop:hush@127.0.0.1:1/shop"
+ORDERS = {"kind": "postgres", "name": "orders", "stream": "orders", "tables": ["public.orders"]}
+
+
+@pytest_asyncio.fixture
+async def shop(database: store.Database) -> store.Database:
+    """A database with the table `orders`."""
+    await database.fetchval("create table orders (id int primary key, total numeric)")
+    return database
+
+
+@pytest_asyncio.fixture
+async def api(dsn: str) -> AsyncIterator[Api]:
+    """A server that captures nothing itself: how that goes is the test's to say."""
+    app = App(dsn)
+    server = Server(app, Options(capture=False))
+    async with app.running():
+        transport = httpx.ASGITransport(app=server)
+        async with httpx.AsyncClient(transport=transport, base_url="http://headrace") as client:
+            yield Api(client, server)
+
+
+async def _made(api: Api, **settings: Any) -> dict[str, Any]:
+    made: dict[str, Any] = await api.post("/sources", {**ORDERS, **settings}, 201)
+    return made
+
+
+async def test_a_source_is_told_with_its_settings_and_how_it_goes(shop: store.Database, api: Api) -> None:
+    made = await _made(api, database=NOWHERE, where={"field": "data.record.total", "op": ">", "value": 5}, heartbeat=30)
+    assert "hush" not in json.dumps(made)
+    stream = await api.get("/streams/orders")
+    expected = {
+        "name": "orders", "kind": "postgres", "stream": "orders", "stream_id": stream["id"], "tables": ["public.orders"],
+        "mode": "changes", "database": NOWHERE.replace("hush", "…"), "columns": {}, "key": None, "rate": None,
+        "actions": ["insert", "update", "delete", "truncate"], "where": "data.record.total > 5", "group": None, "sort": None,
+        "deletes": "ignore", "numeric": "string", "transform": None, "backfill": True, "slot": None, "publication": None,
+        "heartbeat": 30.0, "alarm": 10**9, "state": "unattended", "reason": None, "mend": None,
+    }  # fmt: skip
+    assert {name: made[name] for name in expected} == expected
+    assert set(made) - set(expected) == {"id", "capture", "inserted_at", "updated_at", "info"}
+    for ref in ("orders", made["id"]):
+        found = await api.get(f"/sources/{ref}")
+        assert (found["id"], found["tables"]) == (made["id"], ["public.orders"])
+    await api.post("/sources", {"name": "hook", "stream": "orders"}, 201)
+    assert [one["kind"] for one in (await api.get("/sources"))["data"]] == ["webhook", "postgres"]
+
+
+async def test_making_it_again_and_giving_back_what_was_told(shop: store.Database, api: Api) -> None:
+    made = await _made(api, database=NOWHERE)
+    settings = {name: made[name] for name in (*ORDERS, "database", "where", "columns", "heartbeat", "alarm")}
+    assert (await api.post("/sources", settings))["id"] == made["id"]
+    for method in ("PATCH", "PUT"):
+        changed = await api.call(method, "/sources/orders", {"database": made["database"], "rate": 7})
+        assert changed["rate"] == 7
+    assert (await store.source_with_secrets(shop, "orders")).settings["database"] == NOWHERE
+
+
+REFUSED = [
+    ({"tables": None}, 422), ({"tables": []}, 422), ({"tables": ["orders"]}, 422), ({"mode": "tables"}, 422), ({"rate": 0}, 422),
+    ({"name": "Up"}, 422), ({"stream": "Up!"}, 422), ({"where": "data.record."}, 422), ({"database": "nowhere"}, 422),
+    ({"columns": {"public.nope": ["id"]}}, 422), ({"actions": ["drop"]}, 422), ({"sort": "id"}, 422), ({"nope": 1}, 422),
+    ({"key": "{nope}"}, 422), ({"heartbeat": "30s"}, 422), ({"heartbeat": 0}, 422), ({"alarm": 2**70}, 422), ({"rate": 5}, 409),
+    ({"signature": "github"}, 422), ({"secret": "x"}, 422), ({"max_body": 5}, 422), ({"kind": "webhook"}, 422),
+    ({"tables": ["public.\0"]}, 422), ({"database": NOWHERE.replace("hush", "…")}, 422), ({"slot": "No!"}, 422),
+    ({"mode": "rows", "name": "rows"}, 422),
+]  # fmt: skip
+
+
+async def test_what_cannot_be_is_refused_and_changes_nothing(shop: store.Database, api: Api) -> None:
+    await _made(api)
+    before = [(one["name"], one["updated_at"]) for one in (await api.get("/sources"))["data"]]
+    for settings, status in REFUSED:
+        await api.refused("POST", "/sources", {**ORDERS, **settings}, status=status)
+    for settings in ({"mode": "rows"}, {"slot": "x"}, {"publication": "x"}, {"max_body": 5}, {"secret": "x"}):
+        told = await api.refused("PATCH", "/sources/orders", settings, status=422)
+        assert next(iter(settings)) in told["summary"]
+    told = await api.refused("POST", "/sources", {**ORDERS, "secret": "x"}, status=422)
+    assert told["validation_errors"] == {"secret": ["A postgres source has none."]}
+    assert [(one["name"], one["updated_at"]) for one in (await api.get("/sources"))["data"]] == before
+    assert [one["name"] for one in (await api.get("/streams"))["data"]] == ["orders"]
+
+
+async def test_a_source_is_checked_before_it_is_made_and_after(shop: store.Database, api: Api) -> None:
+    for path, body in (("/source-check", ORDERS), ("/sources/orders/check", None)):
+        found = (await api.post(path, body))["data"]
+        assert {"what", "level", "told", "mend"} == set(found[0])
+        assert "replica identity full" in json.dumps(found)
+        assert "error" not in {one["level"] for one in found}
+        if body is not None:
+            await _made(api)
+    found = (await api.post("/source-check", {**ORDERS, "tables": ["public.nope"]}))["data"]
+    assert "error" in {one["level"] for one in found}
+    await api.refused("POST", "/source-check", {"name": "hook", "stream": "orders"}, status=422)
+
+
+async def test_pausing_and_resuming(shop: store.Database, api: Api) -> None:
+    await _made(api)
+    assert (await api.post("/sources/orders/pause"))["state"] == "paused"
+    assert (await api.post("/sources/orders/resume"))["capture"]["paused_at"] is None
+    assert (await api.get("/sources/orders/backfills")) == {"data": []}
+    await api.post("/sources/orders/resume", {"anew": True})
+    assert [one["table"] for one in (await api.get("/backfills"))["data"]] == ["public.orders"]
+    await api.refused("POST", "/sources/orders/resume", {"new": True}, status=422)
+
+
+async def test_backfills_are_started_seen_and_cancelled(shop: store.Database, api: Api) -> None:
+    await _made(api)
+    body = {"tables": ["public.orders"], "where": "data.record.total > 5", "rate": 9}
+    (begun,) = (await api.post("/sources/orders/backfills", body, 201))["data"]
+    assert (begun["source"], begun["table"], begun["state"], begun["rate"]) == ("orders", "public.orders", "queued", 9)
+    assert (begun["done"], begun["time_left"]) == (None, None)
+    assert (await api.get("/backfills")) == (await api.get("/sources/orders/backfills")) == {"data": [begun]}
+    await api.refused("POST", "/sources/orders/backfills", status=409)
+    for wrong in (
+        {"tables": ["public.nope"]},
+        {"where": "data.record.nope = 1", "tables": ["public.orders"]},
+        {"rate": 0},
+    ):
+        await api.refused("POST", "/sources/orders/backfills", wrong, status=422)
+    await api.refused("POST", "/sources/orders/backfills/cancel", {"id": "nope"}, status=422)
+    assert await api.post("/sources/orders/backfills/cancel", {"id": begun["id"]}) == {"data": {"cancelled": 1}}
+    assert await api.post("/sources/orders/backfills/cancel") == {"data": {"cancelled": 0}}
+
+
+async def test_failed_changes_are_seen_tried_again_and_dropped(shop: store.Database, api: Api) -> None:
+    await _made(api)
+    number, epoch = await _begun(api.server.app.admin, shop)
+    failures = [Failed(key="k", data="{}", error="no") for _ in range(3)]
+    await store.append_captured(shop, number, epoch, "orders", Captured(failures=failures))
+    ids = [one["id"] for one in (await api.get("/sources/orders/failures"))["data"]]
+    assert [one["id"] for one in (await api.get("/sources/orders/failures", above=ids[0], limit=1))["data"]] == ids[1:2]
+    assert await api.post("/sources/orders/failures/retry", {"ids": ids[:1]}) == {"data": {"retried": 1}}
+    assert await api.post("/sources/orders/failures/drop", {"ids": ids[1:2]}) == {"data": {"dropped": 1}}
+    assert await api.post("/sources/orders/failures/drop") == {"data": {"dropped": 2}}
+    await api.refused("POST", "/sources/orders/failures/drop", {"ids": [0]}, status=422)
+
+
+async def test_removing_needs_force_where_the_slot_cannot_be_dropped(shop: store.Database, api: Api) -> None:
+    made = await _made(api, database=NOWHERE)
+    told = await api.refused("DELETE", "/sources/orders", status=409)
+    assert told["code"] == "slot_remains"
+    assert "pg_drop_replication_slot" in told["summary"]
+    gone = await api.call("DELETE", "/sources/orders", force=True)
+    assert (gone["id"], gone["deleted"], "pg_drop_replication_slot" in gone["left"]) == (made["id"], True, True)
+    made = await _made(api)
+    assert await api.call("DELETE", "/sources/orders") == {"id": made["id"], "deleted": True, "left": None}
+
+
+async def test_who_may_change_one_stream_may_not_read_tables_into_it(shop: store.Database, api: Api) -> None:
+    await _made(api)
+    await api.post("/tokens", {"name": "all", "scopes": ["admin"]}, 201)
+    token = (await api.server.app.admin.create_token("one", ["admin:orders"])).token
+    calls = [
+        ("POST", "/sources", {**ORDERS, "name": "more"}), ("GET", "/sources/orders", None), ("PATCH", "/sources/orders", {"rate": 5}),
+        ("DELETE", "/sources/orders", None), ("POST", "/source-check", ORDERS), ("POST", "/sources/orders/check", None),
+        ("POST", "/sources/orders/pause", None), ("POST", "/sources/orders/backfills", None), ("GET", "/backfills", None),
+        ("GET", "/sources/orders/failures", None),
+    ]  # fmt: skip
+    for method, path, body in calls:
+        answer = await api.client.request(
+            method, api.prefix + path, json=body, headers={"authorization": f"Bearer {token}"}
+        )
+        assert answer.status_code == 403, (method, path)
+    source: SourceInfo = await api.server.app.admin.source("orders")
+    assert source.settings["rate"] is None
