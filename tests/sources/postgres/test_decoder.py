@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.sources.postgres.pgoutput import messages as m
@@ -61,10 +61,20 @@ pieces = st.tuples(
 conversations = st.lists(st.one_of(outside, pieces), max_size=6).map(lambda runs: [one for run in runs for one in run])
 
 
+@settings(max_examples=300)
 @given(conversations)
 def test_every_message_comes_out_as_it_was_written(conversation: list[m.AnyMessage]) -> None:
     decoder = Decoder()
     assert [decoder.decode(wire.encode(message)) for message in conversation] == conversation
+
+
+@pytest.mark.parametrize("old", [None, [b"1", None]])
+@pytest.mark.parametrize("key_only", [True, False])
+def test_what_a_row_was_is_known_whole_by_its_key_or_not_at_all(old: m.Row | None, key_only: bool) -> None:
+    update = m.Update(1, [b"2", m.UNCHANGED], old, key_only and old is not None)
+    assert Decoder().decode(wire.encode(update)) == update
+    delete = m.Delete(1, [b"2", None], key_only)
+    assert Decoder().decode(wire.encode(delete)) == delete
 
 
 def decoded_or_refused(data: bytes, decoder: Decoder) -> m.AnyMessage | None:
@@ -141,15 +151,17 @@ def test_a_piece_does_not_stop_where_none_is_open() -> None:
         Decoder().decode(b"E")
 
 
-def test_a_start_that_is_cut_off_opens_no_piece() -> None:
+@pytest.mark.parametrize("broken", [b"S\0\0\0\7", b"S\0\0\0\7\1\1"])
+def test_a_start_that_is_refused_opens_no_piece(broken: bytes) -> None:
     decoder = Decoder()
     with pytest.raises(DecodeError):
-        decoder.decode(wire.encode(m.StreamStart(7, True))[:-1])
+        decoder.decode(broken)
     assert decoder.decode(wire.encode(m.Begin(1, 2, 3))) == m.Begin(1, 2, 3)
 
 
-def test_a_value_of_many_megabytes_comes_through() -> None:
-    insert = m.Insert(1, [b"1", b"x" * 17_000_000, None])
+@pytest.mark.parametrize("length", [0, 255, 256, 65_535, 65_536 + 7, 2**24 + 7])
+def test_a_value_of_any_length_comes_through(length: int) -> None:
+    insert = m.Insert(1, [b"1", b"x" * length, None])
     assert Decoder().decode(wire.encode(insert)) == insert
 
 

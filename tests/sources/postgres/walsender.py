@@ -34,7 +34,9 @@ class Walsender:
         two_phase: bool = False,
         **settings: str,
     ) -> None:
-        options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        # The server is not told how far we are, and must not take that for being gone.
+        given = settings | {"wal_sender_timeout": "0"}
+        options = " ".join(f"-c {name}={value}" for name, value in given.items())
         conninfo = make_conninfo(dsn, replication="database", options=options)
         self._link = pq.PGconn.connect(conninfo.encode())
         if self._link.status != pq.ConnStatus.OK:
@@ -42,15 +44,16 @@ class Walsender:
         self._slot = f"headrace_test_{uuid4().hex}"
         also = " (TWO_PHASE)" if two_phase else ""
         self._execute(f"CREATE_REPLICATION_SLOT {self._slot} TEMPORARY LOGICAL pgoutput{also}", pq.ExecStatus.TUPLES_OK)
-        given = {
+        asked = {
             "proto_version": str(version),
             "publication_names": publication,
             "messages": "true",
             "streaming": streaming,
         }
         # Version 1 knows nothing of streaming, not even of turning it off.
-        told = ", ".join(f"{name} '{value}'" for name, value in given.items() if (name, value) != ("streaming", "off"))
+        told = ", ".join(f"{name} '{value}'" for name, value in asked.items() if (name, value) != ("streaming", "off"))
         self._execute(f"START_REPLICATION SLOT {self._slot} LOGICAL 0/0 ({told})", pq.ExecStatus.COPY_BOTH)
+        self._copying = True
 
     def _execute(self, command: str, expected: pq.ExecStatus) -> None:
         result = self._link.exec_(command.encode())
@@ -63,6 +66,8 @@ class Walsender:
             # w: begins where, up to where, sent when; then what the plugin wrote. k is a keepalive.
             if payload[:1] == b"w":
                 yield payload[25:]
+        result = self._link.get_result()
+        raise AssertionError(result.error_message if result else "The server ended the copy.")
 
     def _next(self) -> bytes | None:
         """What the server sends next; None once it has ended the copy."""
@@ -71,6 +76,7 @@ class Walsender:
             if count > 0:
                 return bytes(data)
             if count < 0:
+                self._copying = False
                 return None
             ready, _, _ = select.select([self._link.socket], [], [], LONGEST_WAIT)
             if not ready:
@@ -78,10 +84,11 @@ class Walsender:
             self._link.consume_input()
 
     def _end(self) -> None:
-        self._link.put_copy_end()
-        self._link.flush()
-        while self._next() is not None:
-            pass
+        if self._copying:
+            self._link.put_copy_end()
+            self._link.flush()
+            while self._next() is not None:
+                pass
         while self._link.get_result() is not None:
             pass
         # It would go by itself, but later: a database can't be dropped before.
