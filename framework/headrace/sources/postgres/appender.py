@@ -17,6 +17,7 @@ from headrace.model.errors import InvalidInput
 from headrace.sources.postgres.outbox import Outbox
 from headrace.sources.postgres.pgoutput import positions
 from headrace.sources.postgres.portion import Portion
+from headrace.store.translate import translated
 
 logger = logging.getLogger("headrace")
 
@@ -102,8 +103,10 @@ class Appender:
         if isinstance(executor, store.Database):
             await store.append_captured(executor, self._number, self._epoch, self._stream, portion)
             return
-        async with executor.transaction():  # a savepoint: what is refused must not take the rest with it
-            await store.append_captured(executor, self._number, self._epoch, self._stream, portion)
+        # A savepoint: what is refused must not take the rest with it.
+        with translated(self._database.dsn):
+            async with executor.transaction():
+                await store.append_captured(executor, self._number, self._epoch, self._stream, portion)
 
     async def _sort_out(self, connection: Any, portion: Portion, error: InvalidInput) -> None:
         """By halves: there are few such messages."""

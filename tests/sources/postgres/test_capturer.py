@@ -1,0 +1,171 @@
+"""The capturer: what it stands on may change beneath it, and what can't be published stops nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from headrace import store
+from headrace.model.capture import CaptureInfo
+from headrace.sources.postgres import capturer, publishing
+from headrace.sources.postgres.transforms import transform
+from tests.runtime.running import eventually
+from tests.sources.postgres.captured import Shop
+
+pytestmark = pytest.mark.asyncio
+
+_refused = True
+
+
+@transform
+def refusing(data: dict[str, Any]) -> dict[str, Any]:
+    """Refuses unpaid orders, until told otherwise."""
+    if _refused and data["record"]["status"] != "paid":
+        raise ValueError("it is not paid")
+    return data["record"]  # type: ignore[no-any-return]
+
+
+async def capture(shop: Shop) -> CaptureInfo:
+    found = (await store.source(shop.database, "shop")).capture
+    assert found is not None
+    return found
+
+
+async def test_what_a_transform_fails_on_becomes_a_failure_and_can_be_tried_again(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = await shop.source(transform=f"{__name__}:refusing")
+    async with shop.captured():
+        await shop.until_running()
+        await shop.sql.execute("insert into orders values (1, 'new'), (2, 'paid')")
+        assert [one["id"] for one in await shop.until(1)] == [2]
+        (failed,) = await store.capture_failures(shop.database, info.id)
+        assert failed.key == "public.orders.1"
+        assert "it is not paid" in failed.error
+        assert failed.data["record"]["status"] == "new"
+
+        await store.retry_capture_failures(shop.database, info.id)
+
+        async def has_failed_again() -> bool:
+            (again,) = await store.capture_failures(shop.database, info.id)
+            return not again.retry and again.failed_at > failed.failed_at
+
+        await eventually(has_failed_again)
+        monkeypatch.setattr(f"{__name__}._refused", False)
+        await store.retry_capture_failures(shop.database, info.id)
+        assert [one["id"] for one in await shop.until(2)] == [2, 1]
+        assert await store.capture_failures(shop.database, info.id) == []
+
+
+async def test_what_the_stream_refuses_is_sorted_out_and_all_the_rest_is_published(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Shaping sees to it that this does not happen; should it overlook something, capture must go on all the same.
+    put = publishing.Publisher.put
+
+    def overlooking(self: Any, key: str, data: bytes, into: Any, *args: Any) -> int:
+        if b'"bad"' not in data:
+            return put(self, key, data, into, *args)
+        into.keys.append(key)
+        into.data.append('{"record": "\\u0000"}')
+        return 1
+
+    monkeypatch.setattr(publishing.Publisher, "put", overlooking)
+    info = await shop.source()
+    async with shop.captured():
+        await shop.until_running()
+        await shop.sql.execute(
+            "insert into orders select n, case when n in (3, 7) then 'bad' else 'good' end from generate_series(1, 9) as n"
+        )
+        found = await shop.until(7)
+    assert [one["record"]["id"] for one in found] == [1, 2, 4, 5, 6, 8, 9]
+    failures = await store.capture_failures(shop.database, info.id)
+    assert len(failures) == 2
+    assert all("NUL" in one.error for one in failures)
+
+
+async def test_a_table_that_was_dropped_and_made_anew_is_captured_from_its_first_row_on(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capturer, "LOOK", 0.2)
+    await shop.sql.execute("create table other (id int primary key)")
+    await shop.source(tables=("public.orders", "public.other"), backfill=True)
+    async with shop.captured():
+        await shop.until_running()
+        await shop.sql.execute("insert into orders values (1)")
+        await shop.until(1)
+        await shop.sql.execute("drop table orders")
+        await shop.sql.execute("create table orders (id int primary key)")
+        await shop.sql.execute("insert into orders values (2)")
+        await shop.sql.execute("insert into other values (3)")
+
+        async def has_all() -> bool:
+            return {one["record"]["id"] for one in await shop.stream()} == {1, 2, 3}
+
+        await eventually(has_all)
+
+
+async def test_a_table_is_known_under_another_name_too(shop: Shop) -> None:
+    await shop.source()
+    async with shop.captured():
+        await shop.until_running()
+        await shop.sql.execute("insert into orders values (1)")
+        await shop.sql.execute("alter table orders rename to sales")
+        await shop.sql.execute("insert into sales values (2)")
+        found = await shop.until(2)
+    assert await shop.keys() == ["public.orders.1", "public.orders.2"]
+    assert [one["metadata"]["table_name"] for one in found] == ["orders", "orders"]
+
+
+async def test_another_server_than_the_captured_one_is_not_taken_for_it(shop: Shop) -> None:
+    await shop.source()
+    async with shop.captured():
+        await shop.until_running()
+    await shop.database.fetchval("update headrace.captures set system_id = '1' returning 1")
+    async with shop.captured():
+        await shop.until_state("stopped")
+        found = await capture(shop)
+    assert found.reason is not None
+    assert "another server" in found.reason
+    assert found.mend == "headrace source postgres resume shop --anew"
+
+
+async def test_a_source_that_stops_stops_no_other_and_goes_on_when_it_is_mended(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.sources.postgres.capturing.REPAIR", 0.2)
+    await shop.source()
+    await shop.source("late", tables=("public.late",))
+    async with shop.captured() as app:
+        await shop.until_running()
+        stopped = await shop.until_state("stopped", "late")
+        assert stopped.capture is not None
+        assert "public.late" in (stopped.capture.reason or "")
+        await shop.sql.execute("insert into orders values (1)")
+        await shop.until(1)
+        assert app.statistics()["sources"]["late"]["state"] == "stopped"
+        await shop.sql.execute("create table late (id int primary key)")
+        await shop.until_running("late")
+        await shop.sql.execute("insert into late values (1)")
+        await shop.until(1, "late")
+
+
+async def test_settings_that_are_edited_count_from_the_next_change_on(shop: Shop) -> None:
+    info = await shop.source()
+    async with shop.captured():
+        await shop.until_running()
+        await shop.sql.execute("insert into orders values (1, 'new')")
+        await shop.until(1)
+        settings = {**info.settings, "columns": {"public.orders": ["id"]}}
+        await store.edit_source(shop.database, info.id, settings)
+
+        async def is_heeded() -> bool:
+            await shop.sql.execute("update orders set status = status || '!'")
+            found = await shop.stream()
+            return found[-1]["record"] == {"id": 1}
+
+        await eventually(is_heeded)
+    known = await shop.sql.fetchval("select count(*) from headrace_streams.shop")
+    assert len({json.dumps(one["metadata"], sort_keys=True) for one in await shop.stream()}) == known, "nothing twice"
