@@ -27,6 +27,15 @@ _PROVIDERS = {
     "azure.extensions": "On Azure: set wal_level in the server parameters, and restart it.",
 }
 
+LONG = 60
+"""Seconds for which a transaction has been open that is worth a word."""
+
+# Of others' transactions only those see since when they are open who may.
+_LONG_OPEN = """
+    select from pg_catalog.pg_stat_activity where backend_xid is not null and xact_start < now() - $1::int * interval '1 second'
+    union all select from pg_catalog.pg_prepared_xacts where prepared < now() - $1::int * interval '1 second'
+"""
+
 _SERVER = """
     select pg_catalog.pg_is_in_recovery(), pg_catalog.pg_backend_pid()::text, pg_catalog.current_database(),
            s.wal_level, s.max_replication_slots, s.max_wal_senders, s.kept,
@@ -244,9 +253,8 @@ class _Check:
             yield good("replication slot", f"The replication slot {name} is there, its WAL {found.wal_status}.")
 
     async def _about_to_wait(self) -> Finding:
-        opened = await self.link.query(slots.OPEN)
         told = f"The replication slot {self.slot} will be made."
-        if not opened:
+        if not await self.link.query(_LONG_OPEN, str(LONG)):
             return good("replication slot", told)
         return warning(
             "replication slot", f"{told} That waits for transactions that are open, {await slots.waits_for(self.link)}."

@@ -59,7 +59,7 @@ _FACTS = f"""
 """
 
 # All transactions that have written something are in pg_locks, for everybody to see; whose they are only those see who may.
-OPEN = """
+_OPEN = """
     select l.pid::text, a.usename, pg_catalog.date_trunc('second', a.xact_start)::text
       from pg_catalog.pg_locks as l left join pg_catalog.pg_stat_activity as a on a.pid = l.pid
      where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted and l.pid is not null and l.pid <> pg_catalog.pg_backend_pid()
@@ -308,7 +308,7 @@ async def _not_created(link: Link, name: str, error: SourceRefused) -> HeadraceE
 
 async def waits_for(link: Link) -> str:
     """The oldest transaction that a slot in the making waits for, for people."""
-    if found := await link.query(OPEN):
+    if found := await link.query(_OPEN):
         ((pid, user, since),) = found
         whose = f" of {user}, open since {since}" if since else ""
         return f"the oldest of which is that of pid {pid}{whose} (select pg_terminate_backend({pid}) ends it)"

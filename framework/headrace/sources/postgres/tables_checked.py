@@ -187,7 +187,7 @@ def _columns(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
     ):
         for name in wanted:
             if name is not None and name not in have:
-                yield error(table.name, f"The table has no column {name!r}, which {setting} names{_near(name, have)}.")
+                yield error(table.name, f"The table has no column {name!r}, which {setting} names{_near(name, have)}")
             elif name is not None and not have[name].published:
                 yield error(
                     table.name,
@@ -203,7 +203,7 @@ def _columns(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
 
 def _near(name: str, have: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, have, n=1)
-    return f": did you mean {near[0]!r}?" if near else ""
+    return f": did you mean {near[0]!r}?" if near else "."
 
 
 def _sort(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:
