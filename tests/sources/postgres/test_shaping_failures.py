@@ -1,0 +1,206 @@
+"""Which changes become messages, what a transform makes of them, and what becomes of those that can't be messages."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from headrace.sources.postgres.pgoutput.messages import Delete, Insert, Truncate, Update
+from headrace.sources.postgres.portion import Portion
+from headrace.sources.postgres.shaping import Shaper
+from tests.sources.postgres.tables_for_tests import (
+    INT8,
+    JSON,
+    METADATA,
+    TEXT,
+    Shaped,
+    order,
+    spec,
+)
+
+RECORD = {"id": 3, "status": "new", "total": "1.50", "at": "2023-10-07T13:20:00Z"}
+ONLY_KEY = [b"3", None, None, None]
+
+
+# --- conditions
+
+
+def test_only_changes_that_meet_the_condition_become_messages() -> None:
+    shaped = Shaped(where="data.record.status = 'paid' or data.action = 'delete' or key = 'public.orders.9'")
+    assert shaped.take(Insert(1, order())) == 0
+    assert shaped.take(Insert(1, order(b"4", b"paid"))) == 1
+    assert shaped.take(Delete(1, ONLY_KEY, key_only=True)) == 1
+    assert shaped.read(order(), order(b"9")) == 1
+    assert shaped.keys == ["public.orders.4", "public.orders.3", "public.orders.9"]
+
+
+@pytest.mark.parametrize(
+    ("where", "met"),
+    [
+        ("data.record is null", ["truncate"]),
+        ("data.record is not null", ["insert", "update"]),
+        ("data.record.id is null", ["truncate"]),
+        ("data.changes is null", ["insert", "truncate"]),
+        ("data.changes.status = 'old' and data.record.data.tags.-1 = 'b'", ["update"]),
+        ("data.record.data.price >= 12345678901234567890.1", ["insert", "update"]),
+        ("data.record.data.price > 12345678901234567890.1", []),
+        ("data.metadata.commit_lsn = 1000 and data.metadata.table_name like 'ord%'", ["insert", "update", "truncate"]),
+        ("key = 'public.orders'", ["truncate"]),
+        ("data.action in ('update', 'truncate')", ["update", "truncate"]),
+    ],
+)
+def test_a_condition_may_look_at_all_of_a_message(where: str, met: list[str]) -> None:
+    columns = (("id", INT8), ("status", TEXT), ("data", JSON))
+    shaped = Shaped(columns, identity="f", where=where)
+    row = [b"3", b"new", b'{"price": 12345678901234567890.1, "tags": ["a", "b"]}']
+    shaped.take(Insert(1, row))
+    shaped.take(Update(1, row, [b"3", b"old", row[2]], key_only=False))
+    shaped.take(Truncate((1,), cascade=False, restart_identity=False))
+    assert [message["action"] for message in shaped.messages] == met
+    assert not shaped.portion.failures
+
+
+def test_what_a_condition_needs_and_is_not_in_the_wal_makes_a_failure_and_is_not_guessed() -> None:
+    shaped = Shaped(where="data.record.total > 1")
+    assert shaped.take(Delete(1, ONLY_KEY, key_only=True)) == 1
+    assert "depends on total" in shaped.error
+    assert "alter table public.orders replica identity full" in shaped.error
+
+
+@pytest.mark.parametrize(
+    ("where", "made"),
+    [
+        ("data.record.id = 3 and data.record.total > 1", "failure"),
+        ("data.record.id = 3 or data.record.total > 1", "message"),
+        ("data.record.id = 4 or data.record.total > 1", "failure"),
+        ("data.record.id = 4 and data.record.total > 1", "nothing"),
+        ("not (data.record.id = 3 and data.record.total > 1)", "failure"),
+        ("not (data.record.id = 4 and data.record.total > 1)", "message"),
+        ("data.record.total is null", "failure"),
+    ],
+)
+def test_a_condition_is_true_false_or_unknown(where: str, made: str) -> None:
+    shaped = Shaped(where=where)
+    shaped.take(Delete(1, ONLY_KEY, key_only=True))
+    found = {"message": len(shaped.keys), "failure": len(shaped.portion.failures)}
+    assert found == {"message": int(made == "message"), "failure": int(made == "failure")}
+
+
+def test_a_condition_that_is_decided_by_what_is_there_is_decided() -> None:
+    shaped = Shaped(where="data.record.id > 5 and not data.record.total = '1'")
+    assert shaped.take(Delete(1, ONLY_KEY, key_only=True)) == 0
+    assert shaped.portion == Portion()
+
+
+# --- transforms and what can't be published
+
+
+def test_a_transform_makes_what_is_published() -> None:
+    shaped = Shaped(transform=lambda message: [message["action"], message["record"]["id"]])
+    assert shaped.take(Insert(1, order())) == 1
+    assert shaped.portion.data == ['["insert",3]']
+
+
+def test_none_publishes_nothing() -> None:
+    shaped = Shaped(transform=lambda message: None)
+    assert shaped.take(Insert(1, order())) == 0
+    assert shaped.portion == Portion()
+
+
+@pytest.mark.parametrize("row", [b'"a\\u0000b"', b'["\\ud800"]', b"[" * 5000 + b"]" * 5000])
+@pytest.mark.parametrize("settings", [{}, {"transform": dict}, {"where": "data.record.id = 1"}])
+def test_json_that_not_everybody_can_read_never_raises(row: bytes, settings: dict[str, Any]) -> None:
+    shaped = Shaped((("id", INT8), ("data", JSON)), **settings)
+    assert shaped.take(Insert(1, [b"1", row])) == 1
+    assert "u0000" not in "".join(shaped.portion.data)
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        ({"a": "\0"}, "NUL"),
+        ({"a": "\ud800"}, "can't be written as JSON"),
+        ({"a": object()}, "can't be written as JSON"),
+        ({(1, 2): 3}, "can't be written as JSON"),
+    ],
+)
+def test_what_json_or_the_stream_cannot_hold_becomes_a_failure(returned: Any, told: str) -> None:
+    shaped = Shaped(transform=lambda message: returned)
+    shaped.take(Insert(1, order()))
+    assert told in shaped.error
+
+
+def test_a_failing_transform_makes_a_failure_that_can_be_tried_again() -> None:
+    broken = True
+
+    def transform(message: dict[str, Any]) -> Any:
+        if broken:
+            raise KeyError("region\0\ud800")
+        return message | {"seen": True}
+
+    shaped = Shaped(transform=transform)
+    assert shaped.take(Insert(1, order())) == 1
+    (failure,) = shaped.portion.failures
+    assert failure.key == "public.orders.3"
+    assert failure.error.startswith("KeyError: ")
+    assert failure.error.encode()
+    assert "\0" not in failure.error
+
+    into = Portion()
+    assert shaped.shaper.again(failure.data, into) == failure.error
+    assert into == Portion()
+    broken = False
+    fresh = Shaper(spec(), transform)  # which knows no table
+    assert fresh.again(failure.data, into) is None
+    assert into.keys == ["public.orders.3"]
+    assert json.loads(into.data[0]) == {
+        "record": RECORD, "changes": None, "action": "insert", "metadata": METADATA, "seen": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("data", ['"text"', "{}", '{"a":1,"message_key":5}}', '{"a":,"message_key":"k"}}', ""])
+def test_what_is_no_failure_of_ours_is_told_and_not_raised(data: str) -> None:
+    into = Portion()
+    assert Shaper(spec()).again(data, into)
+    assert into == Portion()
+
+
+def test_a_failure_without_a_key_stays_one() -> None:
+    shaped = Shaped(group=("status",))
+    shaped.take(Delete(1, ONLY_KEY, key_only=True))
+    assert "its key, can't be made" in (shaped.shaper.again(shaped.portion.failures[0].data, Portion()) or "")
+
+
+def test_a_failure_for_its_condition_is_judged_again() -> None:
+    shaped = Shaped(where="data.record.total > 1")
+    shaped.take(Delete(1, ONLY_KEY, key_only=True))
+    data, into = shaped.portion.failures[0].data, Portion()
+    assert "depends on total" in (shaped.shaper.again(data, into) or "")
+    assert Shaper(spec(where="data.record.id = 4")).again(data, into) is None
+    assert into == Portion()
+    assert Shaper(spec(where="data.record.id = 3")).again(data, into) is None
+    assert into.keys == ["public.orders.3"]
+
+
+def test_a_message_that_is_too_large_becomes_a_failure_without_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.sources.postgres.publishing.LARGEST", 300)
+    shaped = Shaped()
+    shaped.take(Insert(1, order(status=b"x" * 200)))
+    assert "300" in shaped.error
+    kept = json.loads(shaped.portion.failures[0].data)
+    assert kept["record"] is None
+    assert kept["metadata"] == METADATA
+    assert shaped.portion.failures[0].key == "public.orders.3"
+    assert "was kept" in (shaped.shaper.again(shaped.portion.failures[0].data, Portion()) or "")
+
+
+def test_numeric_columns_are_no_floats_to_a_transform() -> None:
+    seen: list[Any] = []
+    shaped = Shaped(numeric="number", transform=lambda message: seen.append(message["record"]["total"]) or message)
+    shaped.take(Insert(1, order(total=b"0.1000000000000000000001")))
+    shaped.take(Insert(1, order(total=b"0.25")))
+    assert [str(value) for value in seen] == ["0.1000000000000000000001", "0.25"]
+    assert isinstance(seen[1], float)
+    assert '"total":0.1000000000000000000001' in shaped.portion.data[0]
