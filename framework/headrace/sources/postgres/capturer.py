@@ -51,6 +51,7 @@ from headrace.sources.postgres.pgoutput.messages import (
     StreamStart,
     StreamStop,
     Truncate,
+    Type,
     Update,
 )
 from headrace.sources.postgres.portion import Portion, Transaction
@@ -298,6 +299,8 @@ class Capturer:
         match message:
             case Relation():
                 await self._learn(message)
+            case Type():
+                self._knowledge.types.pop(message.oid, None)  # it may have changed: its relation comes next
             case Message():
                 self._marked(message)
             case StreamStart():
