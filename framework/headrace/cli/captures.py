@@ -17,10 +17,10 @@ from headrace.cli.talk import NOT_DONE, count, say
 from headrace.model.capture import Finding
 from headrace.model.errors import ConfigurationError, UnknownStream
 from headrace.model.sources import SourceInfo
-from headrace.sources.postgres.spec import PostgresSpec
 
 if TYPE_CHECKING:
     from headrace.client import Administration
+    from headrace.sources.postgres.spec import PostgresSpec
 
 _SIGNS = {"ok": "ok", "warning": "warning", "error": "ERROR"}
 
@@ -52,6 +52,8 @@ def add(
     The stream is created unless it exists. It begins as soon as a process captures: `headrace serve`, or an app that does. One that is there
     with the same settings is left as it is.
     """
+    from headrace.sources.postgres.spec import PostgresSpec  # which brings the store along
+
     given = settings.given() | beginning.given()
     name = name or named_after(given.get("tables"))
     if not given.get("tables"):

@@ -11,7 +11,6 @@ from headrace.cli.talk import count
 from headrace.cli.times import ago, lasting
 from headrace.model.capture import BackfillInfo, CaptureFacts, CaptureInfo
 from headrace.model.sources import SourceInfo
-from headrace.sources.postgres.spec import ACTIONS, PostgresSpec
 from headrace.sources.webhook import WebhookSpec
 
 SourceRef = Annotated[str, Parameter(name="NAME", help="The source's name or id.")]
@@ -49,6 +48,8 @@ def _delivered(source: SourceInfo) -> list[tuple[str, str]]:
 
 
 def _captured(source: SourceInfo) -> list[tuple[str, str]]:
+    from headrace.sources.postgres.spec import ACTIONS, PostgresSpec  # which bring the store along
+
     settings = PostgresSpec.shown(source.settings)
     told = [
         ("tables", "\n".join(_table(table, settings["columns"].get(table)) for table in settings["tables"])),

@@ -111,7 +111,7 @@ def _ids(ids: Sequence[int] | None) -> list[int] | None:
 
 def _body(spec: Spec) -> dict[str, Any]:
     """A source to be made. What was set to a default need not be told."""
-    from headrace.sources.postgres.spec import PostgresSpec  # which whoever has made one has imported already
+    from headrace.sources.webhook import WebhookSpec  # which costs less than the other
 
-    kind = "postgres" if isinstance(spec, PostgresSpec) else "webhook"
+    kind = "webhook" if isinstance(spec, WebhookSpec) else "postgres"
     return {"kind": kind, "name": spec.name, "stream": spec.stream, **spec.given()}
