@@ -9,14 +9,14 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from headrace.sources.postgres import slots
+from headrace.sources.postgres import refusals, slots
 from headrace.sources.postgres.catalog import load_tables
-from headrace.sources.postgres.errors import SlotLost, SourceStopped, SourceUnavailable
+from headrace.sources.postgres.errors import SlotLost, SourceRefused, SourceStopped, SourceUnavailable
 from headrace.sources.postgres.link import Link
 from headrace.sources.postgres.pgoutput import positions
 from headrace.sources.postgres.publications import publication_of, uncovered
 from headrace.sources.postgres.spec import PostgresSpec
-from tests.sources.postgres.linked import APPLICATION, feeding, fresh, linked, read_on
+from tests.sources.postgres.linked import APPLICATION, as_role, feeding, fresh, linked, read_on
 
 pytestmark = pytest.mark.asyncio
 
@@ -309,6 +309,35 @@ async def test_who_keeps_a_slot_from_being_made_is_told(link: Link, empty_dsn: s
     assert await slots.slot_of(link, name) is None
     assert await link.query("show statement_timeout") == [("0",)]
     assert await _ensure(link, name) > 0
+
+
+async def test_a_role_that_may_not_replicate_is_told_with_its_statement(link: Link, empty_dsn: str) -> None:
+    role = fresh("Role")
+    await link.query(f"""create role "{role}" login password 'secret'""")
+    try:
+        async with await Link.connect(as_role(empty_dsn, role, "secret"), application_name=APPLICATION) as own:
+            with pytest.raises(SourceStopped, match="needs the right to replicate") as stopped:
+                await _ensure(own, fresh())
+            assert stopped.value.mend == f'alter role "{role}" replication;'
+            await link.query(stopped.value.mend)
+            assert await _ensure(own, fresh()) > 0
+    finally:
+        await link.query(f'drop role "{role}"')
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "told", "mend"),
+    [
+        ("55000", 'logical decoding requires "wal_level" >= "logical"', "alter system set wal_level = 'logical';"),
+        ("55000", '"max_replication_slots" must be > 0', None),
+        ("53400", "all replication slots are in use", None),
+        ("XX000", "something that nobody has thought of", None),
+    ],
+)
+async def test_what_the_server_is_set_up_for_stops_the_source(sqlstate: str, told: str, mend: str | None) -> None:
+    stopped = refusals.mended(SourceRefused(sqlstate, told))
+    assert told in stopped.reason
+    assert stopped.mend == mend
 
 
 async def test_a_prepared_transaction_that_keeps_a_slot_from_being_made_is_told(link: Link) -> None:

@@ -281,7 +281,8 @@ def _ended(error: HeadraceError, slot: str, publication: str | None) -> Headrace
         return error
     if error.sqlstate == "42704" and publication is not None:
         return _missing(publication, error.told)
-    if error.sqlstate == "58P01" or (error.sqlstate == _PREREQUISITE and "wal_level" not in error.told):
+    lost = error.sqlstate == _PREREQUISITE and not refusals.about_wal_level(error) and not refusals.about_slots(error)
+    if lost or error.sqlstate == "58P01":
         hint = f"; {refusals.words(error.hint)}" if error.hint else ""
         return SlotLost(f"The replication slot {slot} is lost ({error.told}{hint}): WAL that it needs is gone.")
     return refusals.mended(error)

@@ -72,21 +72,31 @@ def connecting(told: str, place: str) -> HeadraceError:
     return SourceUnavailable(f"The captured database {place} can't be reached: {said}.")
 
 
-def mended(error: SourceRefused) -> HeadraceError:
-    """`SourceStopped`, with what mends it, for what a server refuses because of how it is set up; others as they are."""
+def mended(error: SourceRefused) -> SourceStopped:
+    """The error for what a server refuses because of how it is set up, with what mends it where that is known."""
     if error.sqlstate == "42501":
         return SourceStopped(f"The captured database refuses it for want of a privilege: {error.told}.")
-    if error.sqlstate == "53400":
+    if error.sqlstate == "53400" or about_slots(error):
         return SourceStopped(
             f"The captured server has no replication slot left: {error.told}. Drop one that nobody needs (pg_replication_slots has"
             " them), or raise max_replication_slots and restart the server."
         )
-    if error.sqlstate == "55000" and "wal_level" in error.told:
+    if about_wal_level(error):
         return SourceStopped(
             f"The captured server writes too little into its WAL: {error.told}. Restart it after the change.",
             "alter system set wal_level = 'logical';",
         )
-    return error
+    return SourceStopped(str(error))
+
+
+def about_wal_level(error: SourceRefused) -> bool:
+    """Whether the server's WAL has too little in it for changes. Its settings' names are the same in all languages."""
+    return error.sqlstate == "55000" and "wal_level" in error.told
+
+
+def about_slots(error: SourceRefused) -> bool:
+    """Whether the server is set up for no slots at all."""
+    return error.sqlstate == "55000" and "max_replication_slots" in error.told
 
 
 def words(told: str) -> str:
