@@ -108,7 +108,19 @@ PATHS: dict[str, Any] = {
             "description": "Whether the database can be reached, its schema is current, and no source has stopped; and if not, why.",
             "tags": ["Health"],
             "security": [{}],
-            "responses": {"200": _json("It can."), "503": _json("It can't, and why.")},
+            "parameters": [
+                {
+                    "name": "exclude",
+                    "in": "query",
+                    "description": "`sources`: sources that have stopped are told, and don't count. For load balancers.",
+                    "schema": {"type": "string", "enum": ["sources"]},
+                }
+            ],
+            "responses": {
+                "200": _json("It can."),
+                "400": {"$ref": "#/components/responses/Malformed"},
+                "503": _json("It can't, and why."),
+            },
         }
     },
     "/metrics": {
