@@ -123,10 +123,10 @@ async def test_failures_are_kept_tried_again_and_dropped(database: store.Databas
     ]
     assert await store.failures_to_retry(database, number) == []
     assert await store.retry_capture_failures(database, info.id, [found[0].id]) == 1
-    ((id_, data),) = await store.failures_to_retry(database, number)
-    assert (id_, data) == (found[0].id, '{"record": 1}')
+    (again,) = await store.failures_to_retry(database, number)
+    assert (again.id, again.data) == (found[0].id, '{"record": 1}')
     await store.append_captured(
-        database, number, 1, "orders", store.Captured(keys=["a"], data=[data], retried=[found[0].id])
+        database, number, 1, "orders", store.Captured(keys=["a"], data=[again.data], retried=[found[0].id])
     )
     assert await store.drop_capture_failures(database, info.id) == 1
     assert await store.capture_failures(database, info.id) == []

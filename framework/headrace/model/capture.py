@@ -116,6 +116,7 @@ class FailedChange(msgspec.Struct, frozen=True, kw_only=True):
     """The change, before it was transformed."""
     error: str
     failed_at: datetime
+    attempts: int = 1
     retry: bool
     """Whether it is about to be tried again."""
 

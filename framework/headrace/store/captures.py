@@ -64,6 +64,15 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
     error: str
 
 
+class FailureToRetry(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure that is to be tried again: `data` is the change as JSON text, before it was transformed."""
+
+    id: int
+    key: str | None
+    data: str
+    failed_at: datetime
+
+
 class Captured(msgspec.Struct, kw_only=True):
     """What is to be appended in one step. `keys` and `data` run in parallel.
 
@@ -226,10 +235,19 @@ async def drop_capture_failures(executor: Executor, id: str, ids: Sequence[int] 
     return count
 
 
-async def failures_to_retry(executor: Executor, number: int, limit: int = 100) -> list[tuple[int, str]]:
-    """Those to be tried again now: their ids, and their data as JSON text."""
-    rows = await executor.fetch("select id, data from headrace.capture_failures_to_retry($1, $2)", number, limit)
-    return [(row["id"], row["data"]) for row in rows]
+async def failures_to_retry(executor: Executor, number: int, limit: int = 100) -> list[FailureToRetry]:
+    """Those to be tried again now."""
+    rows = await executor.fetch("select * from headrace.capture_failures_to_retry($1, $2)", number, limit)
+    return [FailureToRetry(**dict(row)) for row in rows]
+
+
+async def captured_since(executor: Executor, stream: str, keys: Sequence[tuple[str, datetime]]) -> set[str]:
+    """Which of these keys a stream with `one_message_per_key` has a message of that was published after the given time."""
+    rows = await executor.fetch(
+        "select key from headrace.captured_since($1, $2, $3) as key",
+        stream, [key for key, _ in keys], [at for _, at in keys],
+    )  # fmt: skip
+    return {row["key"] for row in rows}
 
 
 async def failed_again(executor: Executor, number: int, ids: Sequence[int], errors: Sequence[str]) -> None:

@@ -50,13 +50,37 @@ async def test_what_a_transform_fails_on_becomes_a_failure_and_can_be_tried_agai
 
         async def has_failed_again() -> bool:
             (again,) = await store.capture_failures(shop.database, info.id)
-            return not again.retry and again.failed_at > failed.failed_at
+            return not again.retry and again.attempts == 2
 
         await eventually(has_failed_again)
         monkeypatch.setattr(f"{__name__}._refused", False)
         await store.retry_capture_failures(shop.database, info.id)
         assert [one["id"] for one in await shop.until(2)] == [2, 1]
         assert await store.capture_failures(shop.database, info.id) == []
+
+
+async def test_a_row_that_is_tried_again_does_not_take_the_place_of_a_newer_version(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = await shop.source(mode="rows", transform=f"{__name__}:refusing")
+    async with shop.captured():
+        await shop.until_running()
+        await shop.sql.execute("insert into orders values (1, 'new'), (2, 'new')")
+
+        async def have_failed() -> bool:
+            return len(await store.capture_failures(shop.database, info.id)) == 2
+
+        await eventually(have_failed)
+        await shop.sql.execute("update orders set status = 'paid' where id = 1")
+        await shop.until(1)
+        monkeypatch.setattr(f"{__name__}._refused", False)
+        await store.retry_capture_failures(shop.database, info.id)
+        await shop.until(2)
+    assert {key: one["status"] for key, one in (await shop.rows()).items()} == {
+        "public.orders.1": "paid",
+        "public.orders.2": "new",
+    }
+    assert await store.capture_failures(shop.database, info.id) == []
 
 
 async def test_what_the_stream_refuses_is_sorted_out_and_all_the_rest_is_published(

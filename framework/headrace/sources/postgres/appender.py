@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import anyio
 import msgspec
 
 from headrace import store
@@ -37,7 +38,10 @@ class Appender:
         stream: where to append.
         outbox: what to append.
         complete: adds values to a portion that are not in the WAL.
-        committed: told the position up to which all is in the stream, and whether there were messages.
+        committed: told the position up to which all is in the stream, and what was appended last.
+
+    Attributes:
+        alone: held while something is appended.
     """
 
     def __init__(
@@ -51,15 +55,17 @@ class Appender:
         self._outbox = outbox
         self._complete = complete
         self._committed = committed
+        self.alone = anyio.Lock()
 
     async def run(self) -> None:
         """Append until cancelled. Raises `LeaseLost`, `UnknownStream`, `StreamFull`, `StoreUnavailable`."""
         while True:
             portion = await self._outbox.take()
-            if portion.position is None or portion.emptied or portion.incomplete:
-                portion = await self._in_parts(portion)
-            else:
-                await self._append_or_sort_out(self._database, portion)
+            async with self.alone:
+                if portion.position is None or portion.emptied or portion.incomplete:
+                    portion = await self._in_parts(portion)
+                else:
+                    await self._append_or_sort_out(self._database, portion)
             self._outbox.appended()
             assert portion.position is not None
             self._committed(positions.number(portion.position), portion)

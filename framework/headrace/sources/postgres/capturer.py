@@ -3,7 +3,7 @@
     run ── prepare: server, publication, slot, position
         ├─ capture: feed ── decoder ── (spool) ── shaper ── outbox       as fast as they come
         ├─ append: outbox ── stream and position ── feed.confirm         see `appender`
-        ├─ backfill, watch, tables, failures                             beside it
+        ├─ backfill, watch, tables, retries                              beside it
 
 Everything happens in one event loop, so the order of the WAL is the order of what is done here.
 """
@@ -55,6 +55,7 @@ from headrace.sources.postgres.pgoutput.messages import (
     Update,
 )
 from headrace.sources.postgres.portion import Portion, Transaction
+from headrace.sources.postgres.retrying import Retrying
 from headrace.sources.postgres.shaping import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.spool import Spool
@@ -69,9 +70,6 @@ MARK = 10.0
 
 LOOK = 10.0
 """Seconds between looks whether the tables are still the same."""
-
-RETRY = 2.0
-"""Seconds between looks for failures that are to be tried again."""
 
 BREATH = 500
 """Changes of a streamed transaction's replay after which others have a turn."""
@@ -158,6 +156,9 @@ class Capturer:
         appender = Appender(
             database, number, self._epoch, self._todo.stream, self._outbox, completing.complete, self._is_appended
         )
+        retrying = Retrying(
+            database, number, self._epoch, self._spec, self._shaper, appender.alone, self._tell_committed
+        )
         self._feed = feed = await Feed.start(
             self._dsn, slot=self._slot, publication=self._publication, position=position,
             application_name=application_name(self._todo.id),
@@ -166,14 +167,8 @@ class Capturer:
             await store.tell_capture(database, number, self._epoch, "running", *self._note())
             logger.info("%s is captured from %s on", self._todo.name, positions.text(position))
             async with anyio.create_task_group() as group:
-                for task in (
-                    feed.keep,
-                    appender.run,
-                    self._backfiller.run,
-                    watch.run,
-                    self._look_after,
-                    self._try_again,
-                ):
+                beside = (self._backfiller.run, watch.run, retrying.run, self._look_after)
+                for task in (feed.keep, appender.run, *beside):
                     group.start_soon(task)
                 await self._capture()
         finally:
@@ -419,25 +414,6 @@ class Capturer:
                 await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)
             if made or before.keys() - now.keys():
                 raise Restart(f"{', '.join(made) or 'a table'} was made, or dropped, meanwhile")
-
-    async def _try_again(self) -> None:
-        """What could not be made into messages, and shall be tried again."""
-        while True:
-            await anyio.sleep(RETRY)
-            found = await store.failures_to_retry(self._database, self._todo.number)
-            if not found:
-                continue
-            portion, again = Portion(), {}
-            for id_, data in found:
-                error = self._shaper.again(data, portion)
-                if error is None:
-                    portion.retried.append(id_)
-                else:
-                    again[id_] = error
-            await store.append_captured(self._database, self._todo.number, self._epoch, self._todo.stream, portion)
-            await store.failed_again(self._database, self._todo.number, list(again), list(again.values()))
-            if portion.keys:
-                self._tell_committed(self._todo.stream)
 
 
 _STREAM_STOP = ord("E")

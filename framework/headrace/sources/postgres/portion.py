@@ -51,5 +51,5 @@ class Emptied(msgspec.Struct, frozen=True):
 class Portion(Captured, kw_only=True):
     """Messages to append in one step; see `Captured`."""
 
-    incomplete: list[Incomplete] = []
-    emptied: list[Emptied] = []
+    incomplete: list[Incomplete] = msgspec.field(default_factory=list)
+    emptied: list[Emptied] = msgspec.field(default_factory=list)

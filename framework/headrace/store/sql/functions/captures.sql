@@ -192,9 +192,9 @@ $$;
 
 -- Changes that could not be made into messages, the oldest first.
 create function headrace.capture_failures(p_source uuid, p_above bigint default 0, p_limit int default 100)
-returns table (id bigint, key text, data json, error text, failed_at timestamptz, retry boolean)
+returns table (id bigint, key text, data json, error text, failed_at timestamptz, attempts int, retry boolean)
 language sql stable as $$
-    select f.id, f.key, f.data, f.error, f.failed_at, f.retry
+    select f.id, f.key, f.data, f.error, f.failed_at, f.attempts, f.retry
     from headrace.capture_failures as f join headrace.sources as o on o.id = f.source_id
     where o.uid = p_source and f.id > p_above order by f.id limit p_limit
 $$;
@@ -224,15 +224,15 @@ end $$;
 
 -- Those that are to be tried again now.
 create function headrace.capture_failures_to_retry(p_source int, p_limit int default 100)
-returns table (id bigint, data json)
+returns table (id bigint, key text, data json, failed_at timestamptz)
 language sql stable as $$
-    select f.id, f.data from headrace.capture_failures as f where f.source_id = p_source and f.retry order by f.id limit p_limit
+    select f.id, f.key, f.data, f.failed_at from headrace.capture_failures as f where f.source_id = p_source and f.retry order by f.id limit p_limit
 $$;
 
 -- They failed once more.
 create function headrace.capture_failed_again(p_source int, p_ids bigint[], p_errors text[]) returns void
 language sql as $$
-    update headrace.capture_failures as f set retry = false, error = g.error, failed_at = clock_timestamp()
+    update headrace.capture_failures as f set retry = false, error = g.error, attempts = f.attempts + 1
     from unnest(p_ids, p_errors) as g(id, error) where f.source_id = p_source and f.id = g.id
 $$;
 
@@ -242,6 +242,15 @@ language plpgsql stable as $$
 begin
     return query execute format('select key, data from %s where key = any ($1)', (headrace.stream_named(p_stream)).relation)
         using p_keys;
+end $$;
+
+-- Those of these keys that were published after a time.
+create function headrace.captured_since(p_stream text, p_keys text[], p_since timestamptz[]) returns setof text
+language plpgsql stable as $$
+begin
+    return query execute format(
+        'select g.key from unnest($1, $2) as g(key, since) where exists (select from %s as m where m.key = g.key and m.created_at > g.since)',
+        (headrace.stream_named(p_stream)).relation) using p_keys, p_since;
 end $$;
 
 -- A table was truncated: a tombstone for each of its rows that the stream has.

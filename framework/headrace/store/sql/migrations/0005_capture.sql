@@ -58,6 +58,7 @@ create table headrace.capture_failures (
     data       json not null,               -- the change, before it was transformed
     error      text not null,
     failed_at  timestamptz not null default clock_timestamp(),
+    attempts   int not null default 1,
     retry      boolean not null default false
 );
 create index capture_failures_of_source on headrace.capture_failures (source_id, id);
