@@ -98,6 +98,7 @@ class Backfiller:
         self._astray = False  # whether a chunk was thrown away, and what comes after it with it
         self._moved = anyio.Event()
         self._rows = FIRST_ROWS
+        self._appended_at = clock()
         self._refused: tuple[int, int] | None = None  # at which backfill and row the server refused to go on
 
     # --- told by the capturer, in the order of the WAL
@@ -135,7 +136,9 @@ class Backfiller:
         """The rows of a chunk that was reached are in the stream, and its place is kept. Chunks are appended in the order of their coming."""
         if self._in_hand:
             rows, since, took = self._in_hand.popleft()
-            self._learn(rows, max(took, self._clock() - since))
+            now = self._clock()
+            self._learn(rows, max(took, now - max(since, self._appended_at)))
+            self._appended_at = now
         self._move()
 
     def failed(self) -> None:
