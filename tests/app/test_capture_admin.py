@@ -256,6 +256,28 @@ class TestBackfills:
             await admin.cancel_backfills("orders", "nope")
 
 
+async def test_a_slot_that_is_lost_is_told_with_what_mends_it_and_that_mends_it(
+    admin: Admin, database: store.Database, dsn: str
+) -> None:
+    await database.fetchval("insert into orders values (1, 1)")
+    await admin.create_source(msgspec.structs.replace(ORDERS, tables=("public.orders",)))
+    async with capturing(dsn):
+        await until(database, "select state = 'done' from headrace.backfills")
+    await database.fetchval(
+        "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = current_database()"
+    )
+    await database.fetchval("insert into orders values (2, 2)")
+    async with capturing(dsn):
+        lost = await until_state(database, "orders", "stopped")
+        assert lost.mend == "headrace source postgres resume orders --anew"
+        (finding,) = [one for one in await admin.check_source("orders") if one.level == "error"]
+        assert (finding.what, finding.mend) == ("capture", lost.mend)
+        await admin.resume_source("orders", anew=True)
+        await until(database, "select count(*) = 2 from headrace.backfills where state = 'done'")
+        await until_state(database, "orders", "running")
+    assert {one.key for one in await admin.messages("orders")} == {"public.orders.1", "public.orders.2"}
+
+
 async def test_failed_changes_are_seen_retried_and_dropped(admin: Admin, database: store.Database) -> None:
     await admin.create_source(ORDERS)
     number, epoch = await _begun(admin, database)

@@ -327,7 +327,7 @@ def test_failed_changes_are_listed_tried_again_and_dropped(shop: Operator) -> No
     failures = [Failed(key=key, data='{"n": 1}', error="ValueError: no") for key in ("a", None, "c")]
     _as_capturer(shop.dsn, "orders", Captured(failures=failures))
     head, *lines = shop.out("source", "postgres", "failures", "ls", "orders").splitlines()
-    assert head.split() == ["id", "key", "failed", "retried", "error", "change"]
+    assert head.split() == ["id", "key", "failed", "times", "again", "error", "change"]
     assert [line.split()[1] for line in lines] == ["a", "–", "c"]
     assert "--above 2" in shop.call("source", "postgres", "failures", "ls", "orders", "--limit", "2").err
     assert [one["id"] for one in shop.json("source", "postgres", "failures", "ls", "orders", "--above", "1")] == [2, 3]

@@ -11,7 +11,7 @@ from headrace.cli.backend import Backend
 from headrace.cli.connection import administer
 from headrace.cli.options import JsonOption, LimitOption, YesOption, print_json
 from headrace.cli.source_facts import SourceRef
-from headrace.cli.tables import compact, print_table
+from headrace.cli.tables import compact, number, print_table
 from headrace.cli.talk import NOT_DONE, confirmed, count, say
 from headrace.cli.times import in_utc
 
@@ -44,8 +44,8 @@ def ls(
         say("No change has failed.")
     else:
         print_table(
-            ("id#", "key", "failed", "retried", "error", "change…"),
-            ((str(one.id), one.key or "–", in_utc(one.failed_at), "soon" if one.retry else "", one.error,
+            ("id#", "key", "failed", "times#", "again", "error", "change…"),
+            ((str(one.id), one.key or "–", in_utc(one.failed_at), number(one.attempts), "soon" if one.retry else "", one.error,
               compact(one.data)) for one in found),
         )  # fmt: skip
     if len(found) == limit:

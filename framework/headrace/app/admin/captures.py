@@ -61,7 +61,13 @@ class Captures(Base):
             What was looked at, good or bad. Raises `UnknownSource`, or `InvalidInput` for one that captures nothing.
         """
         there, spec = await self._capture(ref)
-        return await self._findings(spec, there.id)
+        found = await self._findings(spec, there.id)
+        capture = there.capture
+        if capture is not None and capture.state == "stopped" and capture.reason is not None:
+            found.append(
+                Finding(what="capture", level="error", told=f"It has stopped. {capture.reason}", mend=capture.mend)
+            )
+        return found
 
     async def check_spec(self, spec: PostgresSpec) -> list[Finding]:
         """The same of a source that is yet to be made, or of other settings of one that is there."""

@@ -22,7 +22,7 @@ from headrace.runtime.shared import Shared
 from headrace.runtime.weather import Weather, keep_going
 from headrace.sources.postgres import transforms
 from headrace.sources.postgres.capturer import Capturer, Restart
-from headrace.sources.postgres.errors import SourceStopped
+from headrace.sources.postgres.errors import SlotLost, SourceStopped
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.tenure import Tenure
 from headrace.store import CaptureToDo
@@ -177,6 +177,8 @@ class Capturing:
             state, rest = "waiting", delay
         elif isinstance(error, SourceStopped):
             reason, mend = error.reason, error.mend
+            if isinstance(error, SlotLost) and mend is None:
+                mend = f"headrace source postgres resume {todo.name} --anew"  # with a fresh backfill
         if (state, reason) != (running.state, running.reason):
             known = isinstance(error, HeadraceError)
             logger.log(
