@@ -112,7 +112,11 @@ def about_failure(failed: FailedChange) -> Text:
     """A change that could not be made into a message, in full."""
     text = Text()
     _fact(text, "key", failed.key or "none", STRONG)
-    _fact(text, "failed", in_utc(failed.failed_at))
+    _fact(
+        text,
+        "failed",
+        in_utc(failed.failed_at) + ("" if failed.attempts == 1 else f", and {failed.attempts:,} times by now"),
+    )
     if failed.retry:
         _fact(text, "state", "about to be tried again")
     part(text, "error", lines_of(failed.error), BAD)
