@@ -35,10 +35,13 @@ async def example(
         await connection.execute(tables)
         async with slots_dropped(dsn):
             running = commands("run", f"examples.{name}:app", directory=ROOT)
-            yield running, connection
-            running.send(signal.SIGTERM)
-            assert running.end() == 0, running.lines
-            assert not any("Traceback" in line for line in running.lines), running.lines
+            try:
+                yield running, connection
+                running.send(signal.SIGTERM)
+                assert running.end() == 0, running.lines
+                assert not any("Traceback" in line for line in running.lines), running.lines
+            finally:
+                running.close()  # before its slot is dropped, or it makes another
     finally:
         await connection.close()
 
