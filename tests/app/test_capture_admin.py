@@ -19,6 +19,7 @@ from headrace.model.specs import StreamSpec
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.webhook import WebhookSpec
 from headrace.store import Captured, Failed
+from tests.support.capturers import begun
 from tests.support.captures import capturing, slots_dropped, until, until_state
 
 pytestmark = pytest.mark.asyncio
@@ -34,15 +35,6 @@ async def admin(database: store.Database, dsn: str) -> AsyncIterator[Admin]:
         await database.fetchval(f"create table {table} (id int primary key, total numeric)")
     async with slots_dropped(dsn):
         yield Admin(database)
-
-
-async def _begun(admin: Admin, database: store.Database, name: str = "orders") -> tuple[int, int]:
-    """Let a source be captured by somebody who has come up to some place. Returns its number and the tenure's epoch."""
-    number = next(one.number for one in await store.captures_to_do(database) if one.name == name)
-    epoch = await store.take_capture(database, number, uuid4(), 60)
-    assert epoch is not None
-    await store.begin_capture(database, number, epoch, "0/10", "7", 1)
-    return number, epoch
 
 
 class TestMaking:
@@ -138,7 +130,7 @@ class TestEditing:
         self, admin: Admin, database: store.Database
     ) -> None:
         await admin.create_source(ORDERS)
-        number, epoch = await _begun(admin, database)
+        number, epoch = await begun(database, "orders")
         await store.append_captured(
             database, number, epoch, "orders", Captured(keys=["a"], data=["1"], position="0/20")
         )
@@ -155,7 +147,7 @@ class TestEditing:
         await admin.create_source(msgspec.structs.replace(ORDERS, tables=("public.orders",)))
         await admin.edit_source("orders", tables=["public.orders", "public.a"])
         assert await admin.backfills() == []  # it has not begun: who does so reads all of them
-        number, epoch = await _begun(admin, database)
+        number, epoch = await begun(database, "orders")
         await admin.edit_source("orders", tables=["public.orders", "public.a", "public.b"])
         assert [one.table for one in await admin.backfills("orders")] == ["public.b"]
         with pytest.raises(LeaseLost):  # who doesn't know the table yet has no say
@@ -167,7 +159,7 @@ class TestEditing:
 class TestPausing:
     async def test_a_paused_source_is_nobodys_until_it_is_resumed(self, admin: Admin, database: store.Database) -> None:
         await admin.create_source(ORDERS)
-        number, epoch = await _begun(admin, database)
+        number, epoch = await begun(database, "orders")
         paused = await admin.pause_source("orders")
         assert paused.capture is not None
         assert (paused.capture.state, paused.capture.paused_at is None) == ("paused", False)
@@ -182,7 +174,7 @@ class TestPausing:
         self, admin: Admin, database: store.Database
     ) -> None:
         await admin.create_source(ORDERS)
-        number, epoch = await _begun(admin, database)
+        number, epoch = await begun(database, "orders")
         (old,) = await admin.start_backfill("orders", ["public.items"])
         await store.tell_capture(database, number, epoch, "stopped", "the slot is lost", "mend")
         await admin.pause_source("orders")
@@ -280,7 +272,7 @@ async def test_a_slot_that_is_lost_is_told_with_what_mends_it_and_that_mends_it(
 
 async def test_failed_changes_are_seen_retried_and_dropped(admin: Admin, database: store.Database) -> None:
     await admin.create_source(ORDERS)
-    number, epoch = await _begun(admin, database)
+    number, epoch = await begun(database, "orders")
     failures = [Failed(key=f"k{n}", data=f'{{"n": {n}}}', error="no such luck") for n in range(3)]
     await store.append_captured(database, number, epoch, "orders", Captured(failures=failures))
     first, second, _ = await admin.failures("orders")

@@ -7,7 +7,6 @@ import json
 import shlex
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -16,6 +15,7 @@ from headrace import store
 from headrace.model.capture import CaptureFacts
 from headrace.store import Captured, ChunkDone, Failed
 from tests.cli.conftest import BOTH_WAYS, Operator
+from tests.support.capturers import begun
 
 NOWHERE = "postgresql://shop:hush@127.0.0.1:1/shop"
 ADD = ("source", "postgres", "add")
@@ -48,10 +48,7 @@ def _as_capturer(dsn: str, name: str, *captured: Captured, **told: Any) -> None:
         database = store.Database(dsn, max_connections=1)
         await database.open()
         try:
-            number = next(one.number for one in await store.captures_to_do(database) if one.name == name)
-            epoch = await store.take_capture(database, number, uuid4(), 3600)
-            assert epoch is not None
-            await store.begin_capture(database, number, epoch, "0/10", "7", 1)
+            number, epoch = await begun(database, name)
             for one in captured:
                 for chunk in one.chunks:
                     assert await store.begin_backfill(database, number, epoch, chunk.id, 1000)

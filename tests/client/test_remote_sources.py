@@ -17,11 +17,12 @@ from headrace.model.sources import SlotRemains, SourceExists
 from headrace.server.options import Options
 from headrace.sources.webhook import WebhookSpec
 from headrace.store import Captured, Failed
-from tests.app.test_capture_admin import NOWHERE, _begun
+from tests.support.capturers import begun
 from tests.support.serving import serving
 
 pytestmark = pytest.mark.asyncio
 
+NOWHERE = "postgresql://shop:hush@127.0.0.1:1/shop"
 ORDERS = PostgresSpec(
     name="orders", stream="orders", tables=("public.orders", "public.items"), database=NOWHERE, where=field("record.id") > 5,
     columns={"public.items": ("id",)}, group=("id",), heartbeat=30.0, rate=7,
@@ -62,7 +63,7 @@ async def test_what_is_made_and_changed_there_is_so_here(
 
 async def test_what_is_told_is_the_same(admin: Admin, remote: Remote, database: store.Database) -> None:
     await admin.create_source(ORDERS)
-    number, epoch = await _begun(admin, database)
+    number, epoch = await begun(database, "orders")
     failures = [Failed(key="k", data='{"n": 1.5}', error="no") for _ in range(3)]
     await store.append_captured(database, number, epoch, "orders", Captured(failures=failures))
     await remote.pause_source("orders")

@@ -15,8 +15,8 @@ from headrace.model.sources import SourceInfo
 from headrace.server.asgi import Server
 from headrace.server.options import Options
 from headrace.store import Captured, Failed
-from tests.app.test_capture_admin import _begun
 from tests.server.calling import Api
+from tests.support.capturers import begun
 
 pytestmark = pytest.mark.asyncio
 
@@ -146,7 +146,7 @@ async def test_backfills_are_started_seen_and_cancelled(shop: store.Database, ap
 
 async def test_failed_changes_are_seen_tried_again_and_dropped(shop: store.Database, api: Api) -> None:
     await _made(api)
-    number, epoch = await _begun(api.server.app.admin, shop)
+    number, epoch = await begun(shop, "orders")
     failures = [Failed(key="k", data="{}", error="no") for _ in range(3)]
     await store.append_captured(shop, number, epoch, "orders", Captured(failures=failures))
     ids = [one["id"] for one in (await api.get("/sources/orders/failures"))["data"]]
