@@ -10,7 +10,6 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.model.errors import LeaseLost
-from headrace.store.backfills import backfill_wanted
 from headrace.store.captures import Captured, ChunkDone
 
 pytestmark = pytest.mark.asyncio
@@ -125,9 +124,9 @@ async def test_a_cancelled_one_is_not_wanted_and_what_was_on_its_way_only_counts
     database: store.Database, source: Source
 ) -> None:
     number = await running(database, source)
-    assert await backfill_wanted(database, number)
+    assert await store.backfill_wanted(database, number)
     assert await store.cancel_backfills(database, source.id) == 1
-    assert not await backfill_wanted(database, number)
+    assert not await store.backfill_wanted(database, number)
     assert not await store.begin_backfill(database, source.number, source.epoch, number, 100)
     await append(database, source, chunk(number, 10, done=True))
     [info] = await store.backfills(database, source.id)
@@ -143,11 +142,11 @@ async def test_one_that_failed_says_why_and_is_over(database: store.Database, so
         await store.fail_backfill(database, source.number, source.epoch, number, reason)
     [info] = await store.backfills(database, source.id)
     assert (info.state, info.reason) == ("failed", "the table was dropped")
-    assert not await backfill_wanted(database, number)
+    assert not await store.backfill_wanted(database, number)
 
 
 async def test_a_deleted_source_takes_its_backfills_along(database: store.Database, source: Source) -> None:
     number = await running(database, source)
     await store.delete_source(database, source.id)
-    assert not await backfill_wanted(database, number)
+    assert not await store.backfill_wanted(database, number)
     assert await store.backfills(database) == []

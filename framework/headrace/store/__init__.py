@@ -7,6 +7,7 @@ the caller's inside a transaction.
 
 from headrace.store.backfills import (
     BackfillToDo,
+    backfill_wanted,
     backfills,
     begin_backfill,
     cancel_backfills,
@@ -97,6 +98,7 @@ __all__ = [
     "add_token",
     "any_token",
     "append_captured",
+    "backfill_wanted",
     "backfills",
     "begin_backfill",
     "begin_capture",

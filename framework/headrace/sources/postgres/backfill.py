@@ -32,7 +32,7 @@ from headrace.sources.postgres.settling import settle
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.tables import Table
 from headrace.sources.postgres.visibility import Changed, Key, Snapshot
-from headrace.store.backfills import BackfillToDo, backfill_wanted
+from headrace.store import BackfillToDo
 
 logger = logging.getLogger("headrace")
 
@@ -231,7 +231,7 @@ class Backfiller:
         """Wait until another chunk may be read. Returns whether it is still wanted."""
         while len(self._ways) + len(self._in_hand) >= AHEAD and not self._astray:
             await self._moved.wait()
-        while not self._astray and await backfill_wanted(self._database, todo.number):
+        while not self._astray and await store.backfill_wanted(self._database, todo.number):
             wait = pace.left()
             if wait <= 0:
                 return True
