@@ -97,23 +97,24 @@ async def runs(place: Bench) -> None:
     raise Wrong(f"the source did not run within {PATIENCE:.0f} s: {await captured(place)}")
 
 
-async def changes_captured(place: Bench, count: int) -> tuple[int, int, int]:
+async def changes_captured(place: Bench, count: int) -> tuple[int, int]:
     """Wait until so many changes are in the stream, since ever.
 
     Returns:
-        When the first of them were seen there, how many that were, and when all were; the times on the monotonic clock, in ns.
+        When somebody was first seen to capture, and when all were there; on the monotonic clock, in ns.
     """
-    first = seen = 0
+    began, seen = None, 0
     since = time.monotonic()
     while True:
-        found, now = (await captured(place)).captured, time.monotonic_ns()
-        if found and not first:
-            first, early = now, found
-        if found >= count:
-            expect(found, count, "changes that were captured")
-            return first, early, now
-        if found != seen:
-            seen, since = found, time.monotonic()
+        asked = time.monotonic_ns()
+        found = await captured(place)
+        if began is None and found.state == "running":
+            began = asked
+        if found.captured >= count and began is not None:
+            expect(found.captured, count, "changes that were captured")
+            return began, time.monotonic_ns()
+        if found.captured != seen:
+            seen, since = found.captured, time.monotonic()
         elif time.monotonic() - since > PATIENCE:
             raise Wrong(f"no change was captured for {PATIENCE:.0f} s; of {count} there are {seen}")
         await anyio.sleep(EVERY)

@@ -95,15 +95,15 @@ async def _work(place: Bench, transactions: int) -> None:
 
 
 async def _drained(place: Bench, count: int, found: Drained) -> float:
-    """Changes a second, from the first that were seen in the stream to the last; the process's start is left out."""
+    """Changes a second, from the process's taking up the capture, with which it still has to connect, to the last one's being there."""
     before = await captured(place)
     expect(before.captured, 0, "changes that were captured before the clock ran")
     async with crew(job(place, "public.accounts", "public.history")) as worker:
         spent = await Spent.begin(place, worker.pid)
-        first, early, last = await changes_captured(place, count)
+        began, last = await changes_captured(place, count)
         found.cpu.append(spent.each(count))
         await worker.finish(Finish(0))
-    return (count - early) / ((last - first) / 1e9)
+    return count / ((last - began) / 1e9)
 
 
 async def check(place: Bench, transactions: int) -> list[str]:

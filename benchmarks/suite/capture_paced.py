@@ -106,7 +106,7 @@ async def big(options: Options, rows: int) -> tuple[dict[str, Any], list[str]]:
             start = time.monotonic_ns()
             await _in_one_transaction(place, rows)
             committed = time.monotonic_ns()
-            *_, last = await changes_captured(place, rows)
+            _, last = await changes_captured(place, rows)
             found = {
                 "rate": rows / ((last - start) / 1e9),
                 "cpu_us_per_change": spent.each(rows),
