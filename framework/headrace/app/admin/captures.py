@@ -81,7 +81,7 @@ class Captures(Base):
         from headrace.sources.postgres.checks import check
         from headrace.sources.postgres.slots import slot_name
 
-        return await check(self._dsn(spec), spec, spec.slot or slot_name(spec.name, id))
+        return await check(self._dsn(spec), spec, slot_name(spec.name, id))
 
     def _dsn(self, spec: PostgresSpec) -> str:
         """The URL of the database that is captured."""

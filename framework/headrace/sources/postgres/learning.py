@@ -38,7 +38,7 @@ class Knowledge:
         """Look for the tables. Raises `SourceStopped` when none of them is there."""
         self.missing = {}
         try:
-            self.tables = await catalog.load_tables(link, self._spec.tables)
+            self.tables = await catalog.load_tables(link, self._spec.tables, self._spec.publication)
         except SourceStopped as error:
             self.tables = await self._one_by_one(link)
             if not self.tables:
@@ -49,7 +49,7 @@ class Knowledge:
         found: dict[str, Table] = {}
         for name in self._spec.tables:
             try:
-                found |= await catalog.load_tables(link, [name])
+                found |= await catalog.load_tables(link, [name], self._spec.publication)
             except SourceStopped as error:
                 self.missing[name] = error
         return found
@@ -61,7 +61,7 @@ class Knowledge:
     async def table_of(self, link: Link, relation: Relation) -> Table | None:
         """The table that a relation is, or a partition of; None if it is none of the spec's."""
         await load_types(link, [column.type_oid for column in relation.columns], self.types)
-        found = await catalog.table_of(link, relation.oid)
+        found = await catalog.table_of(link, relation.oid, self._spec.publication)
         if found is None:
             return self._dropped(relation)
         table, root = found
