@@ -194,11 +194,18 @@ async def test_a_table_that_is_locked_is_waited_for_only_so_long(
 async def test_a_slot_is_made_once_and_then_goes_on_from_where_it_is(link: Link) -> None:
     name = fresh()
     position = await _ensure(link, name)
-    assert await _ensure(link, name) == position
+    assert await _ensure(link, name, expected=position) == position
     assert await _ensure(link, name, expected=position + 100) == position
     found = await slots.slot_of(link, name)
     assert found is not None
     assert (found.plugin, found.here, found.lost, found.pid) == ("pgoutput", True, False, None)
+
+
+async def test_a_slot_of_ours_is_made_anew_when_nothing_is_captured_as_yet(link: Link) -> None:
+    name = fresh()
+    position = await _ensure(link, name)
+    await link.query("create table written_meanwhile (id int)")
+    assert await _ensure(link, name) > position
 
 
 async def test_from_17_on_a_standby_may_keep_a_copy_of_the_slot(link: Link) -> None:

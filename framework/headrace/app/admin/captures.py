@@ -38,7 +38,7 @@ class Captures(Base):
         """Capture again, from where it was paused.
 
         Args:
-            anew: begin anew instead, for a slot that is lost, or for another server: where the slot is now, or with a new one, and with
+            anew: begin anew instead, for a slot that is lost, or for another server: with a new slot (a given one stays), and with
                 backfills of all tables. In mode `changes` each row comes once more, as read; what was deleted meanwhile is told by nothing.
 
         Returns:

@@ -71,6 +71,9 @@ MARK = 10.0
 LOOK = 10.0
 """Seconds between looks whether the tables are still the same."""
 
+SILENCE = 1.0
+"""Seconds after which a server that has sent nothing is taken to have nothing to send."""
+
 BREATH = 500
 """Changes of a streamed transaction's replay after which others have a turn."""
 
@@ -114,6 +117,7 @@ class Capturer:
         self._idx = 0
         self._committed_at: datetime | None = None
         self._appended_at = clock()
+        self._begun = anyio.Event()
 
     # --- from the beginning to the end
 
@@ -164,12 +168,11 @@ class Capturer:
             application_name=application_name(self._todo.id),
         )  # fmt: skip
         try:
-            await store.tell_capture(database, number, self._epoch, "running", *self._note())
-            logger.info("%s is captured from %s on", self._todo.name, positions.text(position))
             async with anyio.create_task_group() as group:
-                beside = (self._backfiller.run, watch.run, retrying.run, self._look_after)
+                beside = (self._backfiller.run, retrying.run, self._look_after)
                 for task in (feed.keep, appender.run, *beside):
                     group.start_soon(task)
+                group.start_soon(self._tell_running, watch, position)
                 await self._capture()
         finally:
             with anyio.CancelScope(shield=True):
@@ -261,6 +264,7 @@ class Capturer:
         read, take, outbox = self._feed.read, self._take, self._outbox
         while True:
             received = await read()
+            self._begun.set()
             await take(received.payloads)
             if outbox.idle:
                 self._rest(received.end)
@@ -377,6 +381,14 @@ class Capturer:
         self._shaper.learn(relation, table, self._knowledge.types)
 
     # --- what became of it
+
+    async def _tell_running(self, watch: Watch, position: int) -> None:
+        """Say so once the server sends; or says nothing, as an idle one may: what it refuses it refuses at once."""
+        with anyio.move_on_after(SILENCE):
+            await self._begun.wait()
+        await store.tell_capture(self._database, self._todo.number, self._epoch, "running", *self._note())
+        logger.info("%s is captured from %s on", self._todo.name, positions.text(position))
+        await watch.run()
 
     def _is_appended(self, position: int, portion: Portion) -> None:
         self._appended = position

@@ -186,7 +186,7 @@ async def ensure_slot(
 ) -> int:
     """Have a slot to read from, that nobody else uses.
 
-    Ours is made if nothing was captured yet. A connection of ours that was left over is ended.
+    Ours is made if nothing was captured yet, anew if there is one. A connection of ours that was left over is ended.
 
     Args:
         link: a connection to the captured database.
@@ -207,7 +207,8 @@ async def ensure_slot(
     found = await slot_of(link, name)
     if found is not None and (wrong := found.unfit(name)):
         raise SourceStopped(wrong + " Name another one, or none.")
-    if found is not None and found.lost and ours and expected is None:
+    if found is not None and ours and expected is None:
+        # Left over from before: of what it would send, something may be what it was given up for.
         await drop_slot(link, name, application_name)
         found = None
     if found is None:
