@@ -9,7 +9,7 @@ import pytest
 
 from headrace import store
 from headrace.model.capture import CaptureInfo
-from headrace.sources.postgres import capturer, publishing
+from headrace.sources.postgres import backfill, capturer, outbox, publishing
 from headrace.sources.postgres.transforms import transform
 from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
@@ -193,3 +193,21 @@ async def test_settings_that_are_edited_count_from_the_next_change_on(shop: Shop
         await eventually(is_heeded)
     known = await shop.sql.fetchval("select count(*) from headrace_streams.shop")
     assert len({json.dumps(one["metadata"], sort_keys=True) for one in await shop.stream()}) == known, "nothing twice"
+
+
+async def test_a_backfill_of_rows_so_large_that_a_chunk_is_appended_in_parts_goes_on_to_its_end(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "MOST_BYTES", 1000)
+    for name in ("FEWEST_ROWS", "FIRST_ROWS", "MOST_ROWS"):
+        monkeypatch.setattr(backfill, name, 10)
+    await shop.sql.execute("insert into orders select g, repeat('x', 200), 1 from generate_series(1, 100) as g")
+    source = await shop.source(backfill=True)
+    async with shop.captured():
+        found = await shop.until(100)
+        assert [one["record"]["id"] for one in found] == list(range(1, 101))
+
+        async def is_done() -> bool:
+            return [one.state for one in await store.backfills(shop.database, source.id)] == ["done"]
+
+        await eventually(is_done)

@@ -38,7 +38,7 @@ class Appender:
         stream: where to append.
         outbox: what to append.
         complete: adds values to a portion that are not in the WAL.
-        committed: told the position up to which all is in the stream, and what was appended last.
+        committed: told the position up to which all is in the stream, and what was appended last, see `_in_parts`.
 
     Attributes:
         alone: held while something is appended.
@@ -71,13 +71,18 @@ class Appender:
             self._committed(positions.number(portion.position), portion)
 
     async def _in_parts(self, portion: Portion) -> Portion:
-        """Append a transaction part by part. Returns the last one."""
+        """Append a transaction part by part. Returns the last one, with the chunks of all, and as having messages if any part had."""
+        chunks: list[store.ChunkDone] = []
+        told = portion
         async with self._database.transaction() as connection:
             await store.end_when_idle(connection, IDLE_LIMIT)
             while True:
                 await self._part(connection, portion)
+                chunks += portion.chunks
+                if portion.keys or portion.emptied:
+                    told = portion
                 if portion.position is not None:
-                    return portion
+                    return msgspec.structs.replace(portion, keys=told.keys, emptied=told.emptied, chunks=chunks)
                 portion = await self._outbox.take()
 
     async def _part(self, connection: Any, portion: Portion) -> None:
