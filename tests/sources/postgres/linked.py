@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from headrace.sources.postgres.feed import Feed
 from headrace.sources.postgres.link import Link
-from headrace.sources.postgres.slots import ensure_slot
+from headrace.sources.postgres.slots import ensure_slot, slot_of
 from tests.sources.postgres.captured import drop_slots
 
 APPLICATION = "headrace test"
@@ -44,9 +44,12 @@ async def linked(dsn: str) -> AsyncIterator[Link]:
 async def feeding(
     dsn: str, link: Link, *, slot: str | None = None, publication: str = "all_of_it", keep: bool = True, **options: bool
 ) -> AsyncIterator[Feed]:
-    """A feed from a slot, by itself a fresh one, kept alive."""
+    """A feed from a slot, which is made if it isn't there, by itself a fresh one; kept alive."""
     slot = slot or fresh()
-    position = await ensure_slot(link, slot, ours=True, expected=None, application_name=APPLICATION)
+    found = await slot_of(link, slot)
+    position = await ensure_slot(
+        link, slot, ours=True, expected=None if found is None else found.confirmed, application_name=APPLICATION
+    )
     feed = await Feed.start(
         dsn, slot=slot, publication=publication, position=position, application_name=APPLICATION, **options
     )
