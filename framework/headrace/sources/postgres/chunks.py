@@ -120,9 +120,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return f"lock table {self.source} in access share mode"
 
     def place_of(self, row: Sequence[bytes | None]) -> list[Any]:
-        """Where a row is in the order, to be kept: name, type and value of each column."""
+        """Where a row is in the order, to be kept as JSON: name, type and value of each column."""
         names = self.names
-        return [[column.name, column.type_oid, _text(row[names.index(column.name)])] for column in self.order]
+        return [[column.name, column.type_oid, _kept(row[names.index(column.name)])] for column in self.order]
 
     def bound_of(self, place: Sequence[Any]) -> list[str]:
         """The values of a place that was kept. Raises `Unfit` when the order was another one."""
@@ -135,7 +135,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 f"The backfill of {self.table.name} was read in the order of {', '.join(told)}, and the table's key, the type of the key or"
                 f" the source's sort column has changed since, to {now}: start the backfill anew."
             )
-        return [value for *_, value in place]
+        return [_text(bytes.fromhex(value["hex"])) if isinstance(value, dict) else value for *_, value in place]
 
     def _ordered(self) -> str:
         return f"({', '.join(quoted(column.name) for column in self.order)})"
@@ -145,8 +145,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _text(value: bytes | None) -> str:
+    """A value, as a parameter."""
     assert value is not None  # columns of the order are not null
-    return value.decode()
+    return value.decode(errors="surrogateescape")
+
+
+def _kept(value: bytes | None) -> str | dict[str, str]:
+    """A value, as JSON can keep it exactly: a database in SQL_ASCII may have some that are no text in UTF-8."""
+    assert value is not None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"hex": value.hex()}
 
 
 def _sort_alike(was: int, now: int) -> bool:
@@ -240,8 +250,8 @@ async def _types(link: Link, columns: Sequence[TableColumn]) -> tuple[str, ...]:
 
 async def last_of(link: Link, plan: Plan) -> list[str] | None:
     """The values of the order of the last row that there is; None if there is none."""
-    found = await link.query(plan.last())
-    return [value for value in found[0] if value is not None] if found else None
+    found = await link.rows(plan.last())
+    return [_text(value) for value in found[0]] if found else None
 
 
 async def estimate(link: Link, plan: Plan) -> int | None:

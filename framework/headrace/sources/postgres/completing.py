@@ -87,7 +87,7 @@ class Completing:
         columns = [column for column in table.columns if column.published]
         condition = " and ".join(f"{names.quoted(name)} = ${n}" for n, name in enumerate(table.key, 1))
         listed = ", ".join(names.quoted(column.name) for column in columns)
-        key = [value.decode() for value in row.key]
+        key = [value.decode(errors="surrogateescape") for value in row.key]
         found = await self._rows(f"select {listed} from {table.name} where {condition}", *key)
         if not found:
             return {}

@@ -223,7 +223,8 @@ def _tokener(path: Sequence[str], type_oid: int, convert: Converter, exact: bool
         return bytes.decode
     make = _exact_token if exact else _text_token
     if type_oid in _AS_TEXT and not path:
-        return lambda value: make(value.decode("utf-8", "replace"))
+        errors = "surrogateescape" if exact else "replace"  # bytes that are no UTF-8 are told apart where that counts
+        return lambda value: make(value.decode("utf-8", errors))
     return lambda value: make(_text_of(at(_decoder.decode(convert(value)), path)))
 
 

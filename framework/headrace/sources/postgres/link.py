@@ -48,6 +48,7 @@ class Link:
     Attributes:
         version: of the server, such as 180004.
         place: which database this is, for people.
+        server_encoding: of that database, such as `UTF8`.
     """
 
     def __init__(self, conn: PGconn, place: str) -> None:
@@ -57,6 +58,7 @@ class Link:
         self._open = True
         self.place = place
         self.version = conn.server_version
+        self.server_encoding = (conn.parameter_status(b"server_encoding") or b"UTF8").decode()
 
     @classmethod
     async def connect(cls, dsn: str, *, application_name: str, replication: bool = False) -> Link:
@@ -77,7 +79,7 @@ class Link:
             parameters["replication"] = "database"
         link = await cls._first(parameters)
         try:
-            await link.query(_settings(link.version))
+            await link.query(_settings(link.version, link.server_encoding))
         except BaseException:
             await link.close()
             raise
@@ -101,18 +103,22 @@ class Link:
         raise next((error for error in failures if isinstance(error, SourceStopped)), failures[-1])
 
     async def query(self, sql: str, *params: str | None) -> list[tuple[str | None, ...]]:
-        """Run a statement; or several, without parameters. Returns the rows of the last one, each value as text.
+        """Run a statement; or several, without parameters. Returns the rows of the last one, each value as text, in which U+FFFD stands for what is none.
 
         Raises:
             SourceRefused: the server refuses it. The connection is as good as before.
             SourceUnavailable: the connection is lost, or the server can't do it for now.
         """
         return [
-            tuple(None if value is None else value.decode() for value in row) for row in await self.rows(sql, *params)
+            tuple(None if value is None else value.decode(errors="replace") for value in row)
+            for row in await self.rows(sql, *params)
         ]
 
     async def rows(self, sql: str, *params: str | None) -> list[list[bytes | None]]:
-        """As `query`, values as bytes in UTF-8."""
+        """As `query`, values as bytes: in UTF-8, or of a database in SQL_ASCII as they are.
+
+        Such a value is a parameter again as `value.decode(errors="surrogateescape")`.
+        """
         async with self._turn:
             result = await self._run(sql, params)
         if result is None:
@@ -191,7 +197,8 @@ class Link:
             with self.speaking():
                 if params:
                     self.conn.send_query_params(
-                        sql.encode(), [None if value is None else value.encode() for value in params]
+                        sql.encode(),
+                        [None if value is None else value.encode(errors="surrogateescape") for value in params],
                     )
                 else:
                     self.conn.send_query(sql.encode())
@@ -302,13 +309,13 @@ def _unread(why: str, dsn: str) -> SourceStopped:
     )
 
 
-def _settings(version: int) -> str:
-    from headrace.sources.postgres.values import SETTINGS
+def _settings(version: int, server_encoding: str) -> str:
+    from headrace.sources.postgres.values import settings
 
-    settings = SETTINGS | dict.fromkeys(_UNLIMITED, "0")
+    wanted = settings(server_encoding) | dict.fromkeys(_UNLIMITED, "0")
     if version >= 170000:
-        settings["transaction_timeout"] = "0"
-    return "; ".join(f"set {name} = '{value}'" for name, value in settings.items())
+        wanted["transaction_timeout"] = "0"
+    return "; ".join(f"set {name} = '{value}'" for name, value in wanted.items())
 
 
 def _psycopg() -> Any:

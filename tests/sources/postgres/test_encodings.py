@@ -1,0 +1,145 @@
+"""Databases in other encodings than UTF-8: what can be read is read, and what can't be stops nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+
+from headrace.sources.postgres import backfill
+from headrace.sources.postgres.link import Link
+from tests.runtime.running import eventually
+from tests.sources.postgres.captured import Shop
+from tests.sources.postgres.linked import APPLICATION, linked
+from tests.sources.postgres.sessions import Session
+from tests.support import servers
+
+pytestmark = pytest.mark.asyncio
+
+NOTES = """
+create table notes (id text primary key, body text, words text[]);
+alter table notes replica identity full;
+"""
+PLAIN = "café, naïve"
+LATIN = r"convert_from('\x{}'::bytea, current_setting('server_encoding'))"
+"""SQL that makes text of bytes which are no UTF-8."""
+
+
+def odd(text: str) -> str:
+    """SQL for the text, as a client that speaks Latin-1 writes it."""
+    return LATIN.format(text.encode("latin-1").hex())
+
+
+@pytest.fixture
+def bytes_dsn(server_dsn: str) -> Iterator[str]:
+    """The URL of a database that holds bytes, and calls them text."""
+    with database_in(server_dsn, "SQL_ASCII") as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def latin_dsn(server_dsn: str) -> Iterator[str]:
+    """The URL of a database in Latin-1."""
+    with database_in(server_dsn, "LATIN1") as dsn:
+        yield dsn
+
+
+def database_in(server_dsn: str, encoding: str) -> AbstractContextManager[str]:
+    session = Session(server_dsn)
+    provider = "locale_provider libc" if session.version >= 15 else ""  # before, there was no other
+    session.close()
+    return servers.clone(server_dsn, f"template0 encoding '{encoding}' lc_collate 'C' lc_ctype 'C' {provider}")
+
+
+async def source(shop: Shop, dsn: str, **settings: Any) -> None:
+    await shop.source(tables=("public.notes",), database=dsn, **settings)
+
+
+def bodies(messages: list[dict[str, Any]]) -> list[Any]:
+    return [message["record"]["body"] for message in messages]
+
+
+@pytest.mark.parametrize("replication", [False, True])
+async def test_bytes_that_are_no_utf_8_are_read_as_they_are(bytes_dsn: str, replication: bool) -> None:
+    async with await Link.connect(bytes_dsn, application_name=APPLICATION, replication=replication) as link:
+        assert link.server_encoding == "SQL_ASCII"
+        assert await link.rows(f"select {odd(PLAIN)}") == [[PLAIN.encode("latin-1")]]
+        assert await link.query(f"select {odd(PLAIN)}, 'é'") == [("caf\ufffd, na\ufffdve", "é")]
+
+
+async def test_such_a_value_is_a_parameter_again(bytes_dsn: str) -> None:
+    async with await Link.connect(bytes_dsn, application_name=APPLICATION) as link:
+        again = PLAIN.encode("latin-1").decode(errors="surrogateescape")
+        assert await link.query(f"select $1::text = {odd(PLAIN)}", again) == [("t",)]
+
+
+async def test_text_in_latin_1_is_converted_by_the_server(latin_dsn: str) -> None:
+    async with await Link.connect(latin_dsn, application_name=APPLICATION) as link:
+        assert link.server_encoding == "LATIN1"
+        assert await link.query(f"select {odd(PLAIN)}, $1", "ÿ") == [(PLAIN, "ÿ")]
+
+
+async def test_what_is_no_utf_8_is_published_with_what_stands_for_it_and_the_slot_goes_on(
+    shop: Shop, bytes_dsn: str
+) -> None:
+    async with linked(bytes_dsn) as link:
+        await link.query(NOTES)
+        await source(shop, bytes_dsn)
+        async with shop.captured():
+            await shop.until_running()
+            await link.query(f"insert into notes values ('a', {odd(PLAIN)}, array[{odd('é')}, 'é'])")
+            await link.query(f"update notes set body = {odd('ÿ')} || 'ÿ'")
+            await link.query("insert into notes values ('b', 'all is well', '{}')")
+            found = await shop.until(3)
+    assert bodies(found) == ["caf\ufffd, na\ufffdve", "\ufffdÿ", "all is well"]
+    assert found[0]["record"]["words"] == ["\ufffd", "é"]
+    assert found[1]["changes"] == {"body": "caf\ufffd, na\ufffdve"}
+
+
+async def test_what_is_latin_1_is_published_as_it_is(shop: Shop, latin_dsn: str) -> None:
+    async with linked(latin_dsn) as link:
+        await link.query(NOTES)
+        await link.query(f"insert into notes values ('é', {odd(PLAIN)})")
+        await source(shop, latin_dsn, backfill=True)
+        async with shop.captured():
+            await shop.until(1)
+            await link.query(f"update notes set body = {odd('ÿ')}")
+            found = await shop.until(2)
+    assert bodies(found) == [PLAIN, "ÿ"]
+    assert await shop.keys() == ["public.notes.é"] * 2
+
+
+async def test_a_table_whose_keys_are_no_utf_8_is_read_to_its_end(
+    shop: Shop, bytes_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FEWEST_ROWS", "FIRST_ROWS", "MOST_ROWS"):
+        monkeypatch.setattr(backfill, name, 2)
+    keys = ["a", "é", "ê", "ë", "ÿ", "ÿÿ"]  # U+FFFD, in UTF-8, is smaller than the last ones
+    async with linked(bytes_dsn) as link:
+        await link.query(NOTES)
+        for key in keys:
+            await link.query(f"insert into notes values ({odd(key)}, {odd(key)})")
+        await source(shop, bytes_dsn, mode="rows", backfill=True)
+        async with shop.captured():
+            await shop.until(len(keys))
+
+            async def is_done() -> bool:
+                return await _state(shop) == "done"
+
+            await eventually(is_done)
+            await link.query(f"update notes set body = 'newer' where id = {odd('ÿ')}")
+
+            async def is_newer() -> bool:
+                return "newer" in bodies(await shop.stream())
+
+            await eventually(is_newer)
+    rows = await shop.rows()
+    assert len(rows) == len(keys)
+    assert sorted(bodies(list(rows.values()))) == ["a", "newer", "\ufffd", "\ufffd", "\ufffd", "\ufffd\ufffd"]
+
+
+async def _state(shop: Shop) -> str | None:
+    value: str | None = await shop.sql.fetchval("select state from headrace.backfills order by id desc limit 1")
+    return value
