@@ -94,11 +94,12 @@ class Capturer:
         epoch: the tenure's.
         committed: told the stream's name when there is something new in it.
         clock: seconds, monotonic.
+        streaming: whether large transactions may come while they are still under way.
     """
 
     def __init__(
         self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int,
-        committed: Callable[[str], None] = lambda _: None, clock: Clock = time.monotonic,
+        committed: Callable[[str], None] = lambda _: None, clock: Clock = time.monotonic, *, streaming: bool = True,
     ) -> None:  # fmt: skip
         self._database = database
         self._todo = todo
@@ -106,6 +107,7 @@ class Capturer:
         self._epoch = epoch
         self._tell_committed = committed
         self._clock = clock
+        self._streaming = streaming
         self._name = slots.slot_name(todo.name, todo.id)
         self._dsn = spec.database or database.dsn
         self._link_lock = anyio.Lock()
@@ -165,7 +167,7 @@ class Capturer:
         )
         self._feed = feed = await Feed.start(
             self._dsn, slot=self._slot, publication=self._publication, position=position,
-            application_name=application_name(self._todo.id),
+            application_name=application_name(self._todo.id), streaming=self._streaming,
         )  # fmt: skip
         try:
             async with anyio.create_task_group() as group:
@@ -280,7 +282,8 @@ class Capturer:
         decode, outbox = self._decoder.decode, self._outbox
         for payload in payloads:
             if self._piece is not None and payload[0] != _STREAM_STOP:
-                self._spool.add(self._piece, payload)
+                if payload[0] != _ORIGIN:  # which has no xid, unlike all else in a piece, and tells us nothing
+                    self._spool.add(self._piece, payload)
                 continue
             message = decode(payload)
             if isinstance(message, (Insert, Update, Delete, Truncate)):
@@ -428,7 +431,7 @@ class Capturer:
                 raise Restart(f"{', '.join(made) or 'a table'} was made, or dropped, meanwhile")
 
 
-_STREAM_STOP = ord("E")
+_STREAM_STOP, _ORIGIN = ord("E"), ord("O")
 
 
 def _fields(done: store.ChunkDone) -> dict[str, Any]:

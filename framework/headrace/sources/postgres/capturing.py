@@ -22,7 +22,7 @@ from headrace.runtime.shared import Shared
 from headrace.runtime.weather import Weather, keep_going
 from headrace.sources.postgres import transforms
 from headrace.sources.postgres.capturer import Capturer, Restart
-from headrace.sources.postgres.errors import SlotLost, SourceStopped
+from headrace.sources.postgres.errors import SlotLost, SourceStopped, StreamingFailed
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.tenure import Tenure
 from headrace.store import CaptureToDo
@@ -135,7 +135,7 @@ class Capturing:
 
     async def _keep_capturing(self, running: _Running, epoch: int) -> None:
         """Capture, and again whenever it broke off. Returns when this process can't."""
-        todo, delay = running.todo, SHORTEST
+        todo, delay, streaming = running.todo, SHORTEST, True
         while True:
             began = self._shared.time.clock()
             try:
@@ -146,7 +146,10 @@ class Capturing:
                 self._resting[todo.number] = began + await self._tell(running, epoch, error, delay)
                 return
             try:
-                capturer = Capturer(self._shared.database, todo, spec, epoch, self._published, self._shared.time.clock)
+                capturer = Capturer(
+                    self._shared.database, todo, spec, epoch, self._published, self._shared.time.clock,
+                    streaming=streaming,
+                )  # fmt: skip
                 await capturer.run()
             except (Exception, ExceptionGroup) as error:
                 cause = _first(error)
@@ -154,6 +157,7 @@ class Capturing:
                     raise cause from error
                 if self._shared.time.clock() - began > 2 * LONGEST:
                     delay = SHORTEST  # it went well for a while
+                streaming = streaming and not isinstance(cause, StreamingFailed)
                 rest = await self._tell(running, epoch, cause, delay)
             await anyio.sleep(rest)
             delay = min(2 * delay, LONGEST)

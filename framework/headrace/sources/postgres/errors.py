@@ -12,6 +12,14 @@ class SourceUnavailable(StoreUnavailable):
     """The database that is captured can't be reached, or dropped the connection. Trying again may succeed."""
 
 
+class StreamingFailed(SourceUnavailable):
+    """The server can't send a transaction in pieces while it is under way, and may well be able to once it has ended.
+
+    PostgreSQL (14 to 18) can't map a file to its table when a transaction is streamed that altered the table within a savepoint, rolled that
+    back, and altered it again: it fails so each time, for as long as it is asked to stream.
+    """
+
+
 class SourceStopped(HeadraceError):
     """A source can't go on until something is mended.
 

@@ -19,7 +19,7 @@ import msgspec
 
 from headrace.model.errors import HeadraceError
 from headrace.sources.postgres import names, refusals
-from headrace.sources.postgres.errors import SlotLost, SourceRefused, SourceStopped, SourceUnavailable
+from headrace.sources.postgres.errors import SlotLost, SourceRefused, SourceStopped, SourceUnavailable, StreamingFailed
 from headrace.sources.postgres.link import Link, failed, message_of
 from headrace.sources.postgres.pgoutput import positions
 
@@ -43,6 +43,7 @@ _HEADER = 25  # of data: the letter, where it starts and ends in the WAL, and th
 _keepalive = struct.Struct("!xQQB").unpack_from  # where the server is, its time, whether it wants an answer
 _status = struct.Struct("!cQQQQB").pack  # received, durable here, applied, our time, whether we want an answer
 _PREREQUISITE = "55000"  # object_not_in_prerequisite_state
+_INTERNAL = "XX000"  # internal_error
 _EPOCH = 946_684_800  # 2000-01-01 in UTC, from which the protocol counts microseconds
 
 
@@ -56,7 +57,9 @@ class Received(msgspec.Struct, frozen=True):
 class Feed:
     """One stream of changes, from `start` on. Not for several readers."""
 
-    def __init__(self, link: Link, *, slot: str, publication: str, position: int, anyway: float = ANYWAY) -> None:
+    def __init__(
+        self, link: Link, *, slot: str, publication: str, position: int, anyway: float = ANYWAY, streaming: bool = True
+    ) -> None:
         self._link = link
         self._slot = slot
         self._publication = publication
@@ -65,6 +68,7 @@ class Feed:
         self._told_at = time.monotonic()
         self._answer = False  # the server wants a status
         self._over = False  # the server has ended the copy
+        self._streaming = streaming
         self._skipped = ""  # what the server told of a publication that is missing
         self._failure: HeadraceError | None = None
         link.conn.notice_handler = self._noticed
@@ -103,7 +107,7 @@ class Feed:
             raise
         patience = int(timeout or 0) / 1000  # 0: the server waits for ever
         anyway = min(ANYWAY, patience / 3) if patience else ANYWAY
-        return cls(link, slot=slot, publication=publication, position=position, anyway=anyway)
+        return cls(link, slot=slot, publication=publication, position=position, anyway=anyway, streaming=streaming)
 
     async def read(self) -> Received:
         """Wait for something, and take everything that is there, up to 2,000 payloads or 4 MB.
@@ -111,7 +115,7 @@ class Feed:
         Nothing is lost when it is cancelled.
 
         Raises:
-            SourceUnavailable: the connection is lost, or the server ended it.
+            SourceUnavailable: the connection is lost, or the server ended it; as `StreamingFailed`, if it goes on without streaming.
             SlotLost: the WAL that the slot needs is gone, or the publication was missing for a while.
             SourceStopped: what else has to be mended.
         """
@@ -208,7 +212,10 @@ class Feed:
             with self._link.speaking():
                 while (result := await self._link.result()) is not None:
                     if failed(result):
-                        return _ended(self._link.refusal(result), self._slot, self._publication)
+                        error = self._link.refusal(result)
+                        if self._streaming and isinstance(error, SourceRefused) and error.sqlstate == _INTERNAL:
+                            return StreamingFailed(f"The server fails at a transaction in pieces: {error.told}.")
+                        return _ended(error, self._slot, self._publication)
         except SourceUnavailable as error:
             return error
         return SourceUnavailable(
