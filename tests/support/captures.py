@@ -125,6 +125,12 @@ async def until_all_is_captured(database: Any, name: str, statement: str, *, on:
     )  # fmt: skip
 
 
+async def set_in_database(connection: Any, setting: str, value: str) -> None:
+    """Set it for all sessions that begin from now on in the connection's database, those that send changes among them."""
+    name = await connection.fetchval("select quote_ident(current_database())")
+    await connection.execute(f"alter database {name} set {setting} = '{value}'")
+
+
 async def end_tenures(database: Any) -> None:
     """Let all tenures be over, as time does: who is dead is succeeded at once, and who lives has lost it."""
     await database.fetchval("update headrace.captures set held_until = '-infinity'")

@@ -86,6 +86,31 @@ async def test_all_connections_to_the_database_are_cut_again_and_again(database:
         await settled(database, connection)
 
 
+async def test_the_server_is_told_only_of_what_is_appended(database: store.Database) -> None:
+    async with table(database) as connection:
+        await captures.set_in_database(connection, "wal_sender_timeout", "1s")  # so that it asks twice a second
+        async with captures.capturing(database.dsn), connected(database.dsn) as other:
+            await captures.until_tracked(database, "log")
+            async with other.transaction():
+                await other.execute("lock table headrace_streams.log in share mode")  # nothing can be appended
+                before = await connection.fetchval("select pg_current_wal_insert_lsn()::text")
+                await change(connection, 1, 50)
+                for _ in range(3):  # of the answers to come the last one is about all of it
+                    replied = await connection.fetchval(
+                        f"select coalesce(max(reply_time)::text, '-infinity') {WALSENDER}"
+                    )
+                    await captures.until(connection, f"select max(reply_time) > '{replied}' {WALSENDER}")
+                told = f"confirmed_flush_lsn > '{before}' from pg_replication_slots where database = current_database()"
+                assert await connection.fetchval(f"select {told}") is False
+            await settled(database, connection)
+            await captures.until(connection, f"select {told}")
+
+
+WALSENDER = (
+    """from pg_stat_replication join pg_replication_slots on active_pid = pid where database = current_database()"""
+)
+
+
 async def test_a_process_that_was_frozen_past_its_tenure_appends_nothing(
     database: store.Database, tmp_path: Path
 ) -> None:

@@ -71,9 +71,7 @@ class World:
         # Transactions of some kilobytes are streamed before they end.
         self._writers = [await asyncpg.connect(self._dsn) for _ in range(2)]
         self._observer = self._writers[0]
-        await self._observer.execute(
-            "do $$ begin execute format('alter database %I set logical_decoding_work_mem = ''64kB''', current_database()); end $$"
-        )
+        await captures.set_in_database(self._observer, "logical_decoding_work_mem", "64kB")
         await self._observer.execute(TABLES + identity)
         self._database = store.Database(self._dsn, max_connections=2)
         await self._database.open()

@@ -53,6 +53,7 @@ async def opened(database: store.Database, *backlog: str) -> AsyncIterator[Log]:
     """Both captured; the statements of `backlog` are run while nobody captures, so that their changes are older than the catalog."""
     connection = await asyncpg.connect(database.dsn)
     try:
+        await captures.set_in_database(connection, "logical_decoding_work_mem", "64kB")
         await connection.execute("create table t (id int primary key, v text); create table other (id int primary key)")
         await captures.make(database, stream="log", tables=("public.t", "public.other"), backfill=False)
         async with captures.slots_dropped(database.dsn):
@@ -238,7 +239,6 @@ async def test_a_large_transaction_with_a_schema_change_that_is_rolled_back_to_a
     async with opened(database) as log:
         many = "insert into t select g, repeat('x', 200) from generate_series({}, {} + 999) as g"
         records = await log.records(
-            "do $$ begin execute format('alter database %I set logical_decoding_work_mem = ''64kB''', current_database()); end $$",
             f"begin; {many.format(1000, 1000)}; savepoint s; alter table t add w int default 7; {many.format(5000, 5000)};"
             f" rollback to s; {many.format(9000, 9000)}; alter table t add u int default 8; {many.format(20000, 20000)}; commit",
         )

@@ -17,8 +17,10 @@ create table things (
     id int primary key, i bigint, n numeric, money numeric(12, 2), t text, at timestamptz, local timestamp, d date, j jsonb, b bytea,
     a int[], ts text[], e mood, p pair, f float8, r float4, u uuid, ok boolean, pos positive, ps pair[], big text);
 alter table things alter column big set storage external;
-create table others (k text, m int, v text, big text, primary key (k, m));
+create table others (k text, m int, v text, big text, primary key (k, m)) partition by list (m);
 alter table others alter column big set storage external;
+create table others_0 partition of others for values in (0, 1);
+create table others_1 partition of others default;
 create table marks (id bigint generated always as identity primary key);
 """
 
@@ -138,6 +140,8 @@ def ops(lane: int, *, truncates: bool) -> st.SearchStrategy[Any]:
         st.builds(move, key, key),
         st.builds(lambda id: Op("delete from things where id = $1::int", (id,)), key),  # noqa: A006
         st.builds(lambda k, m, v, big: Op("insert into others values ($1::text, $2::int, $3::text, $4::text) on conflict (k, m) do update set v = excluded.v", (k, m, v, big)), name, st.integers(0, 2), TEXT, COLUMNS["big"][1]),
+        # From one partition into another.
+        st.builds(lambda k, m, n: Op("update others set m = $3::int where k = $1::text and m = $2::int and not exists (select from others where k = $1::text and m = $3::int)", (k, m, n)), name, st.integers(0, 2), st.integers(0, 2)),
         st.builds(lambda k, m: Op("delete from others where k = $1::text and m = $2::int", (k, m)), name, st.integers(0, 2)),
         # Many rows, so that the transaction is streamed before it ends.
         st.builds(lambda n: Op("insert into things (id, t) select g, repeat(md5(g::text), 10) from generate_series($1::int, $1::int + $2::int) as g on conflict do nothing", (beyond, n)), st.integers(100, 600)),
