@@ -20,6 +20,7 @@ from typing import Any
 import anyio
 
 from headrace import store
+from headrace.model.capture import CaptureFacts
 from headrace.model.errors import HeadraceError, LeaseLost
 from headrace.runtime.wiring import Clock
 from headrace.sources.postgres import slots, transforms
@@ -120,6 +121,8 @@ class Capturer:
         self._committed_at: datetime | None = None
         self._appended_at = clock()
         self._begun = anyio.Event()
+        self._captured = self._captured_before = 0
+        self._watch: Watch | None = None
 
     # --- from the beginning to the end
 
@@ -139,7 +142,7 @@ class Capturer:
             position, captured = await self._prepared()
             self._from = self._appended = position
             self._outbox = Outbox(captured)
-            self._captured = captured
+            self._captured = self._captured_before = captured
             await self._work(position)
 
     async def _work(self, position: int) -> None:
@@ -391,6 +394,7 @@ class Capturer:
             await self._begun.wait()
         await store.tell_capture(self._database, self._todo.number, self._epoch, "running", *self._note())
         logger.info("%s is captured from %s on", self._todo.name, positions.text(position))
+        self._watch = watch
         await watch.run()
 
     def _is_appended(self, position: int, portion: Portion) -> None:
@@ -412,6 +416,16 @@ class Capturer:
         for error in self._knowledge.missing.values():
             return error.reason, error.mend
         return None, None
+
+    @property
+    def counted(self) -> int:
+        """How many changes this one has captured."""
+        return self._captured - self._captured_before
+
+    @property
+    def facts(self) -> CaptureFacts | None:
+        """What was told last; None until it runs."""
+        return None if self._watch is None else self._watch.facts
 
     # --- beside it
 
