@@ -65,6 +65,19 @@ REASON = Metric(
 BREAKER = Metric(
     "headrace.consumer.breaker", "", "1", "1 while the circuit breaker is open or probes, 0 while it is closed."
 )
+CAPTURED = Metric("headrace.capture.changes", "captured", "{change}", "Changes captured by this process.")
+CAPTURES = (
+    Metric("headrace.capture.rate", "rate", "{change}/s", "Changes captured a second, over the last few seconds."),
+    Metric(
+        "headrace.capture.behind",
+        "behind",
+        "By",
+        "WAL between what the captured server has written and what is captured.",
+    ),
+    Metric("headrace.capture.held_back", "held_back", "By", "WAL that the captured server keeps for the slot."),
+)
+CAPTURE_STATE = Metric("headrace.capture.state", "", "1", "1, for the state that the capture is in.")
+ALARM = Metric("headrace.capture.alarm", "", "1", "1 while something is wrong with the slot.")
 POOL_COUNTERS = (
     Metric("headrace.postgres.round_trips", "round_trips", "{round_trip}", "Calls to Postgres."),
     Metric("headrace.pool.waits", "waits", "{wait}", "Times that a caller waited for a connection."),
@@ -101,6 +114,11 @@ class Board:
             self._observe(meter.create_observable_gauge, metric, self._stored)
         for metric in POOL_COUNTERS:
             self._observe(meter.create_observable_counter, metric, self._pooled)
+        self._observe(meter.create_observable_counter, CAPTURED, self._captured)
+        for metric in CAPTURES:
+            self._observe(meter.create_observable_gauge, metric, self._captured)
+        self._observe(meter.create_observable_gauge, CAPTURE_STATE, self._capture_states)
+        self._observe(meter.create_observable_gauge, ALARM, self._alarms)
         self._observe(meter.create_observable_gauge, REASON, self._reasons)
         self._observe(meter.create_observable_gauge, BREAKER, self._breakers)
         connections = Metric("db.client.connection.count", "", "{connection}", "Connections to Postgres.")
@@ -131,6 +149,29 @@ class Board:
         for source in list(self.sources):
             for name, counts in source.statistics().get("consumers", {}).items():
                 yield of_consumer(*name.rsplit(":", 1)), counts
+
+    def _captured(self, field: str) -> Iterator[Observation]:
+        """Where something is not known, as while a source is stopped, nothing is told."""
+        for told, attributes in self._captures():
+            if (value := told.get(field)) is not None:
+                yield Observation(value, attributes)
+
+    def _capture_states(self, _: str) -> Iterator[Observation]:
+        for told, attributes in self._captures():
+            yield Observation(1, {**attributes, names.CAPTURE_STATE: told["state"]})
+
+    def _alarms(self, _: str) -> Iterator[Observation]:
+        for told, attributes in self._captures():
+            if "alarm" in told:
+                yield Observation(int(told["alarm"] is not None), attributes)
+
+    def _captures(self) -> Iterator[tuple[Mapping[str, Any], dict[str, str]]]:
+        for source in list(self.sources):
+            for name, told in source.statistics().get("sources", {}).items():
+                yield (
+                    told,
+                    {names.SYSTEM: names.SYSTEM_NAME, names.DESTINATION: told["stream"], names.SOURCE: name},
+                )
 
     def _stored(self, field: str) -> Iterator[Observation]:
         for source in list(self.sources):

@@ -21,6 +21,8 @@ ACKED = "messaging.headrace.settle.acked"
 FAILED = "messaging.headrace.settle.failed"
 RELEASED = "messaging.headrace.settle.released"
 REASON = "headrace.reason"
+SOURCE = "headrace.source"
+CAPTURE_STATE = "headrace.capture.state"
 POOL = "db.client.connection.pool.name"
 STATE = "db.client.connection.state"
 

@@ -6,6 +6,7 @@ Each stands by itself: one that can't go on says why, is tried again, and distur
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
 from importlib.util import find_spec
@@ -47,6 +48,7 @@ class _Running:
         self.scope = anyio.CancelScope()
         self.state = "starting"
         self.reason: str | None = None
+        self.capturer: Capturer | None = None
 
 
 class Capturing:
@@ -61,6 +63,7 @@ class Capturing:
         self._holder = uuid4()
         self._running: dict[int, _Running] = {}
         self._resting: dict[int, float] = {}
+        self._counts: Counter[str] = Counter()  # by source, the changes captured by capturers that have ended
         self._news = anyio.Event()
         self._looking: anyio.CancelScope | None = None
         self._draining = False
@@ -120,7 +123,7 @@ class Capturing:
                 try:
                     async with anyio.create_task_group() as group:
                         group.start_soon(tenure.keep)
-                        await self._keep_capturing(running, tenure.epoch)
+                        await self._keep_capturing(running, tenure)
                         group.cancel_scope.cancel()
                 finally:
                     await tenure.release()
@@ -128,14 +131,17 @@ class Capturing:
             logger.info("%s is captured here no longer: %s", todo.name, _first(lost))
         except* StoreUnavailable as away:
             logger.info("%s is captured here no longer: %s", todo.name, _first(away))
+        except* Exception as failed:  # whatever it is, it is this source's, and no other one's
+            logger.error("%s is captured here no longer, for now", todo.name, exc_info=failed)
+            self._resting[todo.number] = self._shared.time.clock() + REPAIR
         finally:
             del self._running[todo.number]
             if not self._draining:
                 self._news.set()
 
-    async def _keep_capturing(self, running: _Running, epoch: int) -> None:
+    async def _keep_capturing(self, running: _Running, tenure: Tenure) -> None:
         """Capture, and again whenever it broke off. Returns when this process can't."""
-        todo, delay, streaming = running.todo, SHORTEST, True
+        todo, delay, streaming, again = running.todo, SHORTEST, True, False
         while True:
             began = self._shared.time.clock()
             try:
@@ -143,24 +149,36 @@ class Capturing:
                 if spec.transform is not None:
                     transforms.load(spec.transform)
             except HeadraceError as error:  # another process may know better: this one makes room
-                self._resting[todo.number] = began + await self._tell(running, epoch, error, delay)
+                self._resting[todo.number] = began + await self._tell(running, tenure.epoch, error, delay)
                 return
             try:
+                if again:
+                    await tenure.reopen()
+                again = True
                 capturer = Capturer(
-                    self._shared.database, todo, spec, epoch, self._published, self._shared.time.clock,
+                    self._shared.database, todo, spec, tenure.epoch, self._published, self._shared.time.clock,
                     streaming=streaming,
                 )  # fmt: skip
-                await capturer.run()
+                await self._capture(running, capturer)
             except (Exception, ExceptionGroup) as error:
                 cause = _first(error)
                 if isinstance(cause, LeaseLost):
                     raise cause from error
                 if self._shared.time.clock() - began > 2 * LONGEST:
                     delay = SHORTEST  # it went well for a while
+                    running.state, running.reason = "running", None
                 streaming = streaming and not isinstance(cause, StreamingFailed)
-                rest = await self._tell(running, epoch, cause, delay)
+                rest = await self._tell(running, tenure.epoch, cause, delay)
             await anyio.sleep(rest)
             delay = min(2 * delay, LONGEST)
+
+    async def _capture(self, running: _Running, capturer: Capturer) -> None:
+        running.capturer = capturer
+        try:
+            await capturer.run()
+        finally:
+            running.capturer = None
+            self._counts[running.todo.name] += capturer.counted
 
     def _spec_of(self, todo: CaptureToDo) -> PostgresSpec:
         try:
@@ -224,9 +242,32 @@ class Capturing:
 
     def tells(self) -> dict[str, Any]:
         """For the app's statistics: the sources that this process captures."""
-        return {
-            "sources": {one.todo.name: {"state": one.state, "reason": one.reason} for one in self._running.values()}
+        return {"sources": {one.todo.name: self._told(one) for one in self._running.values()}}
+
+    def _told(self, running: _Running) -> dict[str, Any]:
+        """Of a source: its stream, its state and the reason for it; changes that this process has captured; and while it runs, what the
+        watch has told last: changes a second, bytes of WAL, and whether something is wrong with its slot."""
+        name, capturer = running.todo.name, running.capturer
+        told: dict[str, Any] = {
+            "stream": running.todo.stream,
+            "state": running.state,
+            "reason": running.reason,
+            "captured": self._counts[name],
         }
+        if capturer is None:
+            return told
+        told["captured"] += capturer.counted
+        facts = capturer.facts
+        if facts is None:
+            return told
+        told |= {
+            "state": "running",
+            "reason": None,
+            "rate": facts.rate,
+            "behind": facts.behind,
+            "held_back": facts.held_back,
+        }
+        return {**told, "alarm": facts.alarm}
 
 
 def _first(error: BaseException) -> BaseException:

@@ -82,6 +82,8 @@ class Watch:
         self._still = _Still(clock())
         self.heartbeats = 0
         """How many it has sent."""
+        self.facts = CaptureFacts()
+        """What it has told last."""
 
     async def run(self) -> None:
         """Watch until cancelled, or until somebody else captures. Nothing that goes wrong here is raised."""
@@ -103,13 +105,13 @@ class Watch:
             self._judge(asked)
             if self._spec.heartbeat is not None and self._still.due(now, (position, total), self._spec.heartbeat):
                 await self._beat(asked)
-        told = msgspec.structs.replace(
+        self.facts = msgspec.structs.replace(
             asked or CaptureFacts(),
             rate=self._pace.of(now, total),
             committed_at=committed_at,
             alarm=None if self._alarm is None else self._alarm.text,
         )
-        return await self._tell(told)
+        return await self._tell(self.facts)
 
     async def _ask(self, position: int) -> CaptureFacts | None:
         """How the slot is; None if nobody says."""
