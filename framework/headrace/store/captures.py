@@ -125,6 +125,12 @@ async def renew_capture(
     return held
 
 
+async def reopen_capture(executor: Executor, number: int, epoch: int) -> int | None:
+    """Go on with a tenure under another epoch, once no append under the old one is under way. Returns it, or None when the tenure is over."""
+    reopened: int | None = await executor.fetchval("select headrace.reopen_capture($1, $2)", number, epoch)
+    return reopened
+
+
 async def release_capture(executor: Executor, number: int, epoch: int) -> None:
     """End the tenure, so that others needn't wait for it to run out."""
     await executor.fetchval("select headrace.release_capture($1, $2)", number, epoch)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
+import anyio
+import asyncpg
 import pytest
 
+from headrace import store
+from headrace.model.errors import SchemaError, StoreUnavailable
+from headrace.sources.postgres import capturing
+from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
 
 pytestmark = pytest.mark.asyncio
@@ -28,3 +35,65 @@ async def test_a_large_transaction_that_was_replicated_from_elsewhere_is_capture
         assert [one["record"]["id"] for one in found] == list(range(1, 3001))
     finally:
         await shop.sql.execute("select pg_replication_origin_drop($1)", origin)
+
+
+async def test_an_append_that_commits_after_its_connection_was_lost_is_not_made_twice(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its tenure goes on, so the epoch alone used to fence nothing: the position was read again before that append had committed.
+    append = store.append_captured
+    other = await asyncpg.connect(shop.dsn)
+    under_way = other.transaction()
+    lost = anyio.Event()
+
+    async def losing(executor: Any, number: int, epoch: int, stream: str, what: Any) -> None:
+        if not what.keys or lost.is_set():
+            await append(executor, number, epoch, stream, what)
+            return
+        await under_way.start()
+        await append(other, number, epoch, stream, what)
+        lost.set()
+        raise StoreUnavailable("The connection is lost.")
+
+    monkeypatch.setattr(store, "append_captured", losing)
+    waited_for = """select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')
+                    or exists (select from headrace_streams.shop)"""
+
+    async def is_waited_for_or_made_again() -> bool:
+        return bool(await shop.sql.fetchval(waited_for))
+
+    try:
+        await shop.source()
+        async with shop.captured():
+            await shop.until_running()
+            await shop.sql.execute("insert into orders values (1)")
+            await lost.wait()
+            await eventually(is_waited_for_or_made_again)
+            await under_way.commit()
+            await shop.sql.execute("insert into orders values (2)")
+            found = await shop.until(2)
+        assert [one["record"]["id"] for one in found] == [1, 2]
+    finally:
+        await other.close()
+
+
+async def test_a_failure_that_nobody_foresaw_ends_the_tenure_of_its_source_and_no_other_one(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capturing, "REPAIR", 0.2)
+    await shop.source()
+    bad = await shop.source("bad")
+    take, failed = store.take_capture, anyio.Event()
+    number = await shop.sql.fetchval("select id from headrace.sources where uid = $1", UUID(bad.id))
+
+    async def failing(executor: Any, of: int, *args: Any, **options: Any) -> int | None:
+        if of == number and not failed.is_set():
+            failed.set()
+            raise SchemaError("The database lacks Headrace's schema.")
+        return await take(executor, of, *args, **options)
+
+    monkeypatch.setattr(store, "take_capture", failing)
+    async with shop.captured():
+        await failed.wait()
+        await shop.until_running()
+        await shop.until_running("bad")

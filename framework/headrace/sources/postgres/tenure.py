@@ -36,6 +36,7 @@ class Tenure:
         self._number = number
         self._clock = clock
         self._until = clock() + LASTS
+        self._epoch_in_use = anyio.Lock()
         self.epoch = epoch
 
     @classmethod
@@ -51,7 +52,8 @@ class Tenure:
             began = self._clock()
             try:
                 with anyio.fail_after(max(self._until - began, 0.1)):
-                    held = await store.renew_capture(self._database, self._number, self.epoch, LASTS)
+                    async with self._epoch_in_use:
+                        held = await store.renew_capture(self._database, self._number, self.epoch, LASTS)
             except (StoreUnavailable, TimeoutError):
                 if self._clock() >= self._until:
                     raise LeaseLost(
@@ -61,6 +63,15 @@ class Tenure:
             if not held:
                 raise LeaseLost("The source is captured by another process now, or is paused or removed.")
             self._until = began + LASTS
+
+    async def reopen(self) -> None:
+        """Go on under another epoch, after a capturer broke off: what it appended last may still be on its way to its commit, though the
+        connection is lost here. Raises `LeaseLost`, `StoreUnavailable`."""
+        async with self._epoch_in_use:
+            epoch = await store.reopen_capture(self._database, self._number, self.epoch)
+            if epoch is None:
+                raise LeaseLost("The source is captured by another process now, or is paused or removed.")
+            self.epoch = epoch
 
     async def release(self) -> None:
         """End it, as far as that can be said; otherwise it runs out."""

@@ -48,6 +48,21 @@ begin
     return true;
 end $$;
 
+-- Go on with the tenure under another epoch, which is returned; null if it is over. An append whose connection was lost may still be under way
+-- here: it is waited for, and any that comes later is refused, so that the position which is read now is the last one.
+create function headrace.reopen_capture(p_source int, p_epoch bigint) returns bigint
+language plpgsql as $$
+declare
+    v_epoch  bigint;
+begin
+    perform from headrace.captures where source_id = p_source and epoch = p_epoch and paused_at is null for update;
+    if not found then
+        return null;
+    end if;
+    update headrace.captures set epoch = epoch + 1 where source_id = p_source returning epoch into v_epoch;
+    return v_epoch;
+end $$;
+
 create function headrace.release_capture(p_source int, p_epoch bigint) returns void
 language sql as $$
     update headrace.captures set held_until = null, holder = null where source_id = p_source and epoch = p_epoch
