@@ -244,3 +244,20 @@ async def test_a_large_transaction_with_a_schema_change_that_is_rolled_back_to_a
         )
         assert [record["id"] for record in records] == [*range(1000, 2000), *range(9000, 10000), *range(20000, 21000)]
         assert [len(record) for record in records] == [2] * 2000 + [3] * 1000
+
+
+async def test_what_is_rolled_back_in_a_transaction_that_comes_in_pieces_never_was(database: store.Database) -> None:
+    async with opened(database) as log:
+        many = "insert into t select g, repeat('x', 200) from generate_series({0}, {0} + 999) as g"
+        records = await log.records(
+            f"begin; {many.format(1000)}; savepoint a; {many.format(2000)}; savepoint b; {many.format(3000)}; release b; rollback to a;"
+            f" {many.format(4000)}; savepoint c; {many.format(5000)}; commit",
+            f"begin; {many.format(6000)}; rollback",
+        )
+        assert [record["id"] for record in records] == [*range(1000, 2000), *range(4000, 6000)]
+        # Statistics come a moment later.
+        await captures.until(
+            database,
+            "select sum(stream_count) > 0 from pg_stat_replication_slots join pg_replication_slots using (slot_name)"
+            " where database = current_database()",
+        )
