@@ -1,13 +1,16 @@
 """Completing rows: of one that was updated, values that are stored out of line and did not change are not in the WAL.
 
 In the order of what is exact: an earlier version of the row in the same portion; the version that the stream has; the table itself, which
-may have a newer value already, but then a newer version of the row is on its way.
+may have a newer value already, but then a newer version of the row is on its way. Where versions may have been passed over, by a transform,
+or by a condition that leaves no tombstone, what the portion and the stream have may be older than what was passed over: so there only the
+table is asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
+import anyio
 import msgspec
 from msgspec import Raw
 
@@ -17,6 +20,9 @@ from headrace.sources.postgres.learning import Knowledge
 from headrace.sources.postgres.portion import Incomplete, Portion
 from headrace.sources.postgres.shaping import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
+
+AWAKE = 1.0
+"""Seconds after which the transaction that is appended in is spoken to, while the captured database is asked."""
 
 Rows = Callable[..., Awaitable[list[list[bytes | None]]]]
 
@@ -53,16 +59,27 @@ class Completing:
             return
         wanted = {portion.keys[one.place] for one in portion.incomplete}
         latest: dict[str, str] = {}
-        if self._spec.transform is None:  # else what the stream has is no row of the table
+        if self._all_published:
             latest = await store.captured_rows(executor, self._stream, sorted(wanted))
         incomplete = {one.place: one for one in portion.incomplete}
+        spoken_at = anyio.current_time()
         for place, key in enumerate(portion.keys):
             if key not in wanted:
                 continue
-            if place in incomplete:
-                portion.data[place] = await self._completed(incomplete[place], portion.data[place], latest.get(key))
-            latest[key] = portion.data[place]
+            if (row := incomplete.get(place)) is not None:
+                before = None if row.moved else latest.get(key)
+                portion.data[place] = await self._completed(row, portion.data[place], before)
+                if anyio.current_time() - spoken_at >= AWAKE:
+                    await executor.fetchval("select 1")
+                    spoken_at = anyio.current_time()
+            if self._all_published:
+                latest[key] = portion.data[place]
         self._shaper.completed(portion)
+
+    @property
+    def _all_published(self) -> bool:
+        """Whether the newest version of a row that was captured is the one that was published."""
+        return self._spec.transform is None and (self._spec.condition is None or self._spec.deletes == "tombstone")
 
     @property
     def _stream(self) -> str:

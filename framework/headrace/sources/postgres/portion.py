@@ -26,12 +26,14 @@ class Incomplete(msgspec.Struct, frozen=True):
         table: the table.
         key: the values of the table's key, as text.
         missing: the names of the columns.
+        moved: whether it has its key only since this change: versions that the stream has under it are of another row.
     """
 
     place: int
     table: Table
     key: tuple[bytes, ...]
     missing: Sequence[str]
+    moved: bool = False
 
 
 class Emptied(msgspec.Struct, frozen=True):

@@ -172,11 +172,13 @@ class Shaper:
         old = _known_of_old(shape, old, change.key_only)
         if _moved(shape, new, old):
             used = self._gone(shape, old, metadata, idx, into)
-            return used + (self._version(shape, new, metadata, idx + used, into) or 0)
+            return used + (self._version(shape, new, metadata, idx + used, into, moved=True) or 0)
         used = self._version(shape, new, metadata, idx, into)
         return self._gone(shape, old, metadata, idx, into) if used is None else used
 
-    def _version(self, shape: Shape, new: Row, metadata: bytes, idx: int, into: Portion) -> int | None:
+    def _version(
+        self, shape: Shape, new: Row, metadata: bytes, idx: int, into: Portion, *, moved: bool = False
+    ) -> int | None:
         """Add the row as it is now. Returns how many numbers are used up; None if it does not meet the condition."""
         data = b'{"record":{%b}%b%d}}' % (shape.known(new), metadata, idx)
         missing = shape.missing(new)
@@ -186,7 +188,7 @@ class Shaper:
             return self._publisher.fail(None, data, error, into)
         if missing:
             values = tuple(value for place in shape.key_places if isinstance(value := new[place], bytes))
-            into.incomplete.append(Incomplete(len(into.keys), shape.table, values, missing))
+            into.incomplete.append(Incomplete(len(into.keys), shape.table, values, missing, moved))
             into.keys.append(key)
             into.data.append(data.decode("utf-8", "replace"))
             return 1
