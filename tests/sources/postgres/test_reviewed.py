@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -11,7 +12,8 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import SchemaError, StoreUnavailable
-from headrace.sources.postgres import capturing
+from headrace.sources.postgres import appender, capturing, outbox
+from headrace.sources.postgres.transforms import transform
 from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
 
@@ -19,10 +21,10 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_a_large_transaction_that_was_replicated_from_elsewhere_is_captured(shop: Shop) -> None:
-    # A piece of it begins with its origin, the only message of a piece without the xid.
+    # A piece of it begins with its origin, the only message of a piece without the xid: four bytes of its name were taken for one.
     database = await shop.sql.fetchval("select current_database()")
     await shop.sql.execute(f"alter database {database} set logical_decoding_work_mem = '64kB'")
-    origin = f"headrace_{uuid4().hex}"
+    origin = uuid4().hex[:3]
     await shop.sql.execute("select pg_replication_origin_create($1)", origin)
     try:
         await shop.source()
@@ -97,3 +99,59 @@ async def test_a_failure_that_nobody_foresaw_ends_the_tenure_of_its_source_and_n
         await failed.wait()
         await shop.until_running()
         await shop.until_running("bad")
+
+
+async def documents(shop: Shop, **settings: Any) -> None:
+    """A table whose column `doc` is stored out of line, captured as rows."""
+    await shop.sql.execute("create table papers (id int primary key, state text, doc text)")
+    await shop.sql.execute("alter table papers alter column doc set storage external")
+    await shop.source("papers", tables=("public.papers",), mode="rows", **settings)
+
+
+async def test_a_row_is_not_completed_from_a_version_that_is_older_than_one_that_the_condition_passed_over(
+    shop: Shop,
+) -> None:
+    await documents(shop, where="data.record.state = 'paid'", deletes="ignore")
+    async with shop.captured():
+        await shop.until_running("papers")
+        await shop.sql.execute("insert into papers values (1, 'paid', repeat('a', 9000))")
+        await shop.until(1, "papers")
+        await shop.sql.execute("update papers set state = 'open', doc = repeat('b', 9000)")
+        await shop.sql.execute("update papers set state = 'paid'")
+        await shop.sql.execute("insert into papers values (2, 'paid', 'last')")
+        first, _ = await shop.until(2, "papers")
+    assert first["record"] == {"id": 1, "state": "paid", "doc": "b" * 9000}
+
+
+async def test_a_row_of_a_new_key_is_not_completed_from_the_row_that_had_it_before(shop: Shop) -> None:
+    await documents(shop, deletes="ignore")
+    async with shop.captured():
+        await shop.until_running("papers")
+        await shop.sql.execute("insert into papers values (1, 'new', repeat('a', 9000)), (2, 'old', repeat('b', 9000))")
+        await shop.until(2, "papers")
+        await shop.sql.execute("delete from papers where id = 2")
+        await shop.sql.execute("update papers set id = 2")
+        await shop.sql.execute("insert into papers values (3, 'new', 'last')")
+        await shop.until(3, "papers")
+    assert (await shop.rows("papers"))["public.papers.2"]["record"] == {"id": 2, "state": "new", "doc": "a" * 9000}
+
+
+@transform
+def slow(data: dict[str, Any]) -> dict[str, Any]:
+    """Takes its time."""
+    time.sleep(0.004)
+    return data
+
+
+async def test_a_large_transaction_is_appended_though_the_next_part_of_it_takes_long(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appender, "IDLE_LIMIT", 0.3)  # as a transform of a millisecond has it with parts of 5,000
+    monkeypatch.setattr(appender, "AWAKE", 0.05)
+    monkeypatch.setattr(outbox, "MOST_MESSAGES", 200)
+    await shop.source(transform=f"{__name__}:slow")
+    async with shop.captured():
+        await shop.until_running()
+        await shop.sql.execute("insert into orders select g, 'new', g from generate_series(1, 500) as g")
+        await shop.until(500)
+    assert (await store.source(shop.database, "shop")).capture.reason is None  # type: ignore[union-attr]

@@ -25,6 +25,9 @@ logger = logging.getLogger("headrace")
 IDLE_LIMIT = 5.0
 """Seconds that nothing may be said in the transaction of a large append: of a process that froze others needn't wait for it."""
 
+AWAKE = 1.0
+"""Seconds after which it is spoken to while there is nothing to append."""
+
 Complete = Callable[[Portion, store.Executor], Awaitable[None]]
 
 
@@ -83,7 +86,14 @@ class Appender:
                     told = portion
                 if portion.position is not None:
                     return msgspec.structs.replace(portion, keys=told.keys, emptied=told.emptied, chunks=chunks)
-                portion = await self._outbox.take()
+                portion = await self._next(connection)
+
+    async def _next(self, connection: Any) -> Portion:
+        """The next part. It may take a while to be read or transformed, and the server must not end the transaction meanwhile."""
+        while True:
+            with anyio.move_on_after(AWAKE):
+                return await self._outbox.take()
+            await connection.fetchval("select 1")
 
     async def _part(self, connection: Any, portion: Portion) -> None:
         await self._complete(portion, connection)

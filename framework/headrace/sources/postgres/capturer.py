@@ -282,7 +282,7 @@ class Capturer:
             self._outbox.end(end)
 
     async def _take(self, payloads: Iterable[bytes]) -> None:
-        decode, outbox = self._decoder.decode, self._outbox
+        decode, outbox, transforms_ = self._decoder.decode, self._outbox, self._spec.transform is not None
         for payload in payloads:
             if self._piece is not None and payload[0] != _STREAM_STOP:
                 if payload[0] != _ORIGIN:  # which has no xid, unlike all else in a piece, and tells us nothing
@@ -299,6 +299,8 @@ class Capturer:
                 await self._other(message)
             if outbox.full:
                 await outbox.offer()
+            elif transforms_:  # which may take long: the tenure is kept in between
+                await anyio.lowlevel.checkpoint()
 
     async def _other(self, message: AnyMessage) -> None:
         match message:
@@ -333,7 +335,7 @@ class Capturer:
                 await self._other(message)
             if self._outbox.full:
                 await self._outbox.offer()
-            elif count % BREATH == 0:
+            elif self._spec.transform is not None or count % BREATH == 0:
                 await anyio.lowlevel.checkpoint()
         self._commit(commit.end)
 
