@@ -12,6 +12,7 @@ import pytest_asyncio
 from headrace.model.capture import Finding
 from headrace.sources.postgres import slots
 from headrace.sources.postgres.checks import check
+from headrace.sources.postgres.errors import SourceUnavailable
 from headrace.sources.postgres.link import Link
 from headrace.sources.postgres.spec import PostgresSpec
 from tests.sources.postgres.linked import APPLICATION, as_role, feeding, fresh, linked, refusing, server_that
@@ -103,6 +104,32 @@ async def test_what_it_says_of_rows_makes_them_work(link: Link, empty_dsn: str) 
     assert of(again, "error") == []
     await mend(link, again)
     assert of(await check(empty_dsn, wanted, name), "warning") == []
+
+
+async def test_a_table_without_a_key_is_captured_and_what_that_means_is_told(link: Link, empty_dsn: str) -> None:
+    await link.query("create table history (at timestamptz)")
+    wanted = spec("public.history", actions=("insert",), backfill=False)
+    findings = await check(empty_dsn, wanted, fresh())
+    assert of(findings, "error") == []
+    assert [told for told in of(findings, "warning") if "all its messages have one key" in told]
+    [refused] = of(await check(empty_dsn, spec("public.history"), fresh()), "error")
+    assert "the server refuses all updates and deletes of it" in refused
+
+
+async def test_senders_that_are_all_in_use_are_no_refusal(
+    link: Link, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = Link.connect
+
+    async def full(dsn: str, *, application_name: str, replication: bool = False) -> Link:
+        if replication:
+            raise SourceUnavailable("All of them are in use.")
+        return await connect(dsn, application_name=application_name)
+
+    monkeypatch.setattr(Link, "connect", full)
+    findings = await check(empty_dsn, spec(), fresh())
+    assert of(findings, "error") == []
+    assert any("can't be seen for now: All of them are in use." in told for told in of(findings, "warning"))
 
 
 async def test_a_server_that_can_t_be_reached_or_refuses_is_one_finding() -> None:

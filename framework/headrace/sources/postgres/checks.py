@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from headrace.model.capture import Finding
 from headrace.model.errors import HeadraceError
 from headrace.sources.postgres import catalog, names, publications, slots, tables_checked
+from headrace.sources.postgres.errors import SourceUnavailable
 from headrace.sources.postgres.findings import as_size, error, good, warning
 from headrace.sources.postgres.link import Link
 from headrace.sources.postgres.spec import PostgresSpec
@@ -174,6 +175,8 @@ class _Check:
             return
         try:
             await (await Link.connect(self.dsn, application_name=APPLICATION, replication=True)).close()
+        except SourceUnavailable as full:  # it answered a moment ago: its senders are in use, perhaps by this source
+            yield warning("replication", f"Whether the role {role} may replicate can't be seen for now: {full}")
         except HeadraceError as refused:
             yield error("replication", f"Replication is refused: {refused}")
         else:

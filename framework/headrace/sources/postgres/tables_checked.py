@@ -114,13 +114,17 @@ def _key(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
         else f"alter table {table.name} add column id bigint generated always as identity primary key;"
     )
     told = "The table has neither a primary key nor a unique index over columns that are not null"
-    if not _keyless(table, spec):
-        if spec.backfill:
-            yield warning(table.name, f"{told}, so it can't be read piece by piece: there is no backfill of it.", mend)
-    elif spec.mode == "rows":
+    if spec.mode == "rows":
         yield error(table.name, f"{told}, so rows can't be told from each other.", mend)
-    else:
-        yield error(table.name, f"{told}, so messages have no key: add one, or group by other columns.", mend)
+        return
+    if spec.backfill:
+        yield warning(table.name, f"{told}, so it can't be read piece by piece: there is no backfill of it.", mend)
+    if spec.group is None and spec.key is None:
+        yield warning(
+            table.name,
+            f"{told}, so all its messages have one key, and are handled one at a time: add one, or group by other columns.",
+            None if spec.backfill else mend,  # once is enough
+        )
 
 
 def _identity(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
@@ -128,7 +132,7 @@ def _identity(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
         return
     mend = full_identity(table)
     if not table.identity_columns and not (
-        table.identity == "d" and _keyless(table, spec)
+        table.identity == "d" and not table.key and spec.mode == "rows"
     ):  # then a key mends that, too
         yield error(
             table.name,
@@ -153,11 +157,6 @@ def _identity(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
             " nothing else. Whole rows make the WAL larger.",
             mend,
         )
-
-
-def _keyless(table: Table, spec: PostgresSpec) -> bool:
-    """Whether it has to be given a key."""
-    return not table.key and (spec.mode == "rows" or (spec.group is None and spec.key is None))
 
 
 def _keyed_by(table: Table, spec: PostgresSpec) -> Iterable[str]:
