@@ -13,7 +13,7 @@ MOMENTS = [
 ]  # fmt: skip
 
 SAMPLES: dict[str, list[str]] = {
-    "aclitem": ["=r/headrace", "headrace=arwdDxt/headrace"],
+    "aclitem": ["=r/pg_monitor", "pg_monitor=arwdDxt/pg_monitor"],
     "bit": ["1", "0"],
     "bool": ["t", "f"],
     "box": ["(1,2),(-3,4.5)", "(1e300,0),(0,-1e-300)"],
@@ -65,7 +65,7 @@ SAMPLES: dict[str, list[str]] = {
     "regoperator": ["+(integer,integer)"],
     "regproc": ["now"],
     "regprocedure": ["lower(text)"],
-    "regrole": ["headrace", "pg_monitor"],
+    "regrole": ["pg_read_all_data", "pg_monitor"],
     "regtype": ["integer", "timestamp with time zone", "text[]"],
     "text": TEXTS,
     "tid": ["(0,1)", "(4294967295,65535)"],
