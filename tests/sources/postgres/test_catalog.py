@@ -140,6 +140,13 @@ async def test_a_table_is_found_by_any_spelling_of_its_name_and_told_by_the_one_
     assert list(found) == names
 
 
+async def test_a_stream_is_not_taken_for_the_missing_table_that_it_is_called_as(link: Link) -> None:
+    await link.query("create schema headrace_streams; create table headrace_streams.orders (seq bigint)")
+    with pytest.raises(SourceStopped) as stopped:
+        await load_tables(link, ["public.orders"])
+    assert str(stopped.value) == "The captured database has no table public.orders."
+
+
 async def test_tables_that_are_missing_are_all_named_with_what_was_probably_meant(link: Link) -> None:
     await link.query(
         """create table orders (id int); create schema shop; create table shop.lines (id int); create table "Mixed" (id int)"""

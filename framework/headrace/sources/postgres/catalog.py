@@ -66,9 +66,11 @@ _OIDS = """
      order by w.place
 """
 
+# Without our own tables, since a stream is mostly called as the table that it is captured from.
 _ALL = """
     select n.nspname, c.relname from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
-     where c.relkind in ('r', 'p') and n.nspname <> 'information_schema' and n.nspname !~ '^pg_' limit 10000
+     where c.relkind in ('r', 'p') and n.nspname not in ('information_schema', 'headrace', 'headrace_streams') and n.nspname !~ '^pg_'
+     limit 10000
 """
 
 _KINDS = {
