@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import asyncpg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from headrace import store
 from tests.sources.postgres.replaying import Replaying
@@ -44,7 +44,12 @@ def run(dsn: str, mode: Mode, identity: str, examples: int) -> None:
         try:
             runner.run(world.open(IDENTITIES[identity]))
 
-            @settings(max_examples=examples, suppress_health_check=list(HealthCheck), database=None)
+            @settings(
+                max_examples=examples,
+                suppress_health_check=list(HealthCheck),
+                database=None,
+                phases=[Phase.explicit, Phase.generate],
+            )
             @given(ROUNDS)
             def example(rounds: list[tuple[Work, ...]]) -> None:
                 runner.run(world.example(rounds))
