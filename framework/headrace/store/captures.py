@@ -57,11 +57,18 @@ class ChunkDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that could not be made into a message: its key if it has one, its data as JSON text, and why."""
+    """A change that could not be made into a message: its key if it has one, its data as JSON text, and why.
+
+    Attributes:
+        place: how many of the messages that are appended with it come before it.
+        overtaken: whether one that comes after it has its key.
+    """
 
     key: str | None
     data: str
     error: str
+    place: int = 0
+    overtaken: bool = False
 
 
 class FailureToRetry(msgspec.Struct, frozen=True, kw_only=True):

@@ -155,3 +155,36 @@ async def test_a_large_transaction_is_appended_though_the_next_part_of_it_takes_
         await shop.sql.execute("insert into orders select g, 'new', g from generate_series(1, 500) as g")
         await shop.until(500)
     assert (await store.source(shop.database, "shop")).capture.reason is None  # type: ignore[union-attr]
+
+
+_refused = True
+
+
+@transform
+def refusing(data: dict[str, Any]) -> dict[str, Any]:
+    """Refuses new orders, until told otherwise."""
+    if _refused and data["record"]["status"] == "new":
+        raise ValueError("it is new")
+    return data["record"]  # type: ignore[no-any-return]
+
+
+async def test_of_a_row_that_failed_and_its_next_version_in_one_append_the_newer_one_stays_whichever_failed(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = await shop.source(mode="rows", transform=f"{__name__}:refusing")
+    async with shop.captured():
+        await shop.until_running()
+        async with shop.sql.transaction():
+            await shop.sql.execute("insert into orders values (1, 'new'), (2, 'paid')")
+            await shop.sql.execute("update orders set status = 'paid' where id = 1")
+            await shop.sql.execute("update orders set status = 'new' where id = 2")
+        await shop.until(2)
+        monkeypatch.setattr(f"{__name__}._refused", False)
+        assert await store.retry_capture_failures(shop.database, info.id) == 2
+
+        async def are_settled() -> bool:
+            return not await store.capture_failures(shop.database, info.id)
+
+        await eventually(are_settled)
+        rows = await shop.rows()
+    assert {key: row["status"] for key, row in rows.items()} == {"public.orders.1": "paid", "public.orders.2": "new"}

@@ -68,6 +68,7 @@ class Appender:
                 if portion.position is None or portion.emptied or portion.incomplete:
                     portion = await self._in_parts(portion)
                 else:
+                    _overtake(portion)
                     await self._append_or_sort_out(self._database, portion)
             self._outbox.appended()
             assert portion.position is not None
@@ -97,6 +98,7 @@ class Appender:
 
     async def _part(self, connection: Any, portion: Portion) -> None:
         await self._complete(portion, connection)
+        _overtake(portion)
         appended = 0
         for emptied in portion.emptied:  # tables were emptied between the messages
             before = Portion(keys=portion.keys[appended : emptied.place], data=portion.data[appended : emptied.place])
@@ -149,3 +151,13 @@ class Appender:
                 await self._append(connection, half)
             except InvalidInput as refused:
                 await self._sort_out(connection, half, refused)
+
+
+def _overtake(portion: Portion) -> None:
+    """Mark the failures that are followed by a message of their key: tried again, they must not take the place of a newer row."""
+    if portion.failures:
+        last = {key: place for place, key in enumerate(portion.keys)}
+        portion.failures = [
+            msgspec.structs.replace(one, overtaken=one.key is not None and last.get(one.key, -1) >= one.place)
+            for one in portion.failures
+        ]

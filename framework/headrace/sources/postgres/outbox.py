@@ -124,7 +124,9 @@ class Mark:
         rest = Portion(
             keys=portion.keys[keys:],
             data=portion.data[keys:],
-            failures=portion.failures[self._failures :],
+            failures=[
+                msgspec.structs.replace(one, place=one.place - keys) for one in portion.failures[self._failures :]
+            ],
             chunks=portion.chunks[self._chunks :],
             incomplete=[
                 msgspec.structs.replace(one, place=one.place - keys) for one in portion.incomplete[self._incomplete :]

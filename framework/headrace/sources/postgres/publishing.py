@@ -113,7 +113,7 @@ class Publisher:
         else:
             text = kept[:-2].decode("utf-8", "replace") + _KEY + msgspec.json.encode(key).decode() + "}}"
         told = str(error) if isinstance(error, HeadraceError) else describe(error)[0]
-        into.failures.append(Failed(key=key, data=text, error=told))
+        into.failures.append(Failed(key=key, data=text, error=told, place=len(into.keys)))
         return 1
 
     def again(self, data: str, into: Portion) -> str | None:

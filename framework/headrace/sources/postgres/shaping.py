@@ -228,7 +228,7 @@ class Shaper:
         incomplete, portion.incomplete = {one.place: one for one in portion.incomplete}, []
         if self._publisher.plain or not incomplete:
             return
-        made, places = Portion(failures=portion.failures), []
+        made, places, failed = Portion(failures=portion.failures), [], len(portion.failures)
         for place, (key, text) in enumerate(zip(portion.keys, portion.data, strict=True)):
             places.append(len(made.keys))
             if place in incomplete:
@@ -239,6 +239,8 @@ class Shaper:
         places.append(len(made.keys))
         portion.keys, portion.data = made.keys, made.data
         portion.emptied = [Emptied(places[one.place], one.table, one.metadata) for one in portion.emptied]
+        before = portion.failures[:failed]
+        portion.failures[:failed] = [msgspec.structs.replace(one, place=places[one.place]) for one in before]
 
     def _complete(self, row: Incomplete, key: str, data: bytes, into: Portion) -> None:
         meets = self._publisher.meets(key, data)

@@ -117,7 +117,7 @@ end $$;
 
 -- Append messages under an epoch. With a position, all is appended that was committed up to there.
 -- `p_chunks`: of backfills, what the messages hold of them: [{"id", "place", "read", "published", "done"}].
--- `p_failures`: [{"key", "data", "error"}], data as text. `p_retried`: failures that are none any more.
+-- `p_failures`: [{"key", "data", "error", "overtaken"}], data as text. `p_retried`: failures that are none any more.
 create function headrace.append_captured(
     p_source int, p_epoch bigint, p_stream text, p_keys text[], p_data json[],
     p_position pg_lsn default null, p_captured bigint default null, p_chunks json default null, p_failures json default null,
@@ -133,8 +133,10 @@ begin
         perform headrace.advance_backfills(p_source, p_chunks);
     end if;
     if p_failures is not null then
-        insert into headrace.capture_failures (source_id, key, data, error)
-            select p_source, f.value ->> 'key', (f.value ->> 'data')::json, f.value ->> 'error'
+        -- One that was overtaken failed before the messages that it is appended with were published.
+        insert into headrace.capture_failures (source_id, key, data, error, failed_at)
+            select p_source, f.value ->> 'key', (f.value ->> 'data')::json, f.value ->> 'error',
+                   case when (f.value ->> 'overtaken')::boolean then now() else clock_timestamp() end
             from json_array_elements(p_failures) with ordinality as f order by f.ordinality;
     end if;
     if p_retried is not null then
