@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace import store
+from headrace.sources.postgres import capturing
+from headrace.sources.postgres.errors import SourceStopped
 from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
 
@@ -173,3 +177,24 @@ async def test_an_idle_database_still_moves_the_slot_on(shop: Shop, monkeypatch:
 
         await eventually(has_moved)
         assert await shop.stream() == []
+
+
+async def test_a_source_whose_transform_is_not_here_is_looked_at_again_and_logged_once(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[str] = []
+
+    def is_missing(name: str) -> Any:
+        asked.append(name)
+        raise SourceStopped(f"The transform {name!r} can't be imported.")
+
+    monkeypatch.setattr(capturing.transforms, "load", is_missing)
+    monkeypatch.setattr(capturing, "REPAIR", 0.0)
+    await shop.source(transform="nowhere:nothing")
+    async with shop.captured():
+
+        async def is_looked_at_again() -> bool:
+            return len(asked) >= 3
+
+        await eventually(is_looked_at_again)
+    assert len([one for one in caplog.records if "has stopped" in one.getMessage()]) == 1

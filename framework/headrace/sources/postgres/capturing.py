@@ -63,6 +63,9 @@ class Capturing:
         self._holder = uuid4()
         self._running: dict[int, _Running] = {}
         self._resting: dict[int, float] = {}
+        self._unfit: dict[
+            int, tuple[str, str | None]
+        ] = {}  # how a source is that this process can't capture: logged once
         self._counts: Counter[str] = Counter()  # by source, the changes captured by capturers that have ended
         self._news = anyio.Event()
         self._looking: anyio.CancelScope | None = None
@@ -148,8 +151,11 @@ class Capturing:
                 spec = self._spec_of(todo)
                 if spec.transform is not None:
                     transforms.load(spec.transform)
+                self._unfit.pop(todo.number, None)
             except HeadraceError as error:  # another process may know better: this one makes room
+                running.state, running.reason = self._unfit.get(todo.number, (running.state, running.reason))
                 self._resting[todo.number] = began + await self._tell(running, tenure.epoch, error, delay)
+                self._unfit[todo.number] = running.state, running.reason
                 return
             try:
                 if again:
