@@ -38,7 +38,7 @@ async def append(database: store.Database, portion: Portion) -> list[str]:
     await store.append_captured(database, todo.number, epoch, "orders", portion)
     failures = await store.capture_failures(database, todo.id, limit=1000)
     await store.retry_capture_failures(database, todo.id)
-    kept = [data for _, data in await store.failures_to_retry(database, todo.number, 1000)]
+    kept = [one.data for one in await store.failures_to_retry(database, todo.number, 1000)]
     assert len(failures) == len(kept) == len(portion.failures)
     assert [failure.key for failure in failures] == [failure.key for failure in portion.failures]
     await store.release_capture(database, todo.number, epoch)
