@@ -232,7 +232,7 @@ async def test_what_the_url_does_not_say_is_as_libpq_has_it(empty_dsn: str, monk
 async def test_nobody_at_the_address_is_unavailable() -> None:
     async with server_that(silent) as port:
         pass
-    with pytest.raises(SourceUnavailable, match="Connection refused"):
+    with pytest.raises(SourceUnavailable, match=r"Connection refused\.$"):
         await Link.connect(f"postgresql://ada:secret@127.0.0.1:{port}/shop", application_name=APPLICATION)
 
 

@@ -100,5 +100,6 @@ def about_slots(error: SourceRefused) -> bool:
 
 
 def words(told: str) -> str:
-    """A server's, or libpq's, message on one line, without a full stop."""
-    return " ".join(told.split()).removesuffix(".")
+    """A server's, or libpq's, message on one line, without a full stop, and without what libpq asks in return."""
+    lines = [line for line in told.splitlines() if not line.strip().startswith("Is the server running ")]
+    return " ".join(" ".join(lines).split()).removesuffix(".")
