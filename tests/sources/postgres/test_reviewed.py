@@ -188,3 +188,22 @@ async def test_of_a_row_that_failed_and_its_next_version_in_one_append_the_newer
         await eventually(are_settled)
         rows = await shop.rows()
     assert {key: row["status"] for key, row in rows.items()} == {"public.orders.1": "paid", "public.orders.2": "new"}
+
+
+async def test_a_table_that_was_made_anew_while_nobody_captured_is_captured_from_its_first_row_on(shop: Shop) -> None:
+    info = await shop.source(backfill=True)
+
+    async def is_read() -> bool:
+        return [one.state for one in await store.backfills(shop.database, info.id)] == ["done"]
+
+    async with shop.captured():
+        await shop.until_running()
+        await eventually(is_read)
+        await shop.sql.execute("insert into orders values (1)")
+        await shop.until(1)
+    await shop.sql.execute("drop table orders")
+    await shop.sql.execute("create table orders (id int primary key)")
+    await shop.sql.execute("insert into orders values (2)")
+    async with shop.captured():
+        found = await shop.until(2)
+    assert [one["record"]["id"] for one in found] == [1, 2]

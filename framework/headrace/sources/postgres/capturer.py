@@ -23,7 +23,7 @@ from headrace import store
 from headrace.model.capture import CaptureFacts
 from headrace.model.errors import HeadraceError, LeaseLost
 from headrace.runtime.wiring import Clock
-from headrace.sources.postgres import slots, transforms
+from headrace.sources.postgres import publications, slots, transforms
 from headrace.sources.postgres.appender import Appender
 from headrace.sources.postgres.backfill import Backfiller, begin_first
 from headrace.sources.postgres.completing import Completing
@@ -206,6 +206,8 @@ class Capturer:
         known = await store.capture_position(self._database, todo.number)
         position = None if known is None else await self._position_on(server, known)
         await self._knowledge.look(link)
+        if known is not None and spec.backfill and spec.publication is None:
+            await self._backfill_new(link)
         await slots.ensure_publication(link, spec, self._publication)
         found = await slots.ensure_slot(
             link, self._slot, ours=spec.slot is None, expected=position, application_name=application_name(todo.id)
@@ -218,6 +220,13 @@ class Capturer:
             self._database, todo.number, self._epoch, positions.text(found), server.system_id, server.timeline
         )
         return found, 0
+
+    async def _backfill_new(self, link: Link) -> None:
+        """Tables that were made, or made anew, while nobody captured: they are not in our publication yet, and nor are their first rows."""
+        published = await publications.publication_of(link, self._publication)
+        for name, table in self._knowledge.tables.items():
+            if published is not None and not published.everything and table.oid not in published.named:
+                await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)
 
     async def _position_on(self, server: slots.Server, known: store.CapturePosition) -> int:
         """Where the server has what comes after our position. Raises `SourceStopped` if it is another server."""
