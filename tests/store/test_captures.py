@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -140,3 +141,11 @@ async def test_an_append_is_all_or_nothing(database: store.Database, number: int
         await store.append_captured(database, number, 1, "orders", what)
     assert await store.capture_position(database, number) is None
     assert await stored(database) == []
+
+
+async def test_nobody_attends_to_it_since_the_last_tenure_was_over(database: store.Database, number: int) -> None:
+    assert await take(database, number) == 1
+    found = await database.fetchval("select headrace.capture_info($1, $2)", number, NOW + timedelta(hours=1))
+    told = json.loads(found)
+    assert told["state"] == "unattended"
+    assert datetime.fromisoformat(told["since"]) == NOW + timedelta(seconds=6)

@@ -197,7 +197,11 @@ language sql stable as $$
     select json_build_object(
         'state', case when c.paused_at is not null then 'paused'
                       when c.held_until is null or c.held_until <= p_now then 'unattended' else c.state end,
-        'reason', c.reason, 'mend', c.mend, 'since', c.since, 'paused_at', c.paused_at,
+        'reason', c.reason, 'mend', c.mend,
+        'since', case when c.paused_at is not null then c.paused_at
+                      when c.held_until is null or c.held_until <= p_now then greatest(c.since, coalesce(c.held_until, c.told_at))
+                      else c.since end,
+        'paused_at', c.paused_at,
         'holder', case when c.held_until > p_now then c.holder end,
         'position', p.position, 'captured', coalesce(p.captured, 0), 'system_id', c.system_id, 'timeline', c.timeline,
         'failures', (select count(*) from (select from headrace.capture_failures as f where f.source_id = c.source_id limit 10000) as f),
