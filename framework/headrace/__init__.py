@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from headrace.runtime.handlers.middleware import Middleware, Next
     from headrace.runtime.message import Message
     from headrace.runtime.transaction import Transaction
+    from headrace.sources.postgres.shaping.transforms import transform
     from headrace.sources.postgres.spec import PostgresSpec
-    from headrace.sources.postgres.transforms import transform
     from headrace.telemetry import Telemetry
 
 __all__ = [
@@ -95,7 +95,7 @@ _LAZY = {
     "Readiness": "headrace.app.readiness",
     "Telemetry": "headrace.telemetry",
     "Transaction": "headrace.runtime.transaction",
-    "transform": "headrace.sources.postgres.transforms",
+    "transform": "headrace.sources.postgres.shaping.transforms",
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from headrace import App, ConfigurationError, PostgresSpec, field, store, transform
-from headrace.sources.postgres.capturing import Capturing
+from headrace.sources.postgres.capture.capturing import Capturing
 from tests.support.captures import slots_dropped, until, until_state
 
 

@@ -13,7 +13,7 @@ import asyncpg
 from headrace import App, store
 from headrace.model.capture import CaptureInfo
 from headrace.model.specs import StreamSpec
-from headrace.sources.postgres.capturing import Capturing
+from headrace.sources.postgres.capture.capturing import Capturing
 from headrace.sources.postgres.spec import PostgresSpec
 
 PATIENCE = 60.0

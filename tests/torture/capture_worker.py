@@ -12,7 +12,7 @@ import sys
 import anyio
 
 from headrace import App
-from headrace.sources.postgres.capturing import Capturing
+from headrace.sources.postgres.capture.capturing import Capturing
 from tests.torture.worker import Telltale, standard_input_closed, tell
 
 

@@ -18,7 +18,7 @@ import pytest
 from headrace import store
 from headrace.embedded.binaries import find_installation
 from headrace.model.capture import CaptureInfo
-from headrace.sources.postgres import capturer, capturing
+from headrace.sources.postgres.capture import capturer, capturing
 from tests.support import captures, clusters
 
 pytestmark = pytest.mark.asyncio

@@ -238,7 +238,7 @@ class App(Declared, Publishing):
         """What captures the app's own tables."""
         if not self.captures or self._witness is not None:
             return ()
-        from headrace.sources.postgres.capturing import Capturing  # which brings much along
+        from headrace.sources.postgres.capture.capturing import Capturing  # which brings much along
 
         if any(isinstance(one, Capturing) for one in self._attached):  # for all that there are
             return ()

@@ -23,7 +23,7 @@ from headrace.cli.processes import run_processes
 from headrace.cli.ready_file import ReadyFile
 from headrace.cli.reload import run_reloading, watched
 from headrace.cli.target import load
-from headrace.sources.postgres.capturing import Capturing
+from headrace.sources.postgres.capture.capturing import Capturing
 
 logger = logging.getLogger("headrace")
 

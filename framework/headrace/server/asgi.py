@@ -19,7 +19,7 @@ from headrace.server.monitoring import PATHS, Monitoring
 from headrace.server.options import Options
 from headrace.server.push import Pushing
 from headrace.server.webhooks import Webhooks
-from headrace.sources.postgres.capturing import Capturing
+from headrace.sources.postgres.capture.capturing import Capturing
 
 CLIENT_GONE = 499
 """What a request is counted under whose client went away before it was answered, as nginx has it."""

@@ -14,9 +14,8 @@ import msgspec
 
 from headrace import store
 from headrace.model.capture import BackfillInfo
-from headrace.sources.postgres import catalog
-from headrace.sources.postgres.backfill import Backfiller
-from headrace.sources.postgres.link import Link
+from headrace.sources.postgres.backfill.backfiller import Backfiller
+from headrace.sources.postgres.connection.link import Link
 from headrace.sources.postgres.pgoutput.decoder import Decoder
 from headrace.sources.postgres.pgoutput.messages import (
     Begin,
@@ -28,10 +27,11 @@ from headrace.sources.postgres.pgoutput.messages import (
     Truncate,
     Update,
 )
-from headrace.sources.postgres.portion import Portion, Transaction
-from headrace.sources.postgres.shaping import Shaper
+from headrace.sources.postgres.server import catalog
+from headrace.sources.postgres.server.tables import Table
+from headrace.sources.postgres.shaping.portion import Portion, Transaction
+from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
-from headrace.sources.postgres.tables import Table
 from headrace.sources.postgres.values import SETTINGS, TypeInfo, load_types
 
 STREAM = "copied"

@@ -12,7 +12,7 @@ import asyncpg
 from headrace import App, store
 from headrace.model.sources import SourceInfo
 from headrace.model.specs import StreamSpec
-from headrace.sources.postgres.capturing import Capturing
+from headrace.sources.postgres.capture.capturing import Capturing
 from headrace.sources.postgres.spec import PostgresSpec
 from tests.runtime.running import eventually
 

@@ -12,9 +12,9 @@ import asyncpg
 from anyio.abc import SocketAttribute, SocketStream
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from headrace.sources.postgres.feed import Feed
-from headrace.sources.postgres.link import Link
-from headrace.sources.postgres.slots import ensure_slot, slot_of
+from headrace.sources.postgres.connection.feed import Feed
+from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.server.slots import ensure_slot, slot_of
 from tests.sources.postgres.captured import drop_slots
 
 APPLICATION = "headrace test"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.model.capture import CaptureFacts
-from headrace.sources.postgres.alarms import Alarm, Kind, alarm_of, size
+from headrace.sources.postgres.capture.alarms import Alarm, Kind, alarm_of, size
 
 GB = 1_000_000_000
 

@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 from headrace import store
-from headrace.sources.postgres import backfill, chunks
+from headrace.sources.postgres.backfill import backfiller as backfill
+from headrace.sources.postgres.backfill import chunks
 from tests.sources.postgres.backfilling import Capture, until
 
 pytestmark = pytest.mark.asyncio

@@ -9,8 +9,9 @@ from uuid import uuid4
 import pytest
 
 from headrace import store
-from headrace.sources.postgres import backfill, chunks
-from headrace.sources.postgres.link import Link
+from headrace.sources.postgres.backfill import backfiller as backfill
+from headrace.sources.postgres.backfill import chunks
+from headrace.sources.postgres.connection.link import Link
 from tests.sources.postgres.backfilling import Capture
 
 pytestmark = pytest.mark.asyncio

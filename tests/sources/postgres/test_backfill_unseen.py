@@ -19,7 +19,7 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.embedded import EmbeddedPostgres
-from headrace.sources.postgres import backfill
+from headrace.sources.postgres.backfill import backfiller as backfill
 from tests.sources.postgres.backfilling import WITHIN, Capture, until
 from tests.support.servers import QUICK
 
@@ -144,7 +144,7 @@ async def test_what_was_captured_unseen_before_the_backfill_began_is_waited_for(
 async def test_what_another_process_captured_unseen_is_waited_for_however_long_it_takes(
     capture: Capture, waiting_server: str, local: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sources.postgres.settling.PATIENCE", 0.0)
+    monkeypatch.setattr("headrace.sources.postgres.backfill.settling.PATIENCE", 0.0)
     with anyio.fail_after(WITHIN):
         async with committing(waiting_server, local, "update items set name = 'newer' where id = 5"):
             await capture.pump()
@@ -167,7 +167,7 @@ async def test_what_another_process_captured_unseen_is_waited_for_however_long_i
 async def test_a_transaction_that_has_not_begun_to_commit_is_not_waited_for(
     capture: Capture, waiting_server: str, local: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sources.postgres.settling.PATIENCE", 0.0)
+    monkeypatch.setattr("headrace.sources.postgres.backfill.settling.PATIENCE", 0.0)
     other = await asyncpg.connect(waiting_server)
     try:
         await other.execute("begin; update items set name = 'newer' where id = 5")

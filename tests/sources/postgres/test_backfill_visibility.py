@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sources.postgres.visibility import Changed, Snapshot
+from headrace.sources.postgres.backfill.visibility import Changed, Snapshot
 
 ORDERS = "public.orders"
 

@@ -9,8 +9,10 @@ import pytest
 
 from headrace import store
 from headrace.model.capture import CaptureInfo
-from headrace.sources.postgres import backfill, capturer, outbox, publishing
-from headrace.sources.postgres.transforms import transform
+from headrace.sources.postgres.backfill import backfiller as backfill
+from headrace.sources.postgres.capture import capturer, outbox
+from headrace.sources.postgres.shaping import publishing
+from headrace.sources.postgres.shaping.transforms import transform
 from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
 
@@ -159,7 +161,7 @@ async def test_another_server_than_the_captured_one_is_not_taken_for_it(shop: Sh
 async def test_a_source_that_stops_stops_no_other_and_goes_on_when_it_is_mended(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sources.postgres.capturing.REPAIR", 0.2)
+    monkeypatch.setattr("headrace.sources.postgres.capture.capturing.REPAIR", 0.2)
     await shop.source()
     await shop.source("late", tables=("public.late",))
     async with shop.captured() as app:

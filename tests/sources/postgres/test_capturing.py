@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace import store
-from headrace.sources.postgres import capturing
+from headrace.sources.postgres.capture import capturing
 from headrace.sources.postgres.errors import SourceStopped
 from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
@@ -56,7 +56,7 @@ async def test_what_happens_while_nobody_captures_is_captured_later_and_nothing_
 async def test_a_large_transaction_appears_whole_in_parts_that_are_streamed_while_it_is_open(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sources.postgres.outbox.MOST_MESSAGES", 100)
+    monkeypatch.setattr("headrace.sources.postgres.capture.outbox.MOST_MESSAGES", 100)
     name = await shop.sql.fetchval("select current_database()")
     await shop.sql.execute(f"alter database {name} set logical_decoding_work_mem = '64kB'")
     await shop.source()
@@ -157,7 +157,7 @@ async def test_values_that_are_stored_out_of_line_and_did_not_change_are_there_i
 
 
 async def test_an_idle_database_still_moves_the_slot_on(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.sources.postgres.capturer.MARK", 0.0)
+    monkeypatch.setattr("headrace.sources.postgres.capture.capturer.MARK", 0.0)
     await shop.source()
     async with shop.captured():
         await shop.until_running()

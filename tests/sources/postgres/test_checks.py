@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 
 from headrace.model.capture import Finding
-from headrace.sources.postgres import slots
-from headrace.sources.postgres.checks import check
+from headrace.sources.postgres.connection.link import Link
 from headrace.sources.postgres.errors import SourceUnavailable
-from headrace.sources.postgres.link import Link
+from headrace.sources.postgres.server import slots
+from headrace.sources.postgres.server.checks import check
 from headrace.sources.postgres.spec import PostgresSpec
 from tests.sources.postgres.linked import APPLICATION, as_role, feeding, fresh, linked, refusing, server_that
 
@@ -250,7 +250,7 @@ async def test_a_slot_of_another_kind_is_told(link: Link, empty_dsn: str) -> Non
 async def test_transactions_that_the_slot_would_wait_for_are_told(
     link: Link, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sources.postgres.checks.LONG", 0)
+    monkeypatch.setattr("headrace.sources.postgres.server.checks.LONG", 0)
     async with await Link.connect(empty_dsn, application_name="other") as other:
         await other.query("begin; insert into orders values (1)")
         [told] = of(await check(empty_dsn, spec(), fresh()), "warning")
@@ -258,6 +258,6 @@ async def test_transactions_that_the_slot_would_wait_for_are_told(
 
 
 async def slots_feed(dsn: str, slot: str) -> Any:
-    from headrace.sources.postgres.feed import Feed
+    from headrace.sources.postgres.connection.feed import Feed
 
     return await Feed.start(dsn, slot=slot, publication="any", position=1, application_name="debezium")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.sources.postgres import backfill
-from headrace.sources.postgres.link import Link
+from headrace.sources.postgres.backfill import backfiller as backfill
+from headrace.sources.postgres.connection.link import Link
 from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
 from tests.sources.postgres.linked import APPLICATION, linked

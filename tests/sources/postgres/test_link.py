@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 
 from headrace.model.errors import ConfigurationError
-from headrace.sources.postgres import link as linking
+from headrace.sources.postgres.connection import link as linking
+from headrace.sources.postgres.connection.link import Link
 from headrace.sources.postgres.errors import SourceRefused, SourceStopped, SourceUnavailable
-from headrace.sources.postgres.link import Link
 from tests.runtime.running import eventually
 from tests.sources.postgres.linked import (
     APPLICATION,
@@ -268,7 +268,7 @@ async def test_without_psycopg_it_says_what_to_install(monkeypatch: pytest.Monke
 
 
 async def test_psycopg_is_not_loaded_before_somebody_connects() -> None:
-    code = "import sys, headrace, headrace.sources.postgres.checks, headrace.sources.postgres.feed; sys.exit('psycopg' in sys.modules)"
+    code = "import sys, headrace, headrace.sources.postgres.server.checks, headrace.sources.postgres.connection.feed; sys.exit('psycopg' in sys.modules)"
     assert (
         await anyio.run_process([sys.executable, "-c", code], stderr=subprocess.STDOUT, check=False)
     ).returncode == 0

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sources.postgres import outbox as module
-from headrace.sources.postgres.outbox import Outbox
+from headrace.sources.postgres.capture import outbox as module
+from headrace.sources.postgres.capture.outbox import Outbox
 from headrace.sources.postgres.pgoutput import positions
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import SchemaError, StoreUnavailable
-from headrace.sources.postgres import appender, capturing, outbox
-from headrace.sources.postgres.transforms import transform
+from headrace.sources.postgres.capture import appender, capturing, outbox
+from headrace.sources.postgres.shaping.transforms import transform
 from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
 

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from headrace import store
-from headrace.sources.postgres import capturer
+from headrace.sources.postgres.capture import capturer
 from tests.support import captures
 
 pytestmark = pytest.mark.asyncio

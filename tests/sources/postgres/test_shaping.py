@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Delete, Insert, Truncate, Update
-from headrace.sources.postgres.portion import Portion, Transaction
+from headrace.sources.postgres.shaping.portion import Portion, Transaction
 from tests.sources.postgres.tables_for_tests import (
     BOOL,
     INT8,
@@ -247,7 +247,7 @@ def test_a_mistake_of_ours_becomes_a_failure_with_the_change_in_it(monkeypatch: 
         raise ValueError("no such time")
 
     shaped = Shaped()
-    monkeypatch.setattr("headrace.sources.postgres.shapes.converter", lambda *_, **__: broken)
+    monkeypatch.setattr("headrace.sources.postgres.shaping.shapes.converter", lambda *_, **__: broken)
     shaped.shaper.learn(relation(), shaped.table, {})
     assert shaped.take(Insert(1, order())) == 1
     assert "no such time" in shaped.error

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Delete, Insert, Truncate, Update
-from headrace.sources.postgres.portion import Incomplete, Portion
-from headrace.sources.postgres.shaping import Shaper
+from headrace.sources.postgres.shaping.portion import Incomplete, Portion
+from headrace.sources.postgres.shaping.shaper import Shaper
 from tests.sources.postgres.tables_for_tests import METADATA, TEXT, TRANSACTION, Shaped, order, spec
 
 RECORD = {"id": 3, "status": "new", "total": "1.50", "at": "2023-10-07T13:20:00Z"}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from headrace import store
 from headrace.sources.postgres.pgoutput.messages import Insert
-from headrace.sources.postgres.portion import Portion
-from headrace.sources.postgres.shaping import Shaper
+from headrace.sources.postgres.shaping.portion import Portion
+from headrace.sources.postgres.shaping.shaper import Shaper
 from tests.sources.postgres.tables_for_tests import INT8, JSON, TEXT, Shaped, spec
 
 pytestmark = pytest.mark.asyncio

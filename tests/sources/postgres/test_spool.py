@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sources.postgres import spool as module
-from headrace.sources.postgres.spool import Spool
+from headrace.sources.postgres.capture import spool as module
+from headrace.sources.postgres.capture.spool import Spool
 
 
 def streamed(subxid: int, content: bytes) -> bytes:

@@ -14,12 +14,12 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.model.capture import CaptureFacts, CaptureInfo
-from headrace.sources.postgres import watch as watching
+from headrace.sources.postgres.capture import watch as watching
+from headrace.sources.postgres.capture.watch import HEARTBEAT, Watch
+from headrace.sources.postgres.connection.link import Link
 from headrace.sources.postgres.errors import SourceUnavailable
-from headrace.sources.postgres.link import Link
 from headrace.sources.postgres.pgoutput import positions
 from headrace.sources.postgres.spec import PostgresSpec
-from headrace.sources.postgres.watch import HEARTBEAT, Watch
 from tests.runtime.running import WITHIN, eventually
 from tests.sources.postgres.captured import Shop, drop_slots
 

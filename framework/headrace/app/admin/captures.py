@@ -13,7 +13,7 @@ from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.conditions import Condition
 from headrace.model.errors import InUse, InvalidInput, UnknownSource
 from headrace.model.sources import SourceInfo
-from headrace.sources.postgres.names import canonical
+from headrace.sources.postgres.server.names import canonical
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store.peek import encoded
 
@@ -78,8 +78,8 @@ class Captures(Base):
         return await self._findings(checked_database(spec, there), str(uuid4()) if there is None else there.id)
 
     async def _findings(self, spec: PostgresSpec, id: str) -> list[Finding]:  # noqa: A002 - the record's word
-        from headrace.sources.postgres.checks import check
-        from headrace.sources.postgres.slots import slot_name
+        from headrace.sources.postgres.server.checks import check
+        from headrace.sources.postgres.server.slots import slot_name
 
         return await check(self._dsn(spec), spec, slot_name(spec.name, id))
 
@@ -142,9 +142,9 @@ class Captures(Base):
 
     async def _readable(self, spec: PostgresSpec, tables: Sequence[str], condition: Condition) -> None:
         """Raise `InvalidInput` if rows of these tables can't be chosen by the condition."""
-        from headrace.sources.postgres.catalog import load_tables
-        from headrace.sources.postgres.link import Link
-        from headrace.sources.postgres.rows_where import check_condition
+        from headrace.sources.postgres.backfill.rows_where import check_condition
+        from headrace.sources.postgres.connection.link import Link
+        from headrace.sources.postgres.server.catalog import load_tables
 
         async with await Link.connect(self._dsn(spec), application_name="headrace admin") as link:
             for table in (await load_tables(link, tables)).values():

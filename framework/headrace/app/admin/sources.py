@@ -89,7 +89,7 @@ class Sources(Captures):
 
     async def _let_go(self, there: SourceInfo, spec: PostgresSpec, *, force: bool) -> str | None:
         """Drop the slot and the publication that are ours. Returns what is left behind by `force`."""
-        from headrace.sources.postgres.slots import slot_name
+        from headrace.sources.postgres.server.slots import slot_name
 
         name = slot_name(there.name, there.id)
         paused = there.capture is not None and there.capture.paused_at is not None
@@ -155,9 +155,9 @@ async def _known(executor: store.Executor, name: str) -> SourceInfo | None:
 
 
 async def _drop(dsn: str, spec: PostgresSpec, name: str, source_id: str) -> None:
-    from headrace.sources.postgres.capturer import application_name
-    from headrace.sources.postgres.link import Link
-    from headrace.sources.postgres.slots import drop_publication, drop_slot
+    from headrace.sources.postgres.capture.preparing import application_name
+    from headrace.sources.postgres.connection.link import Link
+    from headrace.sources.postgres.server.slots import drop_publication, drop_slot
 
     async with await Link.connect(dsn, application_name="headrace admin") as link:
         if spec.slot is None:

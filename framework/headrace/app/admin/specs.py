@@ -10,7 +10,7 @@ import msgspec
 from headrace.model.durations import seconds
 from headrace.model.errors import InvalidInput
 from headrace.model.sources import SourceInfo
-from headrace.sources.postgres.names import canonical
+from headrace.sources.postgres.server.names import canonical
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.webhook import WebhookSpec
 from headrace.store.info import HIDDEN

@@ -12,9 +12,10 @@ from msgspec.structs import force_setattr
 from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.errors import ConfigurationError, InvalidFilter
-from headrace.sources.postgres import names, transforms
-from headrace.sources.postgres.keys import RowKeyTemplate
-from headrace.sources.postgres.wheres import Where
+from headrace.sources.postgres.server import names
+from headrace.sources.postgres.shaping import transforms
+from headrace.sources.postgres.shaping.keys import RowKeyTemplate
+from headrace.sources.postgres.shaping.wheres import Where
 from headrace.sources.webhook import NAME
 from headrace.store.translate import without_password
 

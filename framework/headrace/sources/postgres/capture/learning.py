@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from headrace.sources.postgres import catalog
+from headrace.sources.postgres.connection.link import Link
 from headrace.sources.postgres.errors import SourceStopped
-from headrace.sources.postgres.link import Link
 from headrace.sources.postgres.pgoutput.messages import Relation
+from headrace.sources.postgres.server import catalog
+from headrace.sources.postgres.server.tables import Table
 from headrace.sources.postgres.spec import PostgresSpec
-from headrace.sources.postgres.tables import Table
 from headrace.sources.postgres.values import TypeInfo, load_types
 
 

@@ -23,9 +23,9 @@ import msgspec
 from headrace.model.conditions.paths import STEP
 from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.model.keys import MAX_KEY_BYTES
-from headrace.sources.postgres import names
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Value
-from headrace.sources.postgres.tables import Table
+from headrace.sources.postgres.server import names
+from headrace.sources.postgres.server.tables import Table
 from headrace.sources.postgres.values import Converter
 from headrace.sources.templates import LONGEST_VALUE, Template, at, sha256, token
 

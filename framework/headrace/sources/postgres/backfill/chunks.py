@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 
 from headrace.model.errors import HeadraceError, InvalidInput
+from headrace.sources.postgres.backfill.rows_where import compiled
+from headrace.sources.postgres.backfill.visibility import Snapshot
+from headrace.sources.postgres.connection.link import Link
 from headrace.sources.postgres.errors import SourceRefused
-from headrace.sources.postgres.link import Link
-from headrace.sources.postgres.names import joined, quoted
-from headrace.sources.postgres.rows_where import compiled
+from headrace.sources.postgres.server.names import joined, quoted
+from headrace.sources.postgres.server.tables import Table, TableColumn
 from headrace.sources.postgres.spec import PostgresSpec
-from headrace.sources.postgres.tables import Table, TableColumn
-from headrace.sources.postgres.visibility import Snapshot
 from headrace.store import ChunkDone
 
 PREFIX = "headrace"

@@ -13,8 +13,6 @@ from typing import Any
 
 import msgspec
 
-from headrace.sources.postgres import names
-from headrace.sources.postgres.keys import NoKey, missing_values
 from headrace.sources.postgres.pgoutput.messages import (
     UNCHANGED,
     Change,
@@ -26,11 +24,13 @@ from headrace.sources.postgres.pgoutput.messages import (
     Update,
     Value,
 )
-from headrace.sources.postgres.portion import Emptied, Incomplete, Portion, Transaction
-from headrace.sources.postgres.publishing import Publisher
-from headrace.sources.postgres.shapes import Shape, shape_of_read, shape_of_relation
+from headrace.sources.postgres.server import names
+from headrace.sources.postgres.server.tables import Table
+from headrace.sources.postgres.shaping.keys import NoKey, missing_values
+from headrace.sources.postgres.shaping.portion import Emptied, Incomplete, Portion, Transaction
+from headrace.sources.postgres.shaping.publishing import Publisher
+from headrace.sources.postgres.shaping.shapes import Shape, shape_of_read, shape_of_relation
 from headrace.sources.postgres.spec import PostgresSpec
-from headrace.sources.postgres.tables import Table
 from headrace.sources.postgres.values import TypeInfo
 from headrace.sources.templates import token
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import anyio
 
-from headrace.sources.postgres import chunks
-from headrace.sources.postgres.link import Link
-from headrace.sources.postgres.visibility import Snapshot
+from headrace.sources.postgres.backfill import chunks
+from headrace.sources.postgres.backfill.visibility import Snapshot
+from headrace.sources.postgres.connection.link import Link
 
 PATIENCE = 2.0
 """Seconds within which a commit that waits for no standby is to be seen."""

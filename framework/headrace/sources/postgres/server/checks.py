@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 
 from headrace.model.capture import Finding
 from headrace.model.errors import HeadraceError
-from headrace.sources.postgres import catalog, names, publications, slots, tables_checked
+from headrace.sources.postgres.connection.link import Link
 from headrace.sources.postgres.errors import SourceUnavailable
-from headrace.sources.postgres.findings import as_size, error, good, warning
-from headrace.sources.postgres.link import Link
+from headrace.sources.postgres.server import catalog, names, publications, slots, tables_checked
+from headrace.sources.postgres.server.findings import as_size, error, good, warning
+from headrace.sources.postgres.server.tables import Table
 from headrace.sources.postgres.spec import PostgresSpec
-from headrace.sources.postgres.tables import Table
 
 OLDEST = 14
 

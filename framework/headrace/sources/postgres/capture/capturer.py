@@ -1,9 +1,9 @@
 """The capturer: one source, under one tenure, from the server's WAL into its stream.
 
-    run ── prepare: server, publication, slot, position
-        ├─ capture: feed ── decoder ── (spool) ── shaper ── outbox       as fast as they come
-        ├─ append: outbox ── stream and position ── feed.confirm         see `appender`
-        ├─ backfill, watch, tables, retries                              beside it
+    run ── server, publication, slot, position                            see `preparing`
+        ├─ feed ── decoder ── (spool) ── shaper ── outbox                 as fast as they come
+        ├─ outbox ── stream and position ── feed.confirm                  see `appender`
+        └─ backfill, watch, tables, retries                               beside it
 
 Everything happens in one event loop, so the order of the WAL is the order of what is done here.
 """
@@ -21,17 +21,19 @@ import anyio
 
 from headrace import store
 from headrace.model.capture import CaptureFacts
-from headrace.model.errors import HeadraceError, LeaseLost
 from headrace.runtime.wiring import Clock
-from headrace.sources.postgres import publications, slots, transforms
-from headrace.sources.postgres.appender import Appender
-from headrace.sources.postgres.backfill import Backfiller, begin_first
-from headrace.sources.postgres.completing import Completing
+from headrace.sources.postgres.backfill.backfiller import Backfiller
+from headrace.sources.postgres.capture.appender import Appender
+from headrace.sources.postgres.capture.completing import Completing
+from headrace.sources.postgres.capture.learning import Knowledge
+from headrace.sources.postgres.capture.outbox import Outbox
+from headrace.sources.postgres.capture.preparing import Beginning, Preparing, application_name
+from headrace.sources.postgres.capture.retrying import Retrying
+from headrace.sources.postgres.capture.spool import Spool
+from headrace.sources.postgres.capture.watch import Watch
+from headrace.sources.postgres.connection.feed import Feed
+from headrace.sources.postgres.connection.link import Link
 from headrace.sources.postgres.errors import SourceStopped
-from headrace.sources.postgres.feed import Feed
-from headrace.sources.postgres.learning import Knowledge
-from headrace.sources.postgres.link import Link
-from headrace.sources.postgres.outbox import Outbox
 from headrace.sources.postgres.pgoutput import positions
 from headrace.sources.postgres.pgoutput.decoder import Decoder
 from headrace.sources.postgres.pgoutput.messages import (
@@ -55,13 +57,10 @@ from headrace.sources.postgres.pgoutput.messages import (
     Type,
     Update,
 )
-from headrace.sources.postgres.portion import Portion, Transaction
-from headrace.sources.postgres.retrying import Retrying
-from headrace.sources.postgres.shaping import Shaper
+from headrace.sources.postgres.shaping import transforms
+from headrace.sources.postgres.shaping.portion import Portion, Transaction
+from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
-from headrace.sources.postgres.spool import Spool
-from headrace.sources.postgres.tenure import LASTS
-from headrace.sources.postgres.watch import Watch
 from headrace.store import CaptureToDo
 
 logger = logging.getLogger("headrace")
@@ -109,7 +108,6 @@ class Capturer:
         self._tell_committed = committed
         self._clock = clock
         self._streaming = streaming
-        self._name = slots.slot_name(todo.name, todo.id)
         self._dsn = spec.database or database.dsn
         self._link_lock = anyio.Lock()
         self._decoder = Decoder()
@@ -139,13 +137,14 @@ class Capturer:
         self._shaper = Shaper(self._spec, transform)
         self._knowledge = Knowledge(self._spec)
         async with self._linked() as self._link:
-            position, captured = await self._prepared()
-            self._from = self._appended = position
-            self._outbox = Outbox(captured)
-            self._captured = self._captured_before = captured
-            await self._work(position)
+            preparing = Preparing(self._database, self._todo, self._spec, self._epoch, self._dsn, self._knowledge)
+            begin = await preparing.run(self._link)
+            self._from = self._appended = begin.position
+            self._outbox = Outbox(begin.captured)
+            self._captured = self._captured_before = begin.captured
+            await self._work(begin)
 
-    async def _work(self, position: int) -> None:
+    async def _work(self, begin: Beginning) -> None:
         number, database = self._todo.number, self._database
         self._backfiller = Backfiller(
             database, number, self._epoch, self._spec, self._connect, lambda: self._knowledge.tables, self._clock
@@ -155,7 +154,7 @@ class Capturer:
             number,
             self._epoch,
             self._spec,
-            self._slot,
+            begin.slot,
             self._connect,
             self._standing,
             self._clock,
@@ -169,7 +168,7 @@ class Capturer:
             database, number, self._epoch, self._spec, self._shaper, appender.alone, self._tell_committed
         )
         self._feed = feed = await Feed.start(
-            self._dsn, slot=self._slot, publication=self._publication, position=position,
+            self._dsn, slot=begin.slot, publication=begin.publication, position=begin.position,
             application_name=application_name(self._todo.id), streaming=self._streaming,
         )  # fmt: skip
         try:
@@ -177,81 +176,12 @@ class Capturer:
                 beside = (self._backfiller.run, retrying.run, self._look_after)
                 for task in (feed.keep, appender.run, *beside):
                     group.start_soon(task)
-                group.start_soon(self._tell_running, watch, position)
+                group.start_soon(self._tell_running, watch, begin.position)
                 await self._capture()
         finally:
             with anyio.CancelScope(shield=True):
                 await feed.close()
             self._spool.close()
-
-    async def _prepared(self) -> tuple[int, int]:
-        """As `_prepare`, without leaving anything on the server for a source that was removed meanwhile: nobody else would drop it."""
-        if not await store.renew_capture(self._database, self._todo.number, self._epoch, LASTS):
-            raise LeaseLost("The source is captured by another process now, or is paused or removed.")
-        try:
-            return await self._prepare()
-        except HeadraceError:
-            if all(one.number != self._todo.number for one in await store.captures_to_do(self._database)):
-                if self._spec.slot is None:
-                    await slots.drop_slot(self._link, self._name, application_name(self._todo.id))
-                if self._spec.publication is None:
-                    await slots.drop_publication(self._link, self._name)
-            raise
-
-    async def _prepare(self) -> tuple[int, int]:
-        """See to the server. Returns the position to go on from, and how many changes were captured up to there."""
-        link, todo, spec = self._link, self._todo, self._spec
-        self._slot, self._publication = spec.slot or self._name, spec.publication or self._name
-        server = await slots.server_of(link)
-        known = await store.capture_position(self._database, todo.number)
-        position = None if known is None else await self._position_on(server, known)
-        await self._knowledge.look(link)
-        if known is not None and spec.backfill and spec.publication is None:
-            await self._backfill_new(link)
-        await slots.ensure_publication(link, spec, self._publication)
-        found = await slots.ensure_slot(
-            link, self._slot, ours=spec.slot is None, expected=position, application_name=application_name(todo.id)
-        )
-        if position is not None and known is not None:
-            return position, known.captured
-        if spec.backfill:  # before the position, so that it is not forgotten if we die now
-            await begin_first(self._database, todo.id, spec)
-        await store.begin_capture(
-            self._database, todo.number, self._epoch, positions.text(found), server.system_id, server.timeline
-        )
-        return found, 0
-
-    async def _backfill_new(self, link: Link) -> None:
-        """Tables that were made, or made anew, while nobody captured: they are not in our publication yet, and nor are their first rows."""
-        published = await publications.publication_of(link, self._publication)
-        for name, table in self._knowledge.tables.items():
-            if published is not None and not published.everything and table.oid not in published.named:
-                await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)
-
-    async def _position_on(self, server: slots.Server, known: store.CapturePosition) -> int:
-        """Where the server has what comes after our position. Raises `SourceStopped` if it is another server."""
-        position = positions.number(known.position)
-        if known.system_id != server.system_id:
-            raise SourceStopped(
-                f"The database of the source {self._todo.name!r} is another server's than the one that was captured: set its old"
-                " address, or begin anew, with a new slot and a fresh backfill.",
-                f"headrace source postgres resume {self._todo.name} --anew",
-            )
-        if known.timeline == server.timeline:
-            return position
-        switched = await slots.switch_point(self._dsn, known.timeline, server.timeline)
-        if position > switched:
-            logger.warning(
-                "%s: the server was promoted at %s, and has never seen the changes from there to %s, which were captured from its"
-                " predecessor. Capture goes on from there; to make the stream as the tables are, backfill:"
-                " `headrace source backfill start %s`",
-                self._todo.name, positions.text(switched), known.position, self._todo.name,
-            )  # fmt: skip
-            position = switched
-        await store.begin_capture(
-            self._database, self._todo.number, self._epoch, positions.text(position), server.system_id, server.timeline
-        )
-        return position
 
     # --- connections
 
@@ -329,7 +259,7 @@ class Capturer:
                 await self._replay(message)
             case BeginPrepare() | Prepare() | CommitPrepared() | RollbackPrepared():
                 raise SourceStopped(
-                    f"The slot {self._slot!r} sends transactions when they are prepared, and not when they are committed: use one that was"
+                    "The slot sends transactions when they are prepared, and not when they are committed: use one that was"
                     " made without two_phase."
                 )
 
@@ -461,8 +391,3 @@ _STREAM_STOP, _ORIGIN = ord("E"), ord("O")
 
 def _fields(done: store.ChunkDone) -> dict[str, Any]:
     return {name: getattr(done, name) for name in done.__struct_fields__}
-
-
-def application_name(source_id: str) -> str:
-    """How the connection that streams a source's WAL shows in `pg_stat_activity`: by this its own is told from somebody else's."""
-    return f"headrace capture {source_id}"

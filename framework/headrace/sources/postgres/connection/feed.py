@@ -18,10 +18,11 @@ import anyio.lowlevel
 import msgspec
 
 from headrace.model.errors import HeadraceError
-from headrace.sources.postgres import names, refusals
+from headrace.sources.postgres.connection import refusals
+from headrace.sources.postgres.connection.link import Link, failed, message_of
 from headrace.sources.postgres.errors import SlotLost, SourceRefused, SourceStopped, SourceUnavailable, StreamingFailed
-from headrace.sources.postgres.link import Link, failed, message_of
 from headrace.sources.postgres.pgoutput import positions
+from headrace.sources.postgres.server import names
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult

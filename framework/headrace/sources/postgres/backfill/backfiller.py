@@ -24,14 +24,15 @@ import anyio
 import msgspec
 
 from headrace import store
-from headrace.sources.postgres import catalog, chunks
-from headrace.sources.postgres.chunks import Chunk, Plan, Reading, Unfit
+from headrace.sources.postgres.backfill import chunks
+from headrace.sources.postgres.backfill.chunks import Chunk, Plan, Reading, Unfit
+from headrace.sources.postgres.backfill.settling import settle
+from headrace.sources.postgres.backfill.visibility import Changed, Key, Snapshot
+from headrace.sources.postgres.connection.link import Link
 from headrace.sources.postgres.errors import SourceRefused
-from headrace.sources.postgres.link import Link
-from headrace.sources.postgres.settling import settle
+from headrace.sources.postgres.server import catalog
+from headrace.sources.postgres.server.tables import Table
 from headrace.sources.postgres.spec import PostgresSpec
-from headrace.sources.postgres.tables import Table
-from headrace.sources.postgres.visibility import Changed, Key, Snapshot
 from headrace.store import BackfillToDo
 
 logger = logging.getLogger("headrace")

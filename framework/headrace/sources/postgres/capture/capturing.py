@@ -21,11 +21,11 @@ from headrace import store
 from headrace.model.errors import HeadraceError, LeaseLost, StoreUnavailable
 from headrace.runtime.shared import Shared
 from headrace.runtime.weather import Weather, keep_going
-from headrace.sources.postgres import transforms
-from headrace.sources.postgres.capturer import Capturer, Restart
+from headrace.sources.postgres.capture.capturer import Capturer, Restart
+from headrace.sources.postgres.capture.tenure import Tenure
 from headrace.sources.postgres.errors import SlotLost, SourceStopped, StreamingFailed
+from headrace.sources.postgres.shaping import transforms
 from headrace.sources.postgres.spec import PostgresSpec
-from headrace.sources.postgres.tenure import Tenure
 from headrace.store import CaptureToDo
 
 logger = logging.getLogger("headrace")

@@ -15,10 +15,10 @@ import msgspec
 from msgspec import Raw
 
 from headrace import store
-from headrace.sources.postgres import names
-from headrace.sources.postgres.learning import Knowledge
-from headrace.sources.postgres.portion import Incomplete, Portion
-from headrace.sources.postgres.shaping import Shaper
+from headrace.sources.postgres.capture.learning import Knowledge
+from headrace.sources.postgres.server import names
+from headrace.sources.postgres.shaping.portion import Incomplete, Portion
+from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 
 AWAKE = 1.0

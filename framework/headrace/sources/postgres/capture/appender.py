@@ -15,9 +15,9 @@ import msgspec
 
 from headrace import store
 from headrace.model.errors import InvalidInput
-from headrace.sources.postgres.outbox import Outbox
+from headrace.sources.postgres.capture.outbox import Outbox
 from headrace.sources.postgres.pgoutput import positions
-from headrace.sources.postgres.portion import Portion
+from headrace.sources.postgres.shaping.portion import Portion
 from headrace.store.translate import translated
 
 logger = logging.getLogger("headrace")

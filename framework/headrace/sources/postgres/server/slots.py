@@ -10,11 +10,11 @@ import msgspec
 
 from headrace.model.capture import CaptureFacts
 from headrace.model.errors import HeadraceError
-from headrace.sources.postgres import refusals
+from headrace.sources.postgres.connection import refusals
+from headrace.sources.postgres.connection.link import Link
 from headrace.sources.postgres.errors import SlotLost, SourceRefused, SourceStopped, SourceUnavailable
-from headrace.sources.postgres.link import Link
 from headrace.sources.postgres.pgoutput import positions
-from headrace.sources.postgres.publications import drop_publication, ensure_publication
+from headrace.sources.postgres.server.publications import drop_publication, ensure_publication
 
 __all__ = [
     "PLUGIN", "Server", "Slot", "drop_publication", "drop_slot", "ensure_publication", "ensure_slot", "history_switch", "server_of",

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 import msgspec
 
 from headrace.model.capture import Finding
-from headrace.sources.postgres import catalog, names
-from headrace.sources.postgres.findings import error, good, warning
-from headrace.sources.postgres.keys import RowKeyTemplate
-from headrace.sources.postgres.link import Link
-from headrace.sources.postgres.publications import full_identity
+from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.server import catalog, names
+from headrace.sources.postgres.server.findings import error, good, warning
+from headrace.sources.postgres.server.publications import full_identity
+from headrace.sources.postgres.server.tables import Table
+from headrace.sources.postgres.shaping.keys import RowKeyTemplate
 from headrace.sources.postgres.spec import PostgresSpec
-from headrace.sources.postgres.tables import Table
 
 # int2, int4, int8, oid, numeric, float4, float8, date, timestamp, timestamptz, pg_lsn: of values that can grow.
 _GROWING = frozenset((20, 21, 23, 26, 1700, 700, 701, 1082, 1114, 1184, 3220))

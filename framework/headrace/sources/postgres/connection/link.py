@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 
 from headrace.model.errors import ConfigurationError, HeadraceError
-from headrace.sources.postgres import places, refusals
+from headrace.sources.postgres.connection import places, refusals
 from headrace.sources.postgres.errors import SourceStopped, SourceUnavailable
 
 if TYPE_CHECKING:

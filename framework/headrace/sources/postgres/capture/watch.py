@@ -18,12 +18,12 @@ import msgspec
 from headrace import store
 from headrace.model.capture import CaptureFacts
 from headrace.model.errors import HeadraceError
-from headrace.sources.postgres import slots
-from headrace.sources.postgres.alarms import Alarm, alarm_of
+from headrace.sources.postgres.capture.alarms import Alarm, alarm_of
+from headrace.sources.postgres.server import slots
 from headrace.sources.postgres.spec import PostgresSpec
 
 if TYPE_CHECKING:
-    from headrace.sources.postgres.link import Link
+    from headrace.sources.postgres.connection.link import Link
 
 logger = logging.getLogger("headrace")
 

@@ -8,11 +8,12 @@ from contextlib import suppress
 import msgspec
 
 from headrace.model.errors import HeadraceError
-from headrace.sources.postgres import catalog, names, refusals
+from headrace.sources.postgres.connection import refusals
+from headrace.sources.postgres.connection.link import Link
 from headrace.sources.postgres.errors import SourceRefused, SourceStopped, SourceUnavailable
-from headrace.sources.postgres.link import Link
+from headrace.sources.postgres.server import catalog, names
+from headrace.sources.postgres.server.tables import Table
 from headrace.sources.postgres.spec import ACTIONS, PostgresSpec
-from headrace.sources.postgres.tables import Table
 
 LOCK_PATIENCE = 10
 """Seconds to wait for the tables' locks, which vacuum and changes to the schema hold."""

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import anyio
 
 from headrace import store
-from headrace.sources.postgres.portion import Portion
-from headrace.sources.postgres.shaping import Shaper
+from headrace.sources.postgres.shaping.portion import Portion
+from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 
 EVERY = 2.0

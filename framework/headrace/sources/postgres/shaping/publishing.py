@@ -14,11 +14,11 @@ import msgspec
 
 from headrace.model.errors import HeadraceError, InvalidData
 from headrace.runtime.failures import describe
-from headrace.sources.postgres import transforms
-from headrace.sources.postgres.keys import full_identity
-from headrace.sources.postgres.portion import Portion
+from headrace.sources.postgres.shaping import transforms
+from headrace.sources.postgres.shaping.keys import full_identity
+from headrace.sources.postgres.shaping.portion import Portion
+from headrace.sources.postgres.shaping.wheres import Where
 from headrace.sources.postgres.spec import PostgresSpec
-from headrace.sources.postgres.wheres import Where
 from headrace.store import Failed
 
 LARGEST = 200_000_000

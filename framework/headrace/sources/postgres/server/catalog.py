@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from headrace.sources.postgres import names as spelling
+from headrace.sources.postgres.connection.link import Link
 from headrace.sources.postgres.errors import SourceStopped
-from headrace.sources.postgres.link import Link
-from headrace.sources.postgres.tables import Table, TableColumn
+from headrace.sources.postgres.server import names as spelling
+from headrace.sources.postgres.server.tables import Table, TableColumn
 
 # Of each: what `Table` has. The key is of the primary key; or of a unique index over columns that are not null, the replica identity
 # first, then the narrowest. A partitioned table has no rows of its own: its estimate is of its leaves. Generated columns are published

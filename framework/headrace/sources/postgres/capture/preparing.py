@@ -1,0 +1,146 @@
+"""Preparing: what is seen to before a source is captured: the server, the tables, the publication, the slot, and where to go on from."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from headrace import store
+from headrace.model.errors import HeadraceError, LeaseLost
+from headrace.sources.postgres.backfill.backfiller import begin_first
+from headrace.sources.postgres.capture.learning import Knowledge
+from headrace.sources.postgres.capture.tenure import LASTS
+from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.errors import SourceStopped
+from headrace.sources.postgres.pgoutput import positions
+from headrace.sources.postgres.server import publications, slots
+from headrace.sources.postgres.spec import PostgresSpec
+from headrace.store import CaptureToDo
+
+logger = logging.getLogger("headrace")
+
+
+class Beginning(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to begin.
+
+    Attributes:
+        slot, publication: their names.
+        position: everything that was committed up to here is in the stream.
+        captured: changes, up to there.
+    """
+
+    slot: str
+    publication: str
+    position: int
+    captured: int
+
+
+def application_name(source_id: str) -> str:
+    """How the connection that streams a source's WAL shows in `pg_stat_activity`: by this its own is told from somebody else's."""
+    return f"headrace capture {source_id}"
+
+
+class Preparing:
+    """For one source, under one tenure.
+
+    Args:
+        database: Headrace's, open.
+        todo: the source.
+        spec: its settings.
+        epoch: the tenure's.
+        dsn: the captured database.
+        knowledge: of its tables, which it looks for.
+    """
+
+    def __init__(
+        self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int, dsn: str, knowledge: Knowledge
+    ) -> None:  # fmt: skip
+        self._database = database
+        self._todo = todo
+        self._spec = spec
+        self._epoch = epoch
+        self._dsn = dsn
+        self._knowledge = knowledge
+        self._name = slots.slot_name(todo.name, todo.id)
+        self._slot = spec.slot or self._name
+        self._publication = spec.publication or self._name
+
+    async def run(self, link: Link) -> Beginning:
+        """See to the server. Nothing is left on it for a source that was removed meanwhile: nobody else would drop it.
+
+        Args:
+            link: a connection to it.
+
+        Raises:
+            LeaseLost: the tenure is over.
+            SourceStopped, SourceRefused: somebody has to mend something.
+            SourceUnavailable, StoreUnavailable: that passes.
+        """
+        if not await store.renew_capture(self._database, self._todo.number, self._epoch, LASTS):
+            raise LeaseLost("The source is captured by another process now, or is paused or removed.")
+        try:
+            return await self._prepare(link)
+        except HeadraceError:
+            if all(one.number != self._todo.number for one in await store.captures_to_do(self._database)):
+                if self._spec.slot is None:
+                    await slots.drop_slot(link, self._name, application_name(self._todo.id))
+                if self._spec.publication is None:
+                    await slots.drop_publication(link, self._name)
+            raise
+
+    async def _prepare(self, link: Link) -> Beginning:
+        todo, spec = self._todo, self._spec
+        server = await slots.server_of(link)
+        known = await store.capture_position(self._database, todo.number)
+        position = None if known is None else await self._position_on(server, known)
+        await self._knowledge.look(link)
+        if known is not None and spec.backfill and spec.publication is None:
+            await self._backfill_new(link)
+        await slots.ensure_publication(link, spec, self._publication)
+        found = await slots.ensure_slot(
+            link, self._slot, ours=spec.slot is None, expected=position, application_name=application_name(todo.id)
+        )
+        if position is not None and known is not None:
+            return self._from(position, known.captured)
+        if spec.backfill:  # before the position, so that it is not forgotten if we die now
+            await begin_first(self._database, todo.id, spec)
+        await store.begin_capture(
+            self._database, todo.number, self._epoch, positions.text(found), server.system_id, server.timeline
+        )
+        return self._from(found, 0)
+
+    def _from(self, position: int, captured: int) -> Beginning:
+        return Beginning(slot=self._slot, publication=self._publication, position=position, captured=captured)
+
+    async def _backfill_new(self, link: Link) -> None:
+        """Tables that were made, or made anew, while nobody captured: they are not in our publication yet, and nor are their first rows."""
+        published = await publications.publication_of(link, self._publication)
+        for name, table in self._knowledge.tables.items():
+            if published is not None and not published.everything and table.oid not in published.named:
+                await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)
+
+    async def _position_on(self, server: slots.Server, known: store.CapturePosition) -> int:
+        """Where the server has what comes after our position. Raises `SourceStopped` if it is another server."""
+        position = positions.number(known.position)
+        if known.system_id != server.system_id:
+            raise SourceStopped(
+                f"The database of the source {self._todo.name!r} is another server's than the one that was captured: set its old"
+                " address, or begin anew, with a new slot and a fresh backfill.",
+                f"headrace source postgres resume {self._todo.name} --anew",
+            )
+        if known.timeline == server.timeline:
+            return position
+        switched = await slots.switch_point(self._dsn, known.timeline, server.timeline)
+        if position > switched:
+            logger.warning(
+                "%s: the server was promoted at %s, and has never seen the changes from there to %s, which were captured from its"
+                " predecessor. Capture goes on from there; to make the stream as the tables are, backfill:"
+                " `headrace source backfill start %s`",
+                self._todo.name, positions.text(switched), known.position, self._todo.name,
+            )  # fmt: skip
+            position = switched
+        await store.begin_capture(
+            self._database, self._todo.number, self._epoch, positions.text(position), server.system_id, server.timeline
+        )
+        return position

@@ -1,0 +1,1 @@
+"""From rows to messages: keys, records, conditions, transforms. Plain code that does no I/O."""
