@@ -98,7 +98,8 @@ class Backfiller:
         self._in_hand: deque[tuple[int, float, float]] = deque()  # reached: rows, when, and how long they took to read
         self._astray = False  # whether a chunk was thrown away, and what comes after it with it
         self._moved = anyio.Event()
-        self._rows = FIRST_ROWS
+        # A transform may take milliseconds for each row, all of which are shaped at one place of the stream.
+        self._rows = FIRST_ROWS if spec.transform is None else FEWEST_ROWS
         self._appended_at = clock()
         self._refused: tuple[int, int] | None = None  # at which backfill and row the server refused to go on
 

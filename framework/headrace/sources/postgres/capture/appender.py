@@ -7,6 +7,7 @@ at all. Only when that has committed is the captured server told that it may for
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -27,6 +28,9 @@ IDLE_LIMIT = 5.0
 
 AWAKE = 1.0
 """Seconds after which it is spoken to while there is nothing to append."""
+
+SILENT = 10.0
+"""Seconds after which changes that can't be published are told of again."""
 
 Complete = Callable[[Portion, store.Executor], Awaitable[None]]
 
@@ -59,6 +63,7 @@ class Appender:
         self._complete = complete
         self._committed = committed
         self.alone = anyio.Lock()
+        self._told_at = float("-inf")
 
     async def run(self) -> None:
         """Append until cancelled. Raises `LeaseLost`, `UnknownStream`, `StreamFull`, `StoreUnavailable`."""
@@ -138,7 +143,7 @@ class Appender:
             raise error
         if count == 1:
             failed = store.Failed(key=None, data=msgspec.json.encode(portion.data[0]).decode(), error=str(error))
-            logger.warning("a change can't be published, and is kept as a failure: %s", error)
+            self._tell(error)
             without = msgspec.structs.replace(portion, keys=[], data=[], failures=[*portion.failures, failed])
             await self._append(connection, without)
             return
@@ -161,3 +166,10 @@ def _overtake(portion: Portion) -> None:
             msgspec.structs.replace(one, overtaken=one.key is not None and last.get(one.key, -1) >= one.place)
             for one in portion.failures
         ]
+
+    def _tell(self, error: InvalidInput) -> None:
+        """Once for a while: thousands may be alike, and all are kept as failures."""
+        now = time.monotonic()
+        if now >= self._told_at + SILENT:
+            self._told_at = now
+            logger.warning("Stream %s: a change can't be published, and is kept as a failure: %s", self._stream, error)
