@@ -27,6 +27,7 @@ BODIES: dict[str, Any] = {
     "POST /http-consumers": {"name": "ship2", "stream": "orders"},
     "POST /tokens": {"name": "another", "scopes": ["consume"]},
     "POST /sources": {"kind": "webhook", "name": "shop2", "stream": "orders"},
+    "POST /source-check": {"kind": "postgres", "name": "till", "stream": "orders", "tables": ["public.orders"]},
 }
 NAMES = {"stream": "orders", "consumer": "ship", "key": "k", "seq": "1", "token": "spare", "source": "shop"}
 WANT_NONE = {"POST /webhook/{source}", "GET /health", "GET /ready"}

@@ -9,6 +9,7 @@ from litestar import Response, delete, get, post, route
 from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Body, Parameter, QueryParameter
+from msgspec import UNSET
 
 from headrace.model.errors import UnknownStream
 from headrace.server.access import Access
@@ -74,7 +75,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         known = await found(desk, request, source)
         left = await desk.admin.delete_source(known.id, force=force)
         engine.forget()
-        return DeletedSource(id=known.id, left=left)
+        return DeletedSource(id=known.id, left=UNSET if left is None else left)
 
     return [
         create_source,

@@ -146,8 +146,8 @@ class DeletedSource(Struct, kw_only=True):
     id: str
     deleted: bool = True
     left: Annotated[
-        str | None, Meta(description="By `force`: what was left behind at the database that was captured.")
-    ] = None
+        str | UnsetType, Meta(description="By `force`: what was left behind at the database that was captured.")
+    ] = UNSET
 
 
 class NewBackfill(Struct, kw_only=True, forbid_unknown_fields=True):

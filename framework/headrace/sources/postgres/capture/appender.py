@@ -157,6 +157,13 @@ class Appender:
             except InvalidInput as refused:
                 await self._sort_out(connection, half, refused)
 
+    def _tell(self, error: InvalidInput) -> None:
+        """Once for a while: thousands may be alike, and all are kept as failures."""
+        now = time.monotonic()
+        if now >= self._told_at + SILENT:
+            self._told_at = now
+            logger.warning("Stream %s: a change can't be published, and is kept as a failure: %s", self._stream, error)
+
 
 def _overtake(portion: Portion) -> None:
     """Mark the failures that are followed by a message of their key: tried again, they must not take the place of a newer row."""
@@ -166,10 +173,3 @@ def _overtake(portion: Portion) -> None:
             msgspec.structs.replace(one, overtaken=one.key is not None and last.get(one.key, -1) >= one.place)
             for one in portion.failures
         ]
-
-    def _tell(self, error: InvalidInput) -> None:
-        """Once for a while: thousands may be alike, and all are kept as failures."""
-        now = time.monotonic()
-        if now >= self._told_at + SILENT:
-            self._told_at = now
-            logger.warning("Stream %s: a change can't be published, and is kept as a failure: %s", self._stream, error)
