@@ -213,3 +213,20 @@ async def test_a_backfill_of_rows_so_large_that_a_chunk_is_appended_in_parts_goe
             return [one.state for one in await store.backfills(shop.database, source.id)] == ["done"]
 
         await eventually(is_done)
+
+
+async def test_of_a_partition_that_has_only_keys_of_old_rows_nothing_is_told_as_null(shop: Shop) -> None:
+    await shop.sql.execute("create table parted (k int primary key, v text, doc text) partition by list (k)")
+    await shop.sql.execute("create table parted_1 partition of parted default")  # its identity stays the key
+    await shop.sql.execute("alter table parted_1 alter column doc set storage external")
+    await shop.sql.execute("alter table parted replica identity full")
+    await shop.source(tables=("public.parted",))
+    async with shop.captured():
+        await shop.until_running()
+        await shop.sql.execute("insert into parted values (1, 'v', repeat('x', 9000))")
+        await shop.sql.execute("update parted set k = 2")
+        await shop.sql.execute("delete from parted")
+        _, updated, deleted = await shop.until(3)
+    assert (updated["record"], updated["changes"]) == ({"k": 2, "v": "v"}, {"k": 1})
+    assert updated["metadata"]["unchanged"] == ["doc"]
+    assert deleted["record"] == {"k": 2}
