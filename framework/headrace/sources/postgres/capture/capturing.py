@@ -63,9 +63,8 @@ class Capturing:
         self._holder = uuid4()
         self._running: dict[int, _Running] = {}
         self._resting: dict[int, float] = {}
-        self._unfit: dict[
-            int, tuple[str, str | None]
-        ] = {}  # how a source is that this process can't capture: logged once
+        # How a source is that this process can't capture: that is logged once.
+        self._unfit: dict[int, tuple[str, str | None]] = {}
         self._counts: Counter[str] = Counter()  # by source, the changes captured by capturers that have ended
         self._news = anyio.Event()
         self._looking: anyio.CancelScope | None = None
@@ -278,14 +277,9 @@ class Capturing:
 
 def _first(error: BaseException) -> BaseException:
     """The failure that matters most, of those that tasks have raised together."""
-    found = [error]
-    while isinstance(found[0], BaseExceptionGroup):
-        found = [
-            inner
-            for group in found
-            for inner in (group.exceptions if isinstance(group, BaseExceptionGroup) else (group,))
-        ]
-    return min(found, key=_weight)
+    if isinstance(error, BaseExceptionGroup):
+        return min(map(_first, error.exceptions), key=_weight)
+    return error
 
 
 def _weight(error: BaseException) -> int:

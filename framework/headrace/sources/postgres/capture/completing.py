@@ -60,7 +60,7 @@ class Completing:
         wanted = {portion.keys[one.place] for one in portion.incomplete}
         latest: dict[str, str] = {}
         if self._all_published:
-            latest = await store.captured_rows(executor, self._stream, sorted(wanted))
+            latest = await store.captured_rows(executor, self._spec.stream, sorted(wanted))
         incomplete = {one.place: one for one in portion.incomplete}
         spoken_at = anyio.current_time()
         for place, key in enumerate(portion.keys):
@@ -81,10 +81,6 @@ class Completing:
         """Whether the newest version of a row that was captured is the one that was published."""
         return self._spec.transform is None and (self._spec.condition is None or self._spec.deletes == "tombstone")
 
-    @property
-    def _stream(self) -> str:
-        return self._spec.stream
-
     async def _completed(self, row: Incomplete, data: str, before: str | None) -> str:
         known = _record(before)
         if any(name not in known for name in row.missing):
@@ -92,11 +88,8 @@ class Completing:
         version = _decode(data)
         record = version.record or {}
         record |= {name: known[name] for name in row.missing if name in known}
-        order = [column.name for column in row.table.columns]
-        ordered = dict(
-            sorted(record.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
-        )
-        return _encode({"record": ordered, "metadata": version.metadata}).decode()
+        in_order = {one.name: record[one.name] for one in row.table.columns if one.name in record}
+        return _encode({"record": {**in_order, **record}, "metadata": version.metadata}).decode()
 
     async def _in_table(self, row: Incomplete) -> Mapping[str, Raw]:
         """The row as the table has it now; nothing if it is gone."""
