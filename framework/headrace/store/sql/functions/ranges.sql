@@ -1,0 +1,1 @@
+-- ranges: read a stream by ranges of seq that always hold the same messages.

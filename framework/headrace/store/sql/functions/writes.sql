@@ -1,0 +1,1 @@
+-- writes: what several tasks have staged becomes messages in one transaction, once.

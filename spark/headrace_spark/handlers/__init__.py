@@ -1,0 +1,1 @@
+"""Spark handlers: functions that take a large batch as a DataFrame."""

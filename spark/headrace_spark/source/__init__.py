@@ -1,0 +1,1 @@
+"""The data source `headrace`: streams read and written by Spark."""
