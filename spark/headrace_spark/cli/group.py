@@ -1,7 +1,30 @@
-"""`headrace spark`: the commands below it."""
+"""`headrace spark`: the commands below it, none of them imported before it is called."""
 
 from __future__ import annotations
 
 from cyclopts import App
 
-spark = App(name="spark", help="Run pipelines and heavy transforms on Spark, and check that it is there.")
+from headrace.cli.examples import example
+
+EXIT_CODES = """\
+Exit codes:
+   0  done
+  64  the command was called wrongly
+  65  something given can't be: a key, a condition, data, a place
+  66  there is no such stream, or no such file or function
+  69  Spark, its cluster or the database is not there, or can't be reached
+  78  settings that can't be
+ 130  Ctrl-C"""
+
+_COMMANDS = {
+    "check": ("headrace_spark.cli.check:check", "Say what there is of Spark here, and try a job."),
+}
+
+spark = App(
+    name="spark",
+    help="Run pipelines and heavy transforms on Spark, and check that it is there.",
+    help_epilogue=EXIT_CODES,
+    help_format="plaintext",
+)
+for place, (name, (function, sentence)) in enumerate(_COMMANDS.items()):
+    spark.command(function, name=name, help=sentence, help_epilogue=example(f"spark {name}"), sort_key=place)
