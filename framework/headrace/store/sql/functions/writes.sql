@@ -246,21 +246,27 @@ end $$;
 create function headrace.tidy_writes(p_now timestamptz default clock_timestamp()) returns int
 language plpgsql as $$
 declare
-    c_most   constant int := 100;
-    v_write  headrace.writes;
-    v_count  int := 0;
+    c_tables  constant int := 100;      -- each of them takes some locks until the end
+    c_rows    constant int := 10000;
+    v_write   headrace.writes;
+    v_rows    int;
+    v_count   int := 0;
 begin
     perform headrace.require_read_committed('headrace.tidy_writes');
     for v_write in
         select * from headrace.writes
         where staging is not null and (touched_at < p_now - interval '1 day' or batch >= 0 and not streaming)
-           or not streaming and touched_at < p_now - case when batch < 0 then interval '1 day' else interval '7 days' end
-        limit c_most for update skip locked
+        limit c_tables for update skip locked
     loop
         perform headrace.forget_staged(v_write.stream_id, v_write.write_id, true);
-        delete from headrace.writes where stream_id = v_write.stream_id and write_id = v_write.write_id and staging is null
-            and not streaming and touched_at < p_now - case when batch < 0 then interval '1 day' else interval '7 days' end;
         v_count := v_count + 1;
     end loop;
-    return v_count;
+    delete from headrace.writes as w using (
+            select stream_id, write_id from headrace.writes
+            where staging is null and not streaming
+              and touched_at < p_now - case when batch < 0 then interval '1 day' else interval '7 days' end
+            limit c_rows for update skip locked) as old
+        where w.stream_id = old.stream_id and w.write_id = old.write_id;
+    get diagnostics v_rows = row_count;
+    return v_count + v_rows;
 end $$;
