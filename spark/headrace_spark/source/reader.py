@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -93,6 +93,19 @@ def read(partition: RangePartition, schema: StructType) -> Iterator[pa.RecordBat
         connection.close()
 
 
+class _Taking:
+    """`pushFilters` of a reader, as Spark looks at it: unless `spark.sql.python.filterPushdown.enabled` is set, which it is not by default, it
+    refuses a reader that has one of its own. Ours does as well without: Spark then makes the filters itself."""
+
+    __func__ = DataSourceReader.pushFilters
+
+    def __init__(self, take: Callable[[list[Filter]], Iterable[Filter]]) -> None:
+        self._take = take
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._take(filters)
+
+
 class HeadraceReader(DataSourceReader):
     """`spark.read.format("headrace")`: planned once, when the query is."""
 
@@ -102,8 +115,9 @@ class HeadraceReader(DataSourceReader):
         self._schema = schema
         self._columns = check_columns(schema)
         self._pushed = Pushed()
+        self.pushFilters = _Taking(self._take)  # type: ignore[method-assign]
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+    def _take(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take over the filters that the database makes with the same result."""
         ranges = Ranges(self._options)
         try:
