@@ -74,12 +74,13 @@ $$;
 -- began, so above all that was written before, by the server's clock, for whose being set back an hour is left. So an old hole stops
 -- nobody for long, and a transaction that stays open stops the stream at its own first seq.
 create function headrace.resolved(p_stream text, p_after bigint) returns bigint
-language plpgsql as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream  headrace.streams := headrace.stream_named(p_stream);
     v_mark    record;
     v_since   timestamptz;
     v_from    bigint;
+    v_before  bigint;
 begin
     v_mark := headrace.range_mark(p_stream);
     if v_mark.open = '{}' then
@@ -91,7 +92,10 @@ begin
         left join pg_stat_activity as a on a.pid = l.pid;
     v_from := greatest(p_after, headrace.range_floor(v_stream));
     if v_since > '-infinity' and v_from < v_mark.last then
-        v_from := greatest(v_from, least(headrace.seq_near(v_stream, v_since - interval '1 hour') - 1, v_mark.last));
+        -- Not the seq there, but that of the message before it: what is missing in between may have been drawn later.
+        execute format('select seq from %s where seq < $1 order by seq desc limit 1', v_stream.relation)
+            into v_before using headrace.seq_near(v_stream, v_since - interval '1 hour');
+        v_from := greatest(v_from, least(coalesce(v_before, 0), v_mark.last));
     end if;
     return headrace.first_missing(v_stream, v_from, v_mark.last);
 end $$;
@@ -204,6 +208,7 @@ begin
                                            when 'headers' then '' when 'data' then '' end;
         v_value := format('%L::%s', v_test ->> 'value', v_type);
         v_sql := case
+            when v_type is null then null
             when v_test ->> 'op' in ('is null', 'is not null') then format('%I %s', v_test ->> 'column', v_test ->> 'op')
             when v_type = '' then null
             when v_test ->> 'op' in ('=', '<', '<=', '>', '>=') then format('%I %s %s', v_test ->> 'column', v_test ->> 'op', v_value)
