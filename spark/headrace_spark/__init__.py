@@ -11,11 +11,12 @@ Install it with `pip install 'headrace[spark]'`. The core knows nothing of it.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace_spark.handlers.consumer import spark_consumer
     from headrace_spark.session.errors import SparkUnavailable
     from headrace_spark.session.sessions import register, session, stop
     from headrace_spark.session.settings import SparkSettings
 
-__all__ = ["SparkSettings", "SparkUnavailable", "register", "session", "stop"]
+__all__ = ["SparkSettings", "SparkUnavailable", "register", "session", "spark_consumer", "stop"]
 
 # The package is imported by every process on a cluster that reads or writes streams: what isn't used isn't loaded.
 _LAZY = {
@@ -23,6 +24,7 @@ _LAZY = {
     "SparkUnavailable": "headrace_spark.session.errors",
     "register": "headrace_spark.session.sessions",
     "session": "headrace_spark.session.sessions",
+    "spark_consumer": "headrace_spark.handlers.consumer",
     "stop": "headrace_spark.session.sessions",
 }
 

@@ -19,7 +19,7 @@ from headrace.flow.gathering import Gathering
 from headrace.flow.lanes import Lane, Lanes
 from headrace.model.errors import LeaseLost
 from headrace.model.handling import Handling
-from headrace.model.outcomes import RELEASE, Failure
+from headrace.model.outcomes import RELEASE, Failure, Release
 from headrace.model.specs import Backoff
 from headrace.runtime.batch import Batch
 from headrace.runtime.bench import NEVER, Bench
@@ -120,7 +120,11 @@ class Batches:
             await self._confirm(batch, together)
             if error is None:
                 self._settle(batch, together)
-            elif len(part) > 1 and self._handling.on_batch_error == "bisect" and not isinstance(error, LeaseLost):
+            elif (
+                len(part) > 1
+                and self._handling.on_batch_error == "bisect"
+                and not isinstance(error, (LeaseLost, Release))
+            ):
                 middle = len(part) // 2
                 todo += [part[middle:], part[:middle]]
             else:

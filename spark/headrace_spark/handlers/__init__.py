@@ -1,1 +1,1 @@
-"""Spark handlers: functions that take a large batch as a DataFrame."""
+"""Spark handlers: consumers that transform large batches as DataFrames."""

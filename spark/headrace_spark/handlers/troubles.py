@@ -1,0 +1,109 @@
+"""What went wrong in a Spark handler, and whose fault that is: the batch's as a whole, some message's, or nobody's but the cluster's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from headrace import Batch
+from headrace.model.errors import HeadraceError
+from headrace_spark.session import SparkUnavailable, is_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Wholesale(HeadraceError):
+    """The batch fails as a whole, and halves of it would, too: what the handler does can't be right for any."""
+
+
+class SparkFailed(HeadraceError):
+    """Spark failed at the job, or at a function in it; here is what it said, in short."""
+
+
+class SparkGone(SparkUnavailable):
+    """The session died in mid-job: its Java process, its cluster, or its server."""
+
+
+def judged(error: Exception, spark: SparkSession | None) -> Exception:
+    """An exception of a handler as what it means. What isn't Spark's stays what it is.
+
+    Args:
+        spark: the session that it worked with; None if it got none.
+    """
+    if isinstance(error, HeadraceError) and not isinstance(error, SparkGone):
+        return error
+    if spark is not None and gone(spark):
+        return SparkGone(f"Spark was lost in the midst of a job ({_line(str(error))}).")
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped, unused-ignore]
+    from pyspark.errors import AnalysisException, PySparkException
+
+    if isinstance(error, AnalysisException):  # Spark looks at a plan before it runs anything
+        return Wholesale(f"Spark can't make sense of what the handler asks for: {_line(_message(error))}")
+    if isinstance(error, PySparkException):
+        return SparkFailed(_told(_message(error)))
+    if isinstance(error, Py4JError):
+        return SparkFailed(_told(str(error)))
+    return error
+
+
+def gone(spark: SparkSession) -> bool:
+    """Whether the session is dead. It is asked, since what it fails with when it dies in mid-job can be anything."""
+    try:
+        if is_connect(spark):
+            return spark.is_stopped or not spark.version  # type: ignore[attr-defined]
+        context = spark.sparkContext
+        return context._jsc is None or bool(context._jsc.sc().isStopped())
+    except Exception:
+        return True
+
+
+def _message(error: Exception) -> str:
+    return getattr(error, "getMessage", lambda: None)() or str(error)
+
+
+def _told(text: str) -> str:
+    """What was raised in a Python function that Spark ran, or else the first line of what Spark says."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return "Spark failed at the job, and doesn't say why."
+    for place in range(len(lines) - 1, -1, -1):
+        if lines[place].lstrip().startswith("Traceback (most recent call last)"):
+            raised = next((line for line in lines[place + 1 :] if not line.startswith((" ", "\t"))), None)
+            if raised is not None:
+                return f"{raised[:500]} (in a Python function of the Spark job)"
+    return f"Spark failed at the job: {lines[0][:500]}"
+
+
+def _line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "it doesn't say why")[:500]
+
+
+class Halves:
+    """Whether halving a batch leads anywhere.
+
+    One bad message among many is found by halves, of which most pass. If from the first call on none passes, it is hardly the messages: then
+    what fails is no longer halved, until something passes. Otherwise a function with a bug would be called twice for each message.
+    """
+
+    def __init__(self) -> None:
+        self._members: frozenset[Hashable] = frozenset()
+        self._failures = 0
+        self._passed = False
+
+    def passed(self, batch: Batch) -> None:
+        """A call with these messages went well."""
+        if self._knows(batch):
+            self._passed = True
+
+    def failed(self, batch: Batch) -> bool:
+        """A call with these messages failed. Returns whether to try halves of it."""
+        if not self._knows(batch):
+            self._members = frozenset((message.lease.id, message.seq) for message in batch)
+            self._failures, self._passed = 0, False
+        self._failures += 1
+        return self._passed or self._failures <= 2 * math.log2(len(self._members)) + 2
+
+    def _knows(self, batch: Batch) -> bool:
+        return (batch[0].lease.id, batch[0].seq) in self._members
