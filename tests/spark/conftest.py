@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace_spark.session import SparkSettings, session, stop
+from tests.spark.processes import QUICK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The session that all tests of this run share. A test that must change its configuration changes it back."""
-    conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
+    conf = {
+        "spark.default.parallelism": "2",
+        "spark.driver.extraJavaOptions": QUICK,
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+    }
     yield session(SparkSettings(master="local[2]", app_name="headrace tests", conf=conf))
     stop()

@@ -37,7 +37,7 @@ def check(
     finally:
         stop()
     if json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report, enc_hook=str), indent=2).decode() + "\n")
     else:
         _print(report)
     if report.problem is not None:

@@ -144,7 +144,7 @@ def _job(spark: SparkSession, patience: float) -> list[Worker]:
     def run() -> None:
         try:
             spark.addTag(_TAG)
-            ended.append(spark.range(0, 4, 1, 2).mapInArrow(_introduce, _WORKER).distinct().collect())
+            ended.append(spark.range(0, 4, 1, 2).mapInArrow(_introduce, _WORKER).collect())
         except Exception as error:
             ended.append(error)
 
@@ -158,13 +158,13 @@ def _job(spark: SparkSession, patience: float) -> list[Worker]:
         )
     if isinstance(ended[0], Exception):
         raise SparkUnavailable(_problem(ended[0], spark)) from ended[0]
-    return [Worker(**row.asDict()) for row in ended[0]]
+    return list(dict.fromkeys(Worker(**row.asDict()) for row in ended[0]))
 
 
 def _introduce(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in a worker. It comes there by its name, so that a worker without this package can't run it."""
     import adbc_driver_postgresql  # type: ignore[import-untyped] # noqa: F401 - the data source reads with it
-    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow as pa
 
     for batch in batches:
         if batch.num_rows:

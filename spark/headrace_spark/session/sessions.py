@@ -94,11 +94,7 @@ def stop() -> None:
 def register(spark: SparkSession) -> None:
     """Make the data source `headrace` known to a session that `session` didn't make. Both classic ones and those of Spark Connect will do."""
     # By name: it lives on a floor above, where import goes down only.
-    try:
-        module = import_module("headrace_spark.source.format")
-    except ModuleNotFoundError:
-        return
-    spark.dataSource.register(module.HeadraceSource)
+    spark.dataSource.register(import_module("headrace_spark.source.format").HeadraceSource)
 
 
 def is_connect(spark: SparkSession) -> bool:

@@ -116,7 +116,7 @@ def _levels(
 
 def _pairs(text: str) -> dict[str, str]:
     pairs = {}
-    for pair in filter(None, map(str.strip, _BETWEEN_PAIRS.split(text))):
+    for pair in filter(None, map(str.strip, _BETWEEN_PAIRS.split(text.rstrip(", ")))):
         key, equals, value = pair.partition("=")
         if not equals:
             raise SparkMisconfigured(
