@@ -28,3 +28,5 @@ spark = App(
 )
 for place, (name, (function, sentence)) in enumerate(_COMMANDS.items()):
     spark.command(function, name=name, help=sentence, help_epilogue=example(f"spark {name}"), sort_key=place)
+# It has commands of its own, and the rest of its help with them.
+spark.command("headrace_spark.cli.run:run", name="run", help="Run a program of yours, or a pipeline that is ready.")

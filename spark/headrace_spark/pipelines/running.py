@@ -26,7 +26,7 @@ _LOOK = 1  # seconds between looks at a query's progress
 
 # The last line of a Python traceback, as Spark passes it on: `headrace.model.errors.UnknownStream: There is no …`.
 _OURS = re.compile(r"^\s*headrace(?:_spark)?(?:\.\w+)*\.(\w+): (.+)$", re.MULTILINE)
-_THEIRS = re.compile(r"^\s*(?:\w+\.)*(\w+(?:Error|Exception|Interrupt|Exit)): (.+)$", re.MULTILINE)
+_TRACEBACK = "Traceback (most recent call last):"
 _GONE = re.compile(
     r"Py4JNetworkError|Connection refused|SparkContext was shut down|StatusCode.UNAVAILABLE|stopped SparkContext"
 )
@@ -176,12 +176,11 @@ def told(error: BaseException) -> HeadraceError | None:
         return SparkUnavailable(
             "Spark has gone away in the middle of the work: run it again, and it goes on from what it has committed."
         )
-    if theirs := _THEIRS.findall(text):
-        name, sentence = theirs[-1]
-        return PipelineFailed(f"The pipeline failed: {name}: {sentence.strip()}")
-    return PipelineFailed(f"The pipeline failed: {_first_line(text)}")
+    return PipelineFailed(f"The pipeline failed: {_reason(text)}")
 
 
-def _first_line(text: str) -> str:
-    line = next((line for line in text.splitlines() if line.strip()), "Spark did not say why.")
-    return line.strip()
+def _reason(text: str) -> str:
+    """What was raised first, if there are tracebacks in it: the last of them is the innermost. Otherwise how it begins."""
+    lines = text.rpartition(_TRACEBACK)[2].splitlines()
+    plain = (line for line in lines if line.strip() and (_TRACEBACK not in text or not line.startswith((" ", "\t"))))
+    return next(plain, "Spark did not say why.").strip()
