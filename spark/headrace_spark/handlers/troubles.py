@@ -69,7 +69,7 @@ def _told(text: str) -> str:
     if not lines:
         return "Spark failed at the job, and doesn't say why."
     for place in range(len(lines) - 1, -1, -1):
-        if lines[place].lstrip().startswith("Traceback (most recent call last)"):
+        if "Traceback (most recent call last)" in lines[place]:
             raised = next((line for line in lines[place + 1 :] if not line.startswith((" ", "\t"))), None)
             if raised is not None:
                 return f"{raised[:500]} (in a Python function of the Spark job)"
