@@ -17,6 +17,7 @@ class LatePublishers:
     """Several at once, to the stream `orders`, until that many messages have been committed.
 
     Attributes:
+        keep_on: while this is true they go on, however many it have become.
         committed: their seqs, as each commit returns.
         publishing: whether they still do.
     """
@@ -29,6 +30,7 @@ class LatePublishers:
         self._slowest = slowest
         self.committed: set[int] = set()
         self.publishing = True
+        self.keep_on = False
 
     async def run(self) -> None:
         try:
@@ -40,7 +42,7 @@ class LatePublishers:
         chance = random.Random(f"{self._seed} {number}")
         own = await asyncpg.connect(self._dsn)
         try:
-            while len(self.committed) < self._messages:
+            while len(self.committed) < self._messages or self.keep_on:
                 await self._one_transaction(own, chance)
         finally:
             await own.close()

@@ -97,7 +97,7 @@ class _Taking:
     """`pushFilters` of a reader, as Spark looks at it: unless `spark.sql.python.filterPushdown.enabled` is set, which it is not by default, it
     refuses a reader that has one of its own. Ours does as well without: Spark then makes the filters itself."""
 
-    __func__ = DataSourceReader.pushFilters
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, take: Callable[[list[Filter]], Iterable[Filter]]) -> None:
         self._take = take

@@ -44,6 +44,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._marks = Marks()
         self._target: int | None = None  # with AvailableNow, where to stop
         self._uid: str | None = None
+        self._confirmed = -1
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new query begins."""
@@ -73,6 +74,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             InvalidInput: the checkpoint is ahead of the stream, as after the database was restored from an older backup.
         """
         after = self._position(start)
+        self._confirm(after)
         last = self._resolved(after) if self._target is None else self._target
         if last > after and isinstance(limit, ReadMaxRows):
             last = self._ranges.limit(after, last, limit.max_rows)
@@ -105,8 +107,13 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark is done with everything up to here: move the consumer there that stands for it, if one was named."""
-        if self._options.consumer is not None:
-            self._ranges.confirm(self._options.consumer, self._position(end))
+        self._confirm(self._position(end))
+
+    def _confirm(self, position: int) -> None:
+        # Spark commits a micro-batch only when there is another one. But when it asks for another, the one before is done with, too.
+        if self._options.consumer is not None and position > self._confirmed:
+            self._ranges.confirm(self._options.consumer, position)
+            self._confirmed = position
 
     def stop(self) -> None:
         """The query has ended."""
