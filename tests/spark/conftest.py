@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def spark() -> Iterator[SparkSession]:
     """The session that all tests of this run share. A test that must change its configuration changes it back."""
     conf = {
+        "spark.connect.grpc.binding.port": "0",  # any; for the test that has a Connect server in there
         "spark.default.parallelism": "2",
         "spark.driver.extraJavaOptions": QUICK,
         "spark.driver.memory": "1g",

@@ -46,8 +46,8 @@ def configuration(resolved: Resolved) -> dict[str, str]:
 
 
 def of_a_server(resolved: Resolved) -> dict[str, str]:
-    """What is configured in a session of a Connect server, whose configuration as such is made where it was started."""
-    return _SESSION | resolved.settings.conf
+    """What is configured in a session of a Connect server: only what is a session's. The rest, such as memory, was said where the server was started."""
+    return _SESSION | {key: value for key, value in resolved.settings.conf.items() if key.startswith("spark.sql.")}
 
 
 def cores(master: str) -> int:
