@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import msgspec
@@ -364,6 +365,29 @@ async def test_a_slot_is_dropped_also_while_a_connection_of_ours_uses_it(link: L
         await slots.drop_slot(link, name, APPLICATION)
     assert await slots.slot_of(link, name) is None
     await slots.drop_slot(link, name, APPLICATION)
+
+
+async def test_a_slot_is_dropped_also_when_a_connection_of_ours_takes_it_in_the_last_moment(
+    link: Link, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = fresh()
+    await _ensure(link, name)
+    async with AsyncExitStack() as late:
+        query, begun = link.query, 0
+
+        async def after_it_was_taken(sql: str, *params: str | None) -> list[tuple[str | None, ...]]:
+            nonlocal begun
+            if "pg_drop_replication_slot" in sql:
+                begun += 1
+                if begun == 1:
+                    await late.enter_async_context(feeding(empty_dsn, other, slot=name, keep=False))
+            return await query(sql, *params)
+
+        other = await late.enter_async_context(await Link.connect(empty_dsn, application_name="other"))
+        monkeypatch.setattr(link, "query", after_it_was_taken)
+        await slots.drop_slot(link, name, APPLICATION)
+        assert begun == 2
+        assert await slots.slot_of(link, name) is None
 
 
 async def test_how_a_slot_is(link: Link) -> None:

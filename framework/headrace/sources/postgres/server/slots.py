@@ -232,16 +232,19 @@ async def ensure_slot(
 
 async def drop_slot(link: Link, name: str, application_name: str) -> None:
     """Drop it, if it is there. Raises `SourceStopped` if someone else uses it."""
-    found = await slot_of(link, name)
-    if found is None:
-        return
-    if found.pid is not None:
-        await _vacate(link, name, found, application_name)
-    try:
-        await link.query("select pg_catalog.pg_drop_replication_slot($1)", name)
-    except SourceRefused as error:
-        if error.sqlstate != "42704":  # somebody else has dropped it this moment
-            raise refusals.mended(error) from error
+    deadline = time.monotonic() + LEAVING
+    while (found := await slot_of(link, name)) is not None:
+        if found.pid is not None:
+            await _vacate(link, name, found, application_name)
+        try:
+            await link.query("select pg_catalog.pg_drop_replication_slot($1)", name)
+        except SourceRefused as error:
+            if error.sqlstate == "42704":  # somebody else has dropped it this moment
+                return
+            # In use: a connection of ours that was on its way has taken it since we looked.
+            if error.sqlstate != "55006" or time.monotonic() > deadline:
+                raise refusals.mended(error) from error
+            await anyio.sleep(0.05)
 
 
 async def slot_facts(link: Link, name: str, captured: int) -> CaptureFacts:
