@@ -291,6 +291,23 @@ async def test_staging_stays_small_over_many_batches(database: store.Database) -
     assert await database.fetchval(f"""select pg_relation_size('headrace_staging."{table}"')""") == 0, "truncated"
 
 
+async def test_staging_stays_small_while_an_old_snapshot_is_open(database: store.Database, connect: Connect) -> None:
+    """Then nothing that is deleted can be vacuumed; only truncating makes room."""
+    old = await connect()
+    async with old.transaction(isolation="repeatable_read"):
+        await old.fetchval("select count(*) from headrace.streams")
+        largest = 0
+        for batch in range(30):
+            keys, data = [f"k{n}" for n in range(500)], [json.dumps("x" * 1000)] * 500
+            part = await stage(database, keys, 0, data, batch=batch, streaming=True)
+            assert await commit(database, [part], batch=batch) == 500
+            (table,) = await staging_tables(database)
+            size = await database.fetchval(f"""select pg_total_relation_size('headrace_staging."{table}"')""")
+            largest = max(largest, size)
+    assert 4_000_000 < largest < 10_000_000
+    assert await database.fetchval("select count(*) from headrace_streams.orders") == 15_000
+
+
 async def test_a_commit_does_not_wait_for_a_task_that_nobody_waits_for(
     database: store.Database, connect: Connect
 ) -> None:
