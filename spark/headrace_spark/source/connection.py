@@ -157,6 +157,8 @@ def translated(url: str) -> Iterator[None]:
 
 def _translate(error: Any, url: str) -> HeadraceError | None:
     state, said = error.sqlstate, _said(error)
+    if state is None and error.status_code.name not in ("IO", "TIMEOUT", "CANCELLED"):
+        return None
     if state is None:
         # Before there is a session there is no code either, only libpq's words.
         if _REFUSALS.search(said):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -163,11 +162,6 @@ def _flag(name: str, text: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
         raise ConfigurationError(f"{name}={text!r} must be true or false.")
     return text.strip().lower() == "true"
-
-
-def plan_filters(options: Options) -> tuple[str, str | None]:
-    """The key filters, as the text of a Postgres array, and the condition, as JSON."""
-    return "{" + ",".join(json.dumps(each, ensure_ascii=False) for each in options.filters) + "}", options.where
 
 
 def check_order(options: Options) -> None:
