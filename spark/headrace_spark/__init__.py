@@ -10,22 +10,37 @@ Install it with `pip install 'headrace[spark]'`. The core knows nothing of it.
 
 from typing import TYPE_CHECKING, Any
 
+# Not lazily: the package `session` would take the place of the function of its name as soon as anybody imports it.
+# It imports Spark when a session is made.
+from headrace_spark.session import SparkSettings, SparkUnavailable, register, session, stop
+
 if TYPE_CHECKING:
     from headrace_spark.handlers.consumer import spark_consumer
-    from headrace_spark.session.errors import SparkUnavailable
-    from headrace_spark.session.sessions import register, session, stop
-    from headrace_spark.session.settings import SparkSettings
+    from headrace_spark.pipelines.aggregate import aggregate
+    from headrace_spark.pipelines.archive import archive
+    from headrace_spark.pipelines.backfill import backfill
+    from headrace_spark.pipelines.replay import replay
 
-__all__ = ["SparkSettings", "SparkUnavailable", "register", "session", "spark_consumer", "stop"]
+__all__ = [
+    "SparkSettings",
+    "SparkUnavailable",
+    "aggregate",
+    "archive",
+    "backfill",
+    "register",
+    "replay",
+    "session",
+    "spark_consumer",
+    "stop",
+]
 
 # The package is imported by every process on a cluster that reads or writes streams: what isn't used isn't loaded.
 _LAZY = {
-    "SparkSettings": "headrace_spark.session.settings",
-    "SparkUnavailable": "headrace_spark.session.errors",
-    "register": "headrace_spark.session.sessions",
-    "session": "headrace_spark.session.sessions",
+    "aggregate": "headrace_spark.pipelines.aggregate",
+    "archive": "headrace_spark.pipelines.archive",
+    "backfill": "headrace_spark.pipelines.backfill",
+    "replay": "headrace_spark.pipelines.replay",
     "spark_consumer": "headrace_spark.handlers.consumer",
-    "stop": "headrace_spark.session.sessions",
 }
 
 
@@ -34,5 +49,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = globals()[name] = getattr(import_module(_LAZY[name]), name)
+    from headrace_spark.session.errors import extra
+
+    with extra():
+        value = globals()[name] = getattr(import_module(_LAZY[name]), name)
     return value

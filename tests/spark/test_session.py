@@ -30,7 +30,18 @@ def test_the_package_is_there_without_pyspark_being_imported() -> None:
 
 @pytest.mark.parametrize("name", headrace_spark.__all__)
 def test_what_the_package_promises_is_there(name: str) -> None:
-    assert getattr(headrace_spark, name) is not None
+    assert callable(getattr(headrace_spark, name))
+
+
+def test_where_pyspark_is_not_installed_a_sentence_says_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules.update(pyspark=None)\n"
+        "import headrace_spark\n"
+        "try: headrace_spark.session()\n"
+        "except headrace_spark.SparkUnavailable as error: print(error)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert ended.stdout.endswith("run pip install 'headrace[spark]'.\n")
 
 
 def test_the_session_is_the_same_at_every_call(spark: SparkSession) -> None:
@@ -47,9 +58,12 @@ def test_a_session_has_the_data_source(spark: SparkSession) -> None:
 
 
 def test_passwords_are_not_shown_in_plans(spark: SparkSession) -> None:
-    plan = spark.range(1).selectExpr("'postgresql://me:hunter2@host/db' as url")._jdf.queryExecution().toString()
-    assert "me:*********(redacted)@host" in plan
-    assert "hunter2" not in plan
+    url = "postgresql://me:hunter2@host/db"
+    literal = spark.range(1).selectExpr(f"'{url}' as url")
+    read = spark.read.format("headrace").option("database", url).option("stream", "orders").load()
+    plans = [one._jdf.queryExecution().toString() for one in (literal, read)]
+    assert "me:*********(redacted)@host" in plans[0]
+    assert "hunter2" not in "".join(plans)
 
 
 def _program() -> None:
