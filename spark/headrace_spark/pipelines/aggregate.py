@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -20,8 +21,8 @@ from headrace.model.keys import check_filters, check_key
 from headrace_spark.pipelines.connected import connected
 from headrace_spark.pipelines.files import CantKeepFiles, Files, files_at
 from headrace_spark.pipelines.running import Progress, Report, follow, telling, timed, triggered
-from headrace_spark.pipelines.streams import Selection, stream_of
-from headrace_spark.session import register, session
+from headrace_spark.pipelines.streams import Selection, prepare, stream_of
+from headrace_spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -36,8 +37,9 @@ _LONGEST_VALUE = 96  # bytes, as in other keys
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint is of. What isn't here may change from run to run."""
+    """What a checkpoint is of; `id` is what its results are known by. What isn't here may change from run to run."""
 
+    id: str
     stream: str
     into: str
     window: float
@@ -114,7 +116,7 @@ def aggregate(
         raise ConfigurationError(f"The stream {into!r} can't be aggregated into itself: give another one.")
     length = _length(window, "window")
     identity = Identity(
-        stream=stream, into=into, window=length, slide=length if slide is None else _length(slide, "slide"),
+        id=uuid.uuid4().hex, stream=stream, into=into, window=length, slide=length if slide is None else _length(slide, "slide"),
         by=tuple(by), aggregates=dict(aggregates), mode=mode, time=time,
     )  # fmt: skip
     if identity.slide > identity.window:
@@ -126,7 +128,7 @@ def aggregate(
         partitions=partitions, fail_on_data_loss=fail_on_data_loss,
     )  # fmt: skip
     spark = spark or session()
-    register(spark)
+    prepare(spark)
     report = Report(pipeline="aggregate", stream=stream, into=into, late=0, written=0)
     with timed(report), connected(database) as base:
         base.stream(stream)
@@ -136,9 +138,11 @@ def aggregate(
             rows = stream_of(spark, base.url, selection)
             results = _results(rows, identity, names, schema, seconds(watermark, "watermark"), template)
             results.schema  # noqa: B018 - which has Spark look whether all that is named is there
-        _claim(files, identity)
-        writer = results.writeStream.queryName(f"aggregate_{stream}").outputMode(mode).format("headrace")
-        writer = writer.options(database=base.url, stream=into).option("checkpointLocation", f"{files.root}/checkpoint")
+        identity = _claimed(files, identity)
+        # Spark has a source in Python write what is appended alone, so what is updated goes batch by batch; then both may.
+        writer = results.writeStream.queryName(f"aggregate_{stream}").outputMode(mode)
+        writer = writer.foreachBatch(_Publishing(base.url, identity))
+        writer = writer.option("checkpointLocation", f"{files.root}/checkpoint")
 
         def seen(progress: Progress) -> None:
             report.batches += 1
@@ -215,7 +219,8 @@ def _names(identity: Identity) -> tuple[str, ...]:
     return names
 
 
-def _claim(files: Files, identity: Identity) -> None:
+def _claimed(files: Files, identity: Identity) -> Identity:
+    """The identity with the id of the checkpoint, which is made if there is none."""
     text = files.read(_IDENTITY)
     if text is None:
         if files.names():
@@ -223,11 +228,28 @@ def _claim(files: Files, identity: Identity) -> None:
                 f"There is something in {files.root!r} that is no checkpoint of an aggregate: give a directory that is empty, or none yet."
             )
         files.create(_IDENTITY, msgspec.json.encode(identity))
-    elif msgspec.json.decode(text, type=Identity) != identity:
+        return identity
+    known = msgspec.json.decode(text, type=Identity)
+    if msgspec.structs.replace(identity, id=known.id) != known:
         raise InvalidInput(
-            f"The checkpoint {files.root!r} is of another aggregate, of {msgspec.json.decode(text, type=Identity).stream!r}: its state"
-            " doesn't fit these settings, so give another directory."
+            f"The checkpoint {files.root!r} is of another aggregate, of {known.stream!r}: its state doesn't fit these settings, so give"
+            " another directory."
         )
+    return known
+
+
+class _Publishing:
+    """Publishes the results of a batch, once. It holds nothing but plain values, since Spark Connect sends it to the server."""
+
+    def __init__(self, database: str, identity: Identity) -> None:
+        self._database = database
+        self._identity = identity
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        prepare(batch.sparkSession)
+        batch.write.format("headrace").mode("append").options(
+            database=self._database, stream=self._identity.into, writeId=f"aggregate:{self._identity.id}:{number}"
+        ).save()
 
 
 def _length(value: Any, name: str) -> float:

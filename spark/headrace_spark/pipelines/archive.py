@@ -20,7 +20,7 @@ from headrace_spark.pipelines.connected import Connected, connected
 from headrace_spark.pipelines.files import files_at
 from headrace_spark.pipelines.layout import Identity, Layout
 from headrace_spark.pipelines.running import Report, follow, timed, triggered
-from headrace_spark.pipelines.streams import Selection, confirm, stream_of
+from headrace_spark.pipelines.streams import Selection, confirm, prepare, stream_of
 from headrace_spark.session import session
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def archive(
         partitions=partitions, fail_on_data_loss=fail_on_data_loss, consumer=consumer,
     )  # fmt: skip
     spark = spark or session()
+    prepare(spark)
     report = Report(pipeline="archive", stream=stream, into=os.fspath(path), written=0, files=0)
     with timed(report), connected(database) as base:
         base.stream(stream)

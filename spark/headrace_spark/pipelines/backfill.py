@@ -17,9 +17,10 @@ import msgspec
 from headrace_spark.pipelines.connected import connected
 from headrace_spark.pipelines.rowkeys import KeyShape, default_shape, shape_of
 from headrace_spark.pipelines.running import Report, telling, timed
+from headrace_spark.pipelines.streams import prepare
 from headrace_spark.pipelines.tables import checked, literal, metadata, ranges, selected, table_named
 from headrace_spark.pipelines.values import SETTINGS
-from headrace_spark.session import register, session
+from headrace_spark.session import session
 from headrace_spark.source.connection import ask, connect, translated
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _publish(spark: SparkSession, reading: Callable[..., Any], database: str, st
     from pyspark.sql import Observation
     from pyspark.sql import functions as sql
 
-    register(spark)
+    prepare(spark)
     count = len(reading.queries)  # type: ignore[attr-defined]
     numbers = spark.range(0, count, 1, numPartitions=count)
     seen = Observation()

@@ -21,8 +21,8 @@ from headrace_spark.pipelines.files import CantKeepFiles, Files, files_at
 from headrace_spark.pipelines.functions import function_named
 from headrace_spark.pipelines.layout import Layout, Manifest
 from headrace_spark.pipelines.running import PipelineFailed, Report, follow, telling, timed, triggered
-from headrace_spark.pipelines.streams import Selection, stream_of
-from headrace_spark.session import register, session
+from headrace_spark.pipelines.streams import Selection, prepare, stream_of
+from headrace_spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,7 +103,7 @@ def replay(
         partitions=partitions, fail_on_data_loss=fail_on_data_loss,
     )  # fmt: skip
     spark = spark or session()
-    register(spark)
+    prepare(spark)
     report = Report(pipeline="replay", stream=stream, into=into)
     with timed(report), connected(database) as base:
         base.stream(into)
@@ -187,7 +187,7 @@ class _Step:
         self.identity = identity
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        register(batch.sparkSession)
+        prepare(batch.sparkSession)
         made = self._called(_in_order(batch))
         if "seq" in made.columns:
             made = _in_order(made).drop("seq")

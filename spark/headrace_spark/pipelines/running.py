@@ -26,6 +26,7 @@ _LOOK = 1  # seconds between looks at a query's progress
 
 # The last line of a Python traceback, as Spark passes it on: `headrace.model.errors.UnknownStream: There is no …`.
 _OURS = re.compile(r"^\s*headrace(?:_spark)?(?:\.\w+)*\.(\w+): (.+)$", re.MULTILINE)
+_JAVA = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
 _GONE = re.compile(
     r"Py4JNetworkError|Connection refused|SparkContext was shut down|StatusCode.UNAVAILABLE|stopped SparkContext"
@@ -180,7 +181,9 @@ def told(error: BaseException) -> HeadraceError | None:
 
 
 def _reason(text: str) -> str:
-    """What was raised first, if there are tracebacks in it: the last of them is the innermost. Otherwise how it begins."""
+    """What was raised first, if there are tracebacks in it: the last of them is the innermost. Otherwise what Java says, or how it begins."""
+    if java := _JAVA.search(text):
+        text = text if _TRACEBACK in text else java[1]
     lines = text.rpartition(_TRACEBACK)[2].splitlines()
     plain = (line for line in lines if line.strip() and (_TRACEBACK not in text or not line.startswith((" ", "\t"))))
     return next(plain, "Spark did not say why.").strip()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace_spark.session import register
+from headrace_spark.session import is_connect, register
 from headrace_spark.source.connection import ask, connect
 
 if TYPE_CHECKING:
@@ -38,9 +38,19 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         return found | {name: str(value) for name, value in more.items() if value is not None}
 
 
+def prepare(spark: SparkSession) -> None:
+    """Make the data source known to a session, and the session known to this thread.
+
+    When it is to write, Spark looks for sources written in Python in the thread's active session alone, and a thread has the one that it has made, or none.
+    """
+    register(spark)
+    if not is_connect(spark):
+        jvm: Any = spark._jvm
+        jvm.SparkSession.setActiveSession(spark._jsparkSession)
+
+
 def stream_of(spark: SparkSession, database: str, selection: Selection) -> DataFrame:
     """A stream as a streaming DataFrame: `key`, `seq`, `headers`, `created_at`, `data`."""
-    register(spark)  # a session that was made elsewhere may not know it
     return spark.readStream.format("headrace").options(**selection.options(database)).load()
 
 

@@ -6,10 +6,12 @@ A partitioned table is read partition by partition.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+from adbc_driver_manager import Error
 
 from headrace.model.errors import HeadraceError, InvalidInput
 from headrace_spark.pipelines.rowkeys import KeyShape
@@ -17,6 +19,7 @@ from headrace_spark.pipelines.values import as_json, literal, load_types, quoted
 
 Ask = Callable[..., list[tuple[Any, ...]]]
 
+_SAID = re.compile(r"ERROR:\s+(.+)")
 _BLOCK = 8192
 _MOST_PARTITIONS = 10_000
 
@@ -65,7 +68,7 @@ def table_named(ask: Ask, name: str) -> Table:
     """
     try:
         found = ask("select pg_catalog.to_regclass($1::text)::oid::bigint", name)
-    except HeadraceError as error:
+    except Error as error:
         raise InvalidInput(
             f"{name!r} can't be a table: write schema.table, such as public.orders or 'public.\"Odd Name\"'."
         ) from error
@@ -152,10 +155,11 @@ def selected(ask: Ask, table: Table, columns: Sequence[tuple[str, int]], shape: 
 def checked(ask: Ask, query: str, where: str) -> None:
     """Whether a query with a user's condition can be planned. Raises `InvalidInput`."""
     try:
-        ask(f"explain {query}")
-    except Exception as error:
-        said = " ".join(str(error).split())
-        raise InvalidInput(f"The condition {where!r} can't be: {said.rstrip('.')}.") from error
+        ask(f"{query} limit 0")
+    except (Error, HeadraceError) as error:
+        said = _SAID.search(str(error))
+        reason = said[1] if said else " ".join(str(error).split())
+        raise InvalidInput(f"The condition {where!r} can't be: {reason.rstrip('.')}.") from error
 
 
 def metadata(table: Table, taken_at: str, lsn: int) -> str:

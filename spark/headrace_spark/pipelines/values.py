@@ -140,10 +140,11 @@ def _array(element: int, value: str, types: Mapping[int, Type]) -> str:
     kind = types[element].kind
     if kind == "base" and element not in (22, 30, 1266):
         return _ARRAYS.get(element, _AS_IT_IS).format(value)
-    inner = as_json(element, "part", types)
+    place = f"i{len(value)}"  # of an array within an array the inner one is longer, so its places have another name
+    inner = as_json(element, f"({value})[{place}]", types)
     return (
-        f"case when {value} is not null then (select coalesce(json_agg({inner} order by place), '[]')"
-        f" from unnest({value}) with ordinality as parts (part, place)) end"
+        f"case when {value} is not null then (select coalesce(json_agg({inner} order by {place}), '[]')"
+        f" from generate_subscripts({value}, 1) as {place}) end"
     )
 
 
