@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -16,6 +17,7 @@ from headrace_spark.session import SparkSettings, session, sessions, stop
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_PY4J = logging.getLogger("py4j")
 _IDLE = {
     "job": None, "rows": 0, "started": None, "stages": 0, "stages_done": 0, "tasks": 0, "tasks_done": 0,
 }  # fmt: skip
@@ -55,6 +57,8 @@ class Warm:
                     await anyio.to_thread.run_sync(stop)
 
     def _begin(self) -> None:
+        if _PY4J.level == logging.NOTSET:  # it tells of every connection that it closes
+            _PY4J.setLevel(logging.WARNING)
         spark = self.session()
         for prepare in self._prepare:
             prepare(spark)
