@@ -7,15 +7,23 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from headrace import store
 from headrace.cli.main import call
+from headrace_spark.cli import stopping
+from headrace_spark.cli.stopping import Stopped, until_stopped
 from tests.spark.filling import fill, read
 from tests.spark.processes import PATIENCE, surroundings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 COMMAND = (sys.executable, "-m", "headrace.cli.main", "spark", "run")
 
@@ -52,35 +60,72 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(place: Path, *words: str, dsn: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *words], cwd=place, env=surroundings(HEADRACE_DATABASE=dsn), capture_output=True, text=True,
-        timeout=PATIENCE, check=False,
-    )  # fmt: skip
+@pytest.fixture
+def here(place: Path, spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    """Runs the command in this process, with the session of all tests, which is left as it is."""
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("HEADRACE_DATABASE", dsn)
+    monkeypatch.setattr("headrace_spark.cli.stopping.stop", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["headrace"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield lambda *words: call(["spark", "run", *words])
+    sys.modules.pop("program", None)
 
 
 @pytest.mark.asyncio
 async def test_a_function_is_called_with_the_session_the_database_and_its_arguments(
-    place: Path, dsn: str, database: store.Database
+    here: Callable[..., int], database: store.Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await fill(database, "orders", 3)
     await store.create_stream(database, "copies")
-    done = run(place, "program.py:twice", "--", "word", "--not-ours", dsn=dsn)
-    assert (done.returncode, done.stdout) == (0, "done ['word', '--not-ours']\n"), done.stderr
+    assert here("program.py:twice", "--", "word", "--not-ours") == 0
+    assert capsys.readouterr().out == "done ['word', '--not-ours']\n"
     assert [json.loads(data) for _, _, data in await read(database, "copies")] == [{"word": "word"}] * 3
 
 
 @pytest.mark.asyncio
-async def test_a_pipeline_tells_what_it_did(place: Path, dsn: str, database: store.Database) -> None:
+async def test_pipelines_tell_what_they_did_or_why_not_in_a_sentence(
+    here: Callable[..., int], database: store.Database, capsys: pytest.CaptureFixture[str]
+) -> None:
     await fill(database, "orders", 3)
-    done = run(place, "archive", "--stream", "orders", "--path", "a", "--json", "--log-level", "error", dsn=dsn)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    await store.create_stream(database, "copies")
+    assert here("archive", "--stream", "orders", "--path", "a", "--json", "--partitions", "1") == 0
+    report = json.loads(capsys.readouterr().out)
     assert (report["rows"], report["first"], report["last"], report["files"]) == (3, 1, 3, 1)
+    replay = ("replay", "--into", "copies", "--checkpoint", "c", "--function", "program.py:copied")
+    assert here(*replay, "--path", "a") == 0
+    assert capsys.readouterr().out.startswith("replay: 3 rows into 'copies', in ")
+    for words, code, sentence in (
+        (("archive", "--stream", "nothing", "--path", "a"), 66, "headrace: There is no stream 'nothing'"),
+        (("archive", "--stream", "orders", "--path", "program.py"), 73, "is a file"),
+        ((*replay, "--stream", "orders"), 65, "is of a replay of file:"),
+        (("backfill", "--table", "nothing", "--stream", "orders"), 66, "There is no table 'nothing'"),
+        (("program.py:failing",), 1, "The program failed: RuntimeError: it was too much."),
+    ):
+        assert here(*words) == code
+        assert sentence in capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_the_job_and_then_the_process(number: signal.Signals, place: Path, dsn: str) -> None:
+def test_a_signal_ends_a_program_whatever_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped, waits = threading.Event(), threading.Event()
+    monkeypatch.setattr(stopping, "stop", stopped.set)
+    monkeypatch.setattr(stopping, "_stop_what_runs", waits.set)
+
+    def work() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        waits.wait()
+        raise RuntimeError("its job was cancelled")
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Stopped) as caught:
+        until_stopped(work)
+    assert caught.value.exit_code == 143
+    assert stopped.is_set()
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert until_stopped(lambda: 7) == 7
+
+
+def test_ctrl_c_stops_the_job_and_then_the_process(place: Path, dsn: str) -> None:
     process = subprocess.Popen(
         [*COMMAND, "program.py:endless"], cwd=place, env=surroundings(HEADRACE_DATABASE=dsn), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -91,12 +136,12 @@ def test_a_signal_stops_the_job_and_then_the_process(number: signal.Signals, pla
             if "at work" in line:
                 break
         below = psutil.Process(process.pid).children(recursive=True)
-        os.kill(process.pid, number)
+        os.kill(process.pid, signal.SIGINT)
         out, errors = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 128 + number, errors
+    assert process.returncode == 130, errors
     assert out == ""
     assert "Traceback" not in errors
     _, alive = psutil.wait_procs(below, timeout=PATIENCE)
@@ -107,6 +152,8 @@ def test_what_cannot_be_run_is_told_in_a_sentence_without_a_session(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "argv", ["headrace"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
     for words, code, sentence in (
         (("nothing",), 64, "'nothing' is no pipeline"),
         (("nothing.py",), 66, "There is no file 'nothing.py'"),
@@ -116,15 +163,25 @@ def test_what_cannot_be_run_is_told_in_a_sentence_without_a_session(
     ):
         assert call(["spark", "run", *words]) == code
         assert sentence in capsys.readouterr().err
-    monkeypatch.delitem(sys.modules, "program", raising=False)
+    sys.modules.pop("program", None)
 
 
-def test_a_program_that_fails_is_told_with_its_traceback(place: Path, dsn: str) -> None:
-    (place / "plain.py").write_text("raise RuntimeError('it was too much')\n")
-    done = run(place, "plain.py", dsn=dsn)
-    assert done.returncode == 1
+def test_a_program_that_fails_is_told_with_its_traceback(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(stopping, "stop", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["headrace"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (place / "plain.py").write_text(
+        "import sys\nif sys.argv[1:]:\n    sys.exit(3)\nraise RuntimeError('it was too much')\n"
+    )
+    assert call(["spark", "run", "plain.py"]) == 1
+    errors = capsys.readouterr().err
     assert (
-        done.stderr.splitlines()[-1]
+        errors.splitlines()[-1]
         == "headrace: The program failed: RuntimeError: it was too much. Its traceback is above."
     )
-    assert 'plain.py", line 1' in done.stderr
+    assert 'plain.py", line 4' in errors
+    with pytest.raises(SystemExit, match="3"):
+        call(["spark", "run", "plain.py", "argument"])

@@ -92,10 +92,12 @@ def program(
 def _call(function: Callable[..., Any], arguments: tuple[str, ...], database: str | None) -> Any:
     """Call a user's function with what it takes."""
     from headrace_spark.pipelines.connected import connected
+    from headrace_spark.pipelines.streams import prepare
     from headrace_spark.session import session
 
     takes_database = "database" in inspect.signature(function).parameters
     spark = session()
+    prepare(spark)
     if not takes_database:
         return _awaited(function(spark, *arguments))
     with connected(database) as base:

@@ -83,7 +83,10 @@ def _of_hadoop(text: str, spark: SparkSession) -> Files:
     except Py4JJavaError as error:
         reason = str(error.java_exception.getMessage()).splitlines()[0]
         raise CantKeepFiles(f"Nothing can be kept at {text!r}: {reason}.") from error
-    return LocalFiles(hadoop.root) if hadoop.root.startswith("file:") else hadoop
+    if not hadoop.root.startswith("file:"):
+        return hadoop
+    # A relative path is one from this process's directory, which the JVM's need not be.
+    return LocalFiles(hadoop.root if _SCHEME.match(text) else text)
 
 
 class LocalFiles:
