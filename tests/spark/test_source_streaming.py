@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,24 +53,47 @@ class Query:
 
 
 async def test_micro_batches_hold_what_late_publishers_committed_once(
-    spark: SparkSession, dsn: str, database: store.Database, tmp_path: Path
+    spark: SparkSession, dsn: str, database: store.Database, connect: Connect, tmp_path: Path
 ) -> None:
     await store.create_stream(database, "orders")
-    publishers = LatePublishers(dsn, messages=500, seed=7, slowest=0.4)
+    publishers = LatePublishers(dsn, messages=500, seed=7, slowest=0.2)
     publishers.keep_on = True
     query = Query(spark, dsn, tmp_path)
     work = asyncio.create_task(publishers.run())
     running = await asyncio.to_thread(query.start, processingTime="0 seconds")
+    wanted = set()
     try:
-        await eventually(lambda: batches_of(running, 4))
+        await eventually(lambda: batches_of(running, 1))
+        for commits in (True, False, True):
+            late = await connect()
+            transaction = late.transaction()
+            await transaction.start()
+            seq = await store.publish(late, "orders", "very late", "1")
+            for _ in range(3):  # micro-batches are planned, and read, while it is open
+                await eventually(partial(has_looked, database, await database.fetchval("select clock_timestamp()")))
+            if commits:
+                await transaction.commit()
+                wanted.add(seq)
+            else:
+                await transaction.rollback()
         publishers.keep_on = False
         await work
     finally:
         await asyncio.to_thread(running.stop)  # in the middle of a micro-batch, it may be
     await query.run()
     found = query.seqs()
-    assert set(found) == publishers.committed
+    assert set(found) == publishers.committed | wanted
     assert max(found.values()) == 1
+
+
+async def has_looked(database: store.Database, since: Any) -> bool:
+    """Whether the reader, since then, has found that somebody publishes, and has gone on as far as it may."""
+    found: bool = await database.fetchval(
+        "select exists (select from pg_stat_activity where datname = current_database()"
+        " and application_name = 'headrace spark' and query like '%headrace.resolved%' and query_start > $1)",
+        since,
+    )
+    return found
 
 
 async def batches_of(running: StreamingQuery, count: int) -> bool:

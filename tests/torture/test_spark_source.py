@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.torture]
 
-MESSAGES = 60_000
+MESSAGES = 20_000
 HOLD = 3.0
 
 
