@@ -166,7 +166,7 @@ def test_a_job_that_gets_nowhere_is_given_up_and_cancelled(
         ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9", "The executors' Python is not 3.11"),
         (
             'java.io.IOException: Cannot run program "/no/python": error=2',
-            "The executors' Python can't be run (java.io",
+            "The executors' Python can't be run, /no/python: let the",
         ),
         ("An exception was thrown:\n  File x\nValueError: no good\n", "The job failed: ValueError: no good."),
     ],

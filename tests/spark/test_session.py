@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import headrace_spark
-from headrace_spark.session import SparkMisconfigured, SparkSettings, is_connect, session
+from headrace_spark.session import SparkMisconfigured, SparkSettings, is_connect, session, sessions, stop
 from headrace_spark.session.gateway import Listener
 from tests.spark.processes import PATIENCE, surroundings
 
@@ -49,6 +49,15 @@ def test_the_session_is_the_same_at_every_call(spark: SparkSession) -> None:
     assert not is_connect(spark)
     with pytest.raises(SparkMisconfigured, match="has its Spark session already, made with other settings"):
         session(SparkSettings(master="local[7]"))
+
+
+def test_a_session_that_the_process_has_already_is_taken_as_it_is_and_left_alone(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_current", None)
+    assert session(SparkSettings(master="local[7]")) is spark
+    stop()
+    assert spark.range(2).count() == 2
 
 
 def test_a_session_has_the_data_source(spark: SparkSession) -> None:
@@ -117,10 +126,18 @@ def _program() -> None:
 
     rows = spark.range(3).mapInArrow(slow, "id bigint").count()
     tell(rows=rows, drains=drains.is_set())
+
+    gateway.proc.kill()  # as the system does when memory runs out
+    gateway.proc.wait()
+    again = session()
+    gateway = SparkContext._gateway
+    tell(another=again is not spark, rows=again.range(4).count(), java=gateway.proc.pid)
     sys.stdin.readline()
 
 
-def test_a_session_is_made_once_says_nothing_twice_outlives_ctrl_c_and_dies_with_its_process(tmp_path: Path) -> None:
+def test_a_session_is_made_once_says_nothing_twice_outlives_ctrl_c_is_made_anew_and_dies_with_its_process(
+    tmp_path: Path,
+) -> None:
     """One process for all of it, since a session takes its time to start."""
     errors = tmp_path / "errors"
     with (
@@ -140,6 +157,8 @@ def test_a_session_is_made_once_says_nothing_twice_outlives_ctrl_c_and_dies_with
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to all that run in it
             (tmp_path / "go on").touch()
             assert json.loads(process.stdout.readline()) == {"rows": 3, "drains": True}
+            told = json.loads(process.stdout.readline())
+            assert (told["another"], told["rows"]) == (True, 4)
             java = psutil.Process(told["java"])
             family = [java, *java.children(recursive=True)]
             process.kill()

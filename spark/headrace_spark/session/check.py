@@ -187,14 +187,13 @@ def _problem(error: Exception, spark: SparkSession) -> str:
         )
     if "PYTHON_VERSION_MISMATCH" in text:
         return f"{where} Python is not {platform.python_version()[:4]}, as it is here: let the setting python name one that is."
-    if "Cannot run program" in text:
-        return f"{where} Python can't be run ({_line(text, 'Cannot run program')}): let the setting python name one that can."
+    if cannot := re.search(r'Cannot run program "([^"]*)"', text):
+        return f"{where} Python can't be run, {cannot[1]}: let the setting python name one that can."
     return f"The job failed: {_line(text)}."
 
 
-def _line(text: str, having: str = "") -> str:
-    """The line that tells most: the one that has these words, else what Python raised, else the first."""
+def _line(text: str) -> str:
+    """The line that tells most: what Python raised, else the first."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason is given"]
-    named = [line for line in lines if having and having in line]
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
-    return (named or raised[-1:] or lines)[0].rstrip(".")
+    return (raised[-1:] or lines)[0].rstrip(".")
