@@ -15,8 +15,16 @@ import psutil
 import pytest
 
 import headrace_spark
-from headrace_spark.session import SparkMisconfigured, SparkSettings, is_connect, session, sessions, stop
-from headrace_spark.session.gateway import Listener
+from headrace_spark.session import (
+    SparkMisconfigured,
+    SparkSettings,
+    SparkUnavailable,
+    is_connect,
+    session,
+    sessions,
+    stop,
+)
+from headrace_spark.session.gateway import Listener, launch
 from tests.spark.processes import PATIENCE, surroundings
 
 if TYPE_CHECKING:
@@ -202,3 +210,9 @@ def test_of_what_java_says_when_it_does_not_start_the_reason_is_told(said: str, 
     os.close(sink)
     listener.join(PATIENCE)
     assert listener.complaint() == complaint
+
+
+def test_a_spark_that_is_not_where_it_should_be_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(SparkUnavailable, match=r"Spark doesn't start: .*No such file or directory: .*spark-submit"):
+        launch({})

@@ -119,7 +119,8 @@ def launch(conf: Mapping[str, str]) -> Gateway:
         os.close(sink)
     if failed is not None:
         listener.join(_END)
-        raise SparkUnavailable(f"Spark doesn't start: {listener.complaint()}.") from failed
+        reason = str(failed) if isinstance(failed, OSError) else listener.complaint()  # it may not even have begun
+        raise SparkUnavailable(f"Spark doesn't start: {reason}.") from failed
     SparkContext._ensure_initialized(gateway=java)
     return Gateway(java, listener)
 
