@@ -394,3 +394,20 @@ async def test_bad_messages_among_many_are_found_by_halves_and_a_bug_is_not_look
     )  # in a row at the beginning: at least what is good is not lost with them
     assert given_up >= set(range(1000))
     assert len(given_up) < 2_000
+
+
+async def test_when_every_call_is_stopped_after_its_time_the_rest_of_the_batch_is_not_tried() -> None:
+    halves = Halves()
+    todo: list[Any] = [[Held(seq) for seq in range(1024)]]
+    calls = 0
+    while todo:
+        part: Any = todo.pop()
+        if halves.hopeless(part):
+            continue
+        calls += 1
+        halves.stopped(part)
+        if len(part) > 1:
+            todo += [part[len(part) // 2 :], part[: len(part) // 2]]
+    assert calls == 2 * 10 + 3
+    fresh: Any = [Held(5000)]
+    assert not halves.hopeless(fresh)

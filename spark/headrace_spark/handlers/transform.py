@@ -80,6 +80,8 @@ class Transform:
 
     async def handle(self, batch: Batch) -> list[Message] | Retry | Reject | None:
         """What to publish; or what becomes of the whole batch. What is raised, the framework looks for by halves."""
+        if self._halves.hopeless(batch):
+            return Retry("Every other part of its batch was stopped after its time, so this one was not tried.")
         try:
             found = await self._run(batch)
         except (Retry, Reject) as said:
@@ -95,6 +97,9 @@ class Transform:
             if self._halves.failed(batch):
                 raise
             return Retry(f"{type(error).__name__}: {error} (no part of the batch passed, so it was not halved further)")
+        except BaseException:  # cancelled
+            self._halves.stopped(batch)
+            raise
         self._delay = SHORTEST
         self._halves.passed(batch)
         return found

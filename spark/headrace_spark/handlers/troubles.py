@@ -91,6 +91,7 @@ class Halves:
         self._members: frozenset[Hashable] = frozenset()
         self._failures = 0
         self._passed = False
+        self._stopped = False
 
     def passed(self, batch: Batch) -> None:
         """A call with these messages went well."""
@@ -101,8 +102,21 @@ class Halves:
         """A call with these messages failed. Returns whether to try halves of it."""
         if not self._knows(batch):
             self._members = frozenset((message.lease.id, message.seq) for message in batch)
-            self._failures, self._passed = 0, False
+            self._failures, self._passed, self._stopped = 0, False, False
         self._failures += 1
+        return self._promising
+
+    def stopped(self, batch: Batch) -> None:
+        """A call with these messages was stopped, by its timeout say. Then halves are tried in any case."""
+        self.failed(batch)
+        self._stopped = True
+
+    def hopeless(self, batch: Batch) -> bool:
+        """Whether a call with these needn't even be tried: so many before it were stopped, each after its time."""
+        return self._stopped and self._knows(batch) and not self._promising
+
+    @property
+    def _promising(self) -> bool:
         return self._passed or self._failures <= 2 * math.log2(len(self._members)) + 2
 
     def _knows(self, batch: Batch) -> bool:
