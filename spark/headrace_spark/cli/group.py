@@ -9,12 +9,14 @@ from headrace.cli.examples import example
 EXIT_CODES = """\
 Exit codes:
    0  done
+   1  the program or the pipeline failed
   64  the command was called wrongly
   65  something given can't be: a key, a condition, data, a place
   66  there is no such stream, or no such file or function
   69  Spark, its cluster or the database is not there, or can't be reached
+  73  files can't be kept where it was asked for
   78  settings that can't be
- 130  Ctrl-C"""
+ 130  Ctrl-C; 143 for SIGTERM"""
 
 _COMMANDS = {
     "check": ("headrace_spark.cli.check:check", "Say what there is of Spark here, and try a job."),

@@ -223,7 +223,9 @@ def _claimed(files: Files, identity: Identity) -> Identity:
     """The identity with the id of the checkpoint, which is made if there is none."""
     text = files.read(_IDENTITY)
     if text is None:
-        if files.names():
+        if [
+            name for name in files.names() if not name.startswith(".")
+        ]:  # a draft, if a run was killed at its very start
             raise CantKeepFiles(
                 f"There is something in {files.root!r} that is no checkpoint of an aggregate: give a directory that is empty, or none yet."
             )

@@ -84,7 +84,9 @@ class Layout:
         """
         known = self.identity()
         if known is None:
-            if self.files.names():
+            if [
+                name for name in self.files.names() if name != OURS
+            ]:  # a run may have been killed before it had said what it is
                 raise CantKeepFiles(
                     f"There is something in {self.files.root!r} that is no archive: give a directory that is empty, or none yet."
                 )

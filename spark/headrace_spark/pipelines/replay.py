@@ -123,7 +123,9 @@ def _identity(files: Files, selection: Selection, source: str, into: str) -> Ide
     made = Identity(id=uuid.uuid4().hex, source=source, into=into, filters=selection.filters, where=selection.where)
     text = files.read(_IDENTITY)
     if text is None:
-        if files.names():
+        if [
+            name for name in files.names() if not name.startswith(".")
+        ]:  # a draft, if a run was killed at its very start
             raise CantKeepFiles(
                 f"There is something in {files.root!r} that is no checkpoint of a replay: give a directory that is empty, or none yet."
             )
