@@ -16,6 +16,7 @@ from headrace.model.errors import ConfigurationError
 from headrace_spark import spark_consumer
 from headrace_spark.handlers import jobs
 from tests.runtime.running import Seen, consumer, dead_letters, eventually, running, work_off
+from tests.telemetry.telling import Told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,7 +131,8 @@ async def test_a_running_job_tells_its_stages_and_tasks_in_the_log_and_in_the_st
 ) -> None:
     monkeypatch.setattr(jobs, "LOOK", 0.02)
     caplog.set_level(logging.INFO, "headrace.spark")
-    app = App(dsn, streams=["orders"])
+    telling = Told(traces=False)
+    app = App(dsn, streams=["orders"], telemetry=telling.telemetry)
     enough = anyio.Event()
 
     @spark_consumer(app, "orders", max_wait="0.05s", log_every="0.02s")
@@ -147,10 +149,15 @@ async def test_a_running_job_tells_its_stages_and_tasks_in_the_log_and_in_the_st
 
         await eventually(told)
         found = app.statistics()["spark"]["orders:ship"]
+        gauges = {name: telling.points(f"headrace.spark.{name}") for name in ("tasks", "tasks.done", "rows")}
         enough.set()
         await app.idle()
         assert app.statistics()["spark"]["orders:ship"]["job"] is None
     assert (found["rows"], found["tasks"]) == (2, found["tasks_done"])
+    assert {name: [point.value for point in points] for name, points in gauges.items()} == {
+        "tasks": [found["tasks"]], "tasks.done": [found["tasks_done"]], "rows": [2],
+    }  # fmt: skip
+    assert gauges["rows"][0].attributes["messaging.consumer.group.name"] == "ship"
     assert found["job"].startswith("headrace-orders:ship-")
     assert "orders:ship: 2 messages in Spark for" in caplog.text
 
