@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,16 @@ HOURLY = {
 
 
 @pytest.fixture
-def run(spark: SparkSession, dsn: str, tmp_path: Path) -> Any:
+def one_task(spark: SparkSession) -> Iterator[None]:
+    """State in one partition: two take twice as long, and prove no more."""
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    yield
+    spark.conf.set("spark.sql.shuffle.partitions", str(before))
+
+
+@pytest.fixture
+def run(spark: SparkSession, dsn: str, tmp_path: Path, one_task: None) -> Any:
     """Aggregates `orders` into `hourly`, off the event loop."""
 
     async def run(**options: Any) -> Report:

@@ -17,8 +17,12 @@ import pytest
 
 from headrace import store
 from headrace.cli.main import call
+from headrace.model.errors import HeadraceError, UnknownStream
 from headrace_spark.cli import stopping
 from headrace_spark.cli.stopping import Stopped, until_stopped
+from headrace_spark.pipelines.files import CantKeepFiles
+from headrace_spark.pipelines.running import PipelineFailed, told
+from headrace_spark.session import SparkUnavailable
 from tests.spark.filling import fill, read
 from tests.spark.processes import PATIENCE, surroundings
 
@@ -185,3 +189,27 @@ def test_a_program_that_fails_is_told_with_its_traceback(
     assert 'plain.py", line 4' in errors
     with pytest.raises(SystemExit, match="3"):
         call(["spark", "run", "plain.py", "argument"])
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "sentence"),
+    [
+        (
+            "[X] failed.\nTraceback (most recent call last):\n  File a\nheadrace.model.errors.UnknownStream: There is no stream 'a'.\n\tat org.apache",
+            UnknownStream,
+            "There is no stream 'a'.",
+        ),
+        ("headrace_spark.pipelines.files.CantKeepFiles: It is a file.", CantKeepFiles, "It is a file."),
+        ("Error while sending: Connection refused", SparkUnavailable, "Spark has gone away"),
+        ("Job aborted.\n: Traceback (most recent call last):\n  File a\n    x\nKeyError: 'gone'\n", PipelineFailed, "The pipeline failed: KeyError: 'gone'"),
+        ("calling o1.save.\n: org.apache.spark.SparkException: no room\n\tat org.x", PipelineFailed, "The pipeline failed: no room"),
+        ("[CODE] plain", PipelineFailed, "The pipeline failed: [CODE] plain"),
+    ],
+)  # fmt: skip
+def test_what_spark_raises_is_told_in_one_sentence(text: str, kind: type[HeadraceError], sentence: str) -> None:
+    from pyspark.errors import PySparkException
+
+    ours = told(PySparkException(text))
+    assert type(ours) is kind
+    assert str(ours).startswith(sentence)
+    assert told(ValueError(text)) is None, "that is not Spark's"

@@ -157,7 +157,7 @@ def archive(
 
     Run it again, and it goes on where it was, also after it was killed.
     """
-    from headrace_spark.pipelines.archive import archive as work
+    from headrace_spark import archive as work
 
     set_up(log_level, log_format)
     return finished(
@@ -196,7 +196,7 @@ def replay(
 
     The order of each key is kept. Run it again, and it goes on where it was.
     """
-    from headrace_spark.pipelines.replay import replay as work
+    from headrace_spark import replay as work
 
     set_up(log_level, log_format)
     return finished(
@@ -240,7 +240,7 @@ def backfill(
 
     For a table that is captured, see `headrace source postgres backfill`.
     """
-    from headrace_spark.pipelines.backfill import backfill as work
+    from headrace_spark import backfill as work
 
     set_up(log_level, log_format)
     return finished(
@@ -302,7 +302,7 @@ def aggregate(
 
     Run it again, and it goes on where it was.
     """
-    from headrace_spark.pipelines.aggregate import aggregate as work
+    from headrace_spark import aggregate as work
 
     set_up(log_level, log_format)
     return finished(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.model import errors
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace_spark.session import SparkUnavailable
@@ -167,17 +166,24 @@ def told(error: BaseException) -> HeadraceError | None:
     text = str(error)
     if ours := _OURS.findall(text):
         name, sentence = ours[-1]
-        found = getattr(errors, name, None)
-        return (
-            found(sentence.strip())
-            if isinstance(found, type) and issubclass(found, HeadraceError)
-            else PipelineFailed(sentence.strip())
-        )
+        return _kinds().get(name, PipelineFailed)(sentence.strip())
     if isinstance(error, ConnectionError) or _GONE.search(text) or _GONE.search(kind.__name__):
         return SparkUnavailable(
             "Spark has gone away in the middle of the work: run it again, and it goes on from what it has committed."
         )
     return PipelineFailed(f"The pipeline failed: {_reason(text)}")
+
+
+def _kinds() -> dict[str, type[HeadraceError]]:
+    """Headrace's errors by name, as far as they are known here and are made of a sentence alone."""
+    found: dict[str, type[HeadraceError]] = {}
+    kinds = [HeadraceError]
+    while kinds:
+        kind = kinds.pop()
+        if kind.__init__ is Exception.__init__ or kind.__init__ is HeadraceError.__init__:
+            found[kind.__name__] = kind
+        kinds += kind.__subclasses__()
+    return found
 
 
 def _reason(text: str) -> str:
