@@ -8,17 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import psutil
 import pytest
 
 from headrace import store
-from tests.runtime.running import eventually
 from tests.spark.filling import archived, fill, publish
 from tests.spark.processes import PATIENCE, surroundings
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.torture]
 
-ROUNDS = 6
+ROUNDS = 4
 PUBLISHED = 3_000  # in each round
 
 
@@ -29,22 +29,26 @@ async def test_an_archive_that_is_killed_again_and_again_has_each_message_once(
     await fill(database, "orders", PUBLISHED)
     path = tmp_path / "archive"
     for number in range(1, ROUNDS + 1):
-        known = len(list(path.glob("_headrace/batches/*")))
+        known = batches(path)
         process = start(dsn, tmp_path, "--continuous", "--every", "0.1s", "--max-rows", "200")
-
-        async def goes_on(process: subprocess.Popen[bytes] = process, known: int = known) -> bool:
-            assert process.poll() is None, "it has ended by itself"
-            return len(list(path.glob("_headrace/batches/*"))) > known + 2
-
-        await eventually(goes_on)
-        await asyncio.sleep(chance.random())  # wherever it is then
-        kill(process)
+        try:
+            with anyio.fail_after(PATIENCE):
+                while batches(path) < known + 2:
+                    assert process.poll() is None, "it has ended by itself"
+                    await asyncio.sleep(0.05)
+            await asyncio.sleep(chance.random())  # wherever it is then
+        finally:
+            kill(process)
         seqs = archived(path)["seq"].to_pylist()
         assert len(seqs) == len(set(seqs)), "a row is there twice"
         await publish(database, "orders", number * PUBLISHED, (number + 1) * PUBLISHED)
 
     assert start(dsn, tmp_path).wait(PATIENCE) == 0
     assert archived(path)["seq"].to_pylist() == list(range(1, (ROUNDS + 1) * PUBLISHED + 1))
+
+
+def batches(path: Path) -> int:
+    return len(list(path.glob("_headrace/batches/*.json")))
 
 
 def start(dsn: str, directory: Path, *words: str) -> subprocess.Popen[bytes]:
