@@ -110,7 +110,13 @@ class Batches:
     async def _handle(self, messages: list[Message], bench: Bench) -> None:
         """Run the handler with these, in as many calls as it takes, until each has its outcome."""
         together = Together(self._desk, messages)
-        todo = parts(messages)[::-1]
+        try:
+            await self._work_off(parts(messages)[::-1], together, bench)
+        finally:
+            together.part()
+
+    async def _work_off(self, todo: list[list[Message]], together: Together, bench: Bench) -> None:
+        """Call after call, until nothing is left to do; halves are put in front."""
         while todo:
             part = self._startable(todo.pop(), together)
             if not part:
@@ -227,6 +233,13 @@ class Together:
         self.own: OwnAcks = desk.own
         for message in messages:
             message._desk = self
+
+    def part(self) -> None:
+        """All have their outcomes. Messages are not seen by Python's garbage collection, so no circle of theirs may stay behind."""
+        for message in self._messages:
+            message._desk = self._desk
+        self._messages = ()
+        self.__dict__.pop("_lanes", None)
 
     @property
     def backoff(self) -> Backoff:
