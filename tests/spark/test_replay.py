@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import defaultdict
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,8 @@ from tests.spark.filling import fill, publish, read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 pytestmark = pytest.mark.asyncio
 
@@ -158,3 +162,13 @@ async def test_functions_are_found_by_their_names(tmp_path: Path, monkeypatch: p
     ):
         with pytest.raises(error, match=sentence):
             function_named(target)
+
+
+async def test_the_example_leaves_out_what_identifies_people(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    public = function_named(f"{EXAMPLES}/spark_replay.py:public")
+    order = [("orders.1", 1, '{"id": 1, "region": "eu", "total": "2.50", "email": "a@example.org"}')]
+    (row,) = public(spark.createDataFrame(order, "key string, seq bigint, data string")).collect()
+    assert row.data.asDict() == {"id": 1, "region": "eu", "total": Decimal("2.50")}
