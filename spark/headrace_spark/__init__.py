@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_spark.session import SparkSettings, SparkUnavailable, register, session, stop
 
 if TYPE_CHECKING:
+    from headrace_spark.frames.keys import each_key
     from headrace_spark.handlers.consumer import spark_consumer
     from headrace_spark.pipelines.aggregate import aggregate
     from headrace_spark.pipelines.archive import archive
@@ -27,6 +28,7 @@ __all__ = [
     "aggregate",
     "archive",
     "backfill",
+    "each_key",
     "register",
     "replay",
     "session",
@@ -39,6 +41,7 @@ _LAZY = {
     "aggregate": "headrace_spark.pipelines.aggregate",
     "archive": "headrace_spark.pipelines.archive",
     "backfill": "headrace_spark.pipelines.backfill",
+    "each_key": "headrace_spark.frames.keys",
     "replay": "headrace_spark.pipelines.replay",
     "spark_consumer": "headrace_spark.handlers.consumer",
 }
