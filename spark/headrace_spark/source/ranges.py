@@ -49,6 +49,7 @@ class Ranges:
         self._options = options
         self._patience = patience
         self._connection: Connection | None = None
+        self._drawn = 0
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -102,9 +103,12 @@ class Ranges:
     def mark(self, marks: Marks) -> int:
         """Take a new mark, after those who have ended are taken out of the others. Returns the last seq that was drawn."""
         self.look(marks)
-        [(last, holders)] = self.ask("select last, open from headrace.range_mark($1)", self._options.stream)
+        [(last, holders)] = self.ask(
+            "select last, open from headrace.range_mark($1, $2)", self._options.stream, self._drawn
+        )
         marks.add(last, holders or ())
-        return int(last)
+        self._drawn = int(last)
+        return self._drawn
 
     def look(self, marks: Marks) -> None:
         """See who has ended of those for whom marks wait."""

@@ -47,8 +47,9 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._confirmed = -1
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a new query begins."""
-        return self._offset(self._ranges.start(self._options.start))
+        """Where a new query begins. From the earliest message that is there nothing is lost, whatever goes until then."""
+        begin = self._offset(self._ranges.start(self._options.start))
+        return {**begin, "earliest": True} if self._options.start == "earliest" else begin
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """By `maxRows`."""
@@ -78,7 +79,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = self._resolved(after) if self._target is None else self._target
         if last > after and isinstance(limit, ReadMaxRows):
             last = self._ranges.limit(after, last, limit.max_rows)
-        return self._offset(max(after, last))
+        return self._offset(last) if last > after else start
 
     def _resolved(self, after: int) -> int:
         self._marks.raise_to(after)
@@ -97,7 +98,8 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = self._position(start) + 1, self._position(end)
         if first > last:
             return []
-        parts = self._ranges.parts(first, last, self._columns, uid=start["stream"])
+        begin = None if start.get("earliest") else first
+        parts = self._ranges.parts(begin, last, self._columns, uid=start["stream"])
         return [RangePartition(self._options.place, self._options.stream, part.query) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -8,14 +8,17 @@
 -- after he has become visible. So a MARK is: the last seq that anybody has drawn, read first, and then the xids of those who
 -- hold that lock. Once none of these is open any more, all up to the mark is resolved, however many others publish meanwhile.
 -- A transaction is open while somebody holds the lock on its xid; that is given up last, and goes over to a prepared transaction
--- with it, whereas the virtual transaction that pg_locks tells of its other locks is another one after the prepare.
+-- with it, whereas the virtual transaction that pg_locks tells of its other locks may be another one after the prepare.
+--
+-- A reader writes his positions down elsewhere, and a server that crashes forgets which seqs were drawn by those who had not committed:
+-- it would draw them again, below a position that he has. So what a mark says has been drawn is on the disk before the mark is told.
 --
 -- Nothing here waits. The caller takes marks, asks again whether their xids are still open, and lives with the first hole as
 -- long as one stays open: see headrace.resolved.
 
--- The mark of now. A holder without an xid has drawn nothing up to `last`. A transaction that becomes a prepared one at this moment may be
+-- The mark of now. p_known: the `last` of an earlier one. A holder without an xid has drawn nothing up to `last`. A transaction that becomes a prepared one at this moment may be
 -- seen with its lock on the table, and without that on its xid, which the prepared one has already; then all prepared ones count.
-create function headrace.range_mark(p_stream text, out uid uuid, out last bigint, out open text[])
+create function headrace.range_mark(p_stream text, p_known bigint default 0, out uid uuid, out last bigint, out open text[])
 language plpgsql as $$
 declare
     v_stream  headrace.streams := headrace.stream_named(p_stream);
@@ -26,6 +29,12 @@ begin
     end if;
     uid := v_stream.uid;
     last := headrace.drawn(v_stream);
+    if last > p_known and pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() then
+        if current_setting('synchronous_commit') = 'off' then
+            perform set_config('synchronous_commit', 'local', true);
+        end if;
+        perform pg_logical_emit_message(true, 'headrace', ''::text);     -- something to commit, which takes along all that was before
+    end if;
     with locks as materialized (
         select * from pg_locks where granted
     ), xids as (
@@ -257,7 +266,7 @@ begin
         raise exception using errcode = 'HR001', message = format(
             'The stream %L was deleted and created anew: what was read so far is of another one; begin anew, with a new checkpoint.', p_stream);
     elsif p_fail then
-        perform headrace.hold_range(v_stream.id, coalesce(p_first, 0));
+        perform headrace.hold_range(v_stream.id, p_first, p_first is not null);
     end if;
     if v_stream.one_message_per_key then
         execute format('select greatest($1, min(seq)), least($2, max(seq)) from %s', v_stream.relation) into v_first, v_last using v_first, v_last;
@@ -271,15 +280,19 @@ begin
     v_width := greatest(ceil((v_last - v_first + 1)::numeric / greatest(p_partitions, 1)), 1);
     return query
         select f, least(f + v_width - 1, v_last), format(
-            'select %s from %s where seq between %s and %s%s and (select headrace.hold_range(%s, %s)) order by seq',
+            'select %s from %s where seq between %s and %s%s order by seq limit headrace.hold_range(%s, %L, %L)',
             v_columns, v_stream.relation, f, least(f + v_width - 1, v_last), ' and ' || nullif(v_condition, ''), v_stream.id,
-            case when p_fail then f else 0 end)
+            case when p_fail then f end, p_first is not null)
         from generate_series(v_first, v_last, v_width) as f;
 end $$;
 
--- True as long as that stream is there, and nothing of it has been removed from p_first on (0: whatever has been); otherwise it raises. A query
--- asks it after it has got its lock on the stream's table, which retention needs to drop a segment; so it is right to the end.
-create function headrace.hold_range(p_stream int, p_first bigint) returns boolean
+-- Raises if that stream is not there any more, or something of it was removed from p_first on (null: whatever was). p_trimmed: what was removed
+-- message by message counts, too; who begins at the earliest that is there has seen nothing of it, and would often be late by some.
+--
+-- It is the limit of a query, namely none, since that is always computed, once, and before anything is read: a condition is not, where all
+-- the segments of a range are gone. By then the query has its snapshot, and its lock on the stream's table, without which retention drops no
+-- segment; so it is right to the end.
+create function headrace.hold_range(p_stream int, p_first bigint, p_trimmed boolean) returns bigint
 language plpgsql as $$
 declare
     v_stream  headrace.streams;
@@ -289,13 +302,13 @@ begin
     if not found then
         raise exception using errcode = 'HR001', message = 'The stream was deleted while it was read: begin anew.';
     end if;
-    v_floor := headrace.range_floor(v_stream);
-    if p_first > 0 and p_first <= v_floor then
+    v_floor := greatest(headrace.range_floor(v_stream), case when p_trimmed then v_stream.trimmed end);
+    if p_first <= v_floor then
         raise exception using errcode = 'HR004', message = format(
             'Of the stream %L the seqs from %s to %s were removed by retention before they were read: begin at "earliest", or say '
             'failOnDataLoss=false to go on with what is left.', v_stream.name, p_first, v_floor);
     end if;
-    return true;
+    return null;
 end $$;
 
 -- Move a consumer that stands for a reader of ranges up to where he has come; never back. Retention by `interest` then keeps what he has not

@@ -15,3 +15,6 @@ create table headrace.writes (
     touched_at  timestamptz not null default clock_timestamp(),
     primary key (stream_id, write_id)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- Where a segment was dropped, the ranges of the others tell; where messages were removed one by one, nothing else does.
+alter table headrace.streams add column trimmed bigint not null default 0;     -- the last seq that was removed so

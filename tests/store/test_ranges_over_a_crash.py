@@ -1,0 +1,45 @@
+"""Positions that outlive the server: what a reader was told of the last seq is still so after the server has crashed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from headrace import store
+from headrace.model.errors import StoreUnavailable
+from tests.runtime.running import eventually
+from tests.support.clusters import cluster
+from tests.support.readers import publish
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_no_seq_that_a_mark_has_told_of_is_drawn_again(tmp_path: Path) -> None:
+    with cluster(tmp_path / "postgres", wal_writer_delay="10s", synchronous_commit="off") as server:
+        database = store.Database(server.url())
+        await database.open()
+        try:
+            await store.migrate(database)
+            await store.create_stream(database, "orders")
+            late = await asyncpg.connect(server.url())
+            await late.execute("begin; select headrace.publish('orders', 'k', '1') from generate_series(1, 500)")
+            mark = await database.fetchrow("select last, open from headrace.range_mark('orders')")
+            assert mark["last"] == 500
+            os.kill(late.get_server_pid(), signal.SIGKILL)
+            late.terminate()
+
+            async def recovered() -> bool:
+                with suppress(StoreUnavailable):
+                    return await database.fetchval("select headrace.still_open($1)", mark["open"]) == []
+                return False
+
+            await eventually(recovered)
+            await publish(database, "after")
+            assert await database.fetchval("select min(seq) from headrace_streams.orders") > mark["last"]
+        finally:
+            await database.close()
