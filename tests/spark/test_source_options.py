@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from headrace.model.errors import ConfigurationError, InvalidFilter, SchemaError, StoreUnavailable, UnknownStream
+from headrace.model.errors import (
+    ConfigurationError,
+    HeadraceError,
+    InvalidFilter,
+    SchemaError,
+    StoreUnavailable,
+    UnknownStream,
+)
 from headrace_spark.source.connection import ask, connect, without_password
 from headrace_spark.source.options import Options, check_order
 
@@ -92,6 +99,30 @@ def test_a_password_is_not_told() -> None:
     assert (
         without_password("postgresql://ann:secret@db/x?sslpassword=secret") == "postgresql://ann:…@db/x?sslpassword=…"
     )
+    assert without_password("postgresql://ann:se@cret@db/x") == "postgresql://ann:…@db/x"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgre://ann:secret@localhost:1/x",
+        "ann:secret@localhost:1/x",
+        "postgresql://ann:se@secret@localhost:1/x",
+        "postgresql://ann:secret%zz@localhost:1/x",
+        "postgresql://ann:secret@[::1/x",
+        "postgresql://localhost:1/x?user=ann&password=secret",
+        "host=localhost port=1 password=secret",
+    ],
+)
+def test_a_password_is_not_told_by_what_libpq_says_of_a_url(url: str) -> None:
+    with pytest.raises(HeadraceError) as caught:
+        connect(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_password_may_have_an_at_sign_as_elsewhere(dsn: str) -> None:
+    user, _, rest = dsn.partition("@")
+    connect(f"{user}{'' if ':' in user.partition('//')[2] else ':'}p@ss@{rest}").close()
 
 
 def test_connections_have_a_name_and_tell_errors_as_ours(dsn: str) -> None:

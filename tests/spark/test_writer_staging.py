@@ -17,6 +17,7 @@ from headrace.model.errors import (
     InvalidInput,
     InvalidKey,
     SchemaError,
+    StagedRowsGone,
     StoreUnavailable,
     StreamFull,
     UnknownStream,
@@ -125,7 +126,7 @@ def test_after_a_crash_of_the_server_the_batch_is_written_again(written: Written
     ((table,),) = written.ask("select staging from headrace.writes")
     written.ask(f"truncate {table}")
     late = staging.stage(write, 1, [rows("c")])
-    with pytest.raises(staging.StagedRowsGone, match=r"Of the 2 rows .* are there, .* write them again\.$"):
+    with pytest.raises(StagedRowsGone, match=r"Of the 2 rows .* are there, .* write them again\.$"):
         staging.commit(write, [lost, late])
     assert written.messages() == []
     staging.abort(write)

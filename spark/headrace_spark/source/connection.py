@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -23,6 +23,7 @@ from headrace.model.errors import (
     InvalidInput,
     InvalidKey,
     SchemaError,
+    StagedRowsGone,
     StoreFull,
     StoreUnavailable,
     StreamFull,
@@ -79,7 +80,7 @@ def connect(place: Place | str, *, autocommit: bool = True) -> Connection:
 
     Raises:
         StoreUnavailable: the database can't be reached.
-        ConfigurationError: the URL can't ever work, or the driver is not installed.
+        ConfigurationError: the URL can't be read, or can't ever work; or the driver is not installed.
     """
     place = Place(place) if isinstance(place, str) else place
     try:
@@ -90,8 +91,9 @@ def connect(place: Place | str, *, autocommit: bool = True) -> Connection:
         ) from error
     if place.embedded is not None:
         _hold(place.embedded)
+    url = _named(place.url)
     with translated(place.url):
-        return dbapi.connect(_named(place.url), autocommit=autocommit)
+        return dbapi.connect(url, autocommit=autocommit)
 
 
 def ask(connection: Connection, place: Place | str, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
@@ -118,12 +120,21 @@ def _hold(directory: str) -> str:
 
 def _named(url: str) -> str:
     """The URL, with our name and our patience unless it has its own. (A name in it, or in the environment, counts before a fallback.)"""
-    given = {name for name, _ in parse_qsl(urlsplit(url).query)}
-    ours = {"fallback_application_name": APPLICATION_NAME.replace(" ", "%20"), "connect_timeout": str(CONNECT_TIMEOUT)}
-    added = "&".join(f"{name}={value}" for name, value in ours.items() if name not in given)
-    if not added or "://" not in url:
+    if "://" not in url and "=" in url:
         return url
-    return f"{url}{'&' if urlsplit(url).query else '?'}{added}"
+    found = re.fullmatch(r"(postgres(?:ql)?://)([^/?#]*)([^?]*)\??(.*)", url)
+    if found is None:
+        # Without repeating it: who can say where its password is?
+        raise ConfigurationError(
+            "The database URL can't be read: write postgresql://user:password@host:5432/database, or pairs such as host=… dbname=…"
+        )
+    scheme, authority, rest, query = found.groups()
+    user, at, hosts = authority.rpartition("@")
+    given = {name for name, _ in parse_qsl(query)}
+    ours = {"fallback_application_name": APPLICATION_NAME.replace(" ", "%20"), "connect_timeout": str(CONNECT_TIMEOUT)}
+    added = [f"{name}={value}" for name, value in ours.items() if name not in given]
+    # An @ in a password is a host's beginning to libpq, and not so to Headrace's other driver.
+    return f"{scheme}{user.replace('@', '%40')}{at}{hosts}{rest}?{'&'.join(filter(None, [query, *added]))}"
 
 
 _OURS: dict[str, type[HeadraceError]] = {
@@ -133,11 +144,11 @@ _OURS: dict[str, type[HeadraceError]] = {
     "HR004": InvalidInput,
     "HR005": StreamFull,
     "HR006": InUse,
-    "HR008": InvalidData,
+    "HR009": StagedRowsGone,
 }
 
 _REFUSALS = re.compile(
-    r"does not exist|authentication failed|no password supplied|missing \"=\"|invalid (URI|port|connection option|integer)|no pg_hba"
+    r"does not exist|authentication failed|no password supplied|missing \"=\"|invalid (URI|port|connection option|integer|percent)|no pg_hba"
 )
 
 
@@ -176,7 +187,7 @@ def _translate(error: Any, url: str) -> HeadraceError | None:
         return StoreFull(f"The disk of the database at {url} is full ({said}): nothing was written; make room.")
     if state == "23514":
         return InvalidKey(f"The database refuses a message: {said}.") if "valid_key" in said else _refused(said)
-    if state[:2] == "22":
+    if state[:2] in ("22", "54"):  # 54: nested too deeply, or too large
         return _refused(said)
     if state[:2] in ("08", "53", "58", "40", "55") or state[:3] == "57P" or state in ("57014", "25006", "XX000"):
         return StoreUnavailable(f"The database at {url} could not do it now: {said}.")
@@ -193,7 +204,8 @@ def _said(error: Any) -> str:
         if _text(name) == "PG_DIAG_MESSAGE_PRIMARY":
             return _text(value).strip().rstrip(".")
     said = re.sub(r"^[A-Z_]+: (\[libpq\] )?(Failed to connect: )?", "", " ".join(str(error).split()))
-    return said.rstrip(". ")
+    said = re.sub(r"(percent-encoded token): .*", r"\1", said)  # which may be of a password
+    return without_password(said).rstrip(". ")
 
 
 def _text(value: bytes | str) -> str:
@@ -202,5 +214,5 @@ def _text(value: bytes | str) -> str:
 
 def without_password(url: str) -> str:
     """The URL as it may be told."""
-    url = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:…@", url)
+    url = re.sub(r"(://[^:/@]*):.*@", r"\1:…@", url)
     return re.sub(r"(\b(?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)", r"\1…", url, flags=re.IGNORECASE)

@@ -122,7 +122,8 @@ def commit(write: Write, parts: Sequence[Part], *, patience: Sequence[float] = P
 
     Raises:
         StreamFull: the stream takes nothing for now; what is staged stays, for a day.
-        StoreUnavailable: the database can't be reached; or what was staged is gone, so it must be written again.
+        StagedRowsGone: what was staged is gone, so it must be written again.
+        StoreUnavailable: the database can't be reached.
     """
     wanted = sum(part.rows for part in parts)
     if not wanted:
@@ -171,18 +172,8 @@ def _commit(write: Write, parts: Sequence[Part]) -> int:
             json.dumps([msgspec.to_builtins(part) for part in parts]),
         )
         return int(count)
-    except Exception as error:
-        if getattr(error, "sqlstate", None) == "HR009":
-            raise StagedRowsGone(_detail(error, "MESSAGE_PRIMARY")) from error
-        raise
     finally:
         connection.close()
-
-
-class StagedRowsGone(HeadraceError):
-    """Not all that was staged is there any more, and nothing was published: it has to be written again."""
-
-    exit_code = 75  # EX_TEMPFAIL
 
 
 def _table(connection: Connection, write: Write) -> str | None:

@@ -178,7 +178,7 @@ begin
                     select count(*) from locked', p_stream.relation, p_write.staging) into v_count using p_parts;
     v_count := 0;
     for v_message in
-        execute format('select distinct on (s.key) s.key, s.data, s.headers, pg_column_size(s.data) as bytes
+        execute format('select distinct on (s.key) s.key, s.data, s.headers, octet_length(s.data::text) as bytes
                         from %s as s join json_to_recordset($1) as p(partition int, attempt uuid) using (attempt)
                         order by s.key, p.partition desc, s.place desc', p_write.staging) using p_parts
     loop
