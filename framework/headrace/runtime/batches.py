@@ -111,7 +111,7 @@ class Batches:
         """Run the handler with these, in as many calls as it takes, until each has its outcome."""
         together = Together(self._desk, messages)
         try:
-            await self._work_off(parts(messages)[::-1], together, bench)
+            await self._work_off(parts(messages, self._desk.max_deliver)[::-1], together, bench)
         finally:
             together.part()
 
