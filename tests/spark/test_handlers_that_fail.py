@@ -12,6 +12,7 @@ import pytest
 
 from headrace import App, Batch, Retry
 from headrace.model.errors import InvalidData
+from headrace.model.outcomes import Release
 from headrace_spark import SparkUnavailable, spark_consumer
 from headrace_spark.handlers import jobs, transform, warm
 from headrace_spark.handlers.troubles import Halves
@@ -352,6 +353,27 @@ async def test_while_there_is_no_spark_batches_are_given_back_and_nothing_starts
         await app.idle()
         assert await dead_letters(app, "copied") == []
     assert failures == []
+
+
+class NoSpark(warm.Warm):
+    """There is none."""
+
+    def session(self) -> SparkSession:
+        raise SparkUnavailable("There is no Java.")
+
+
+async def test_the_wait_for_a_spark_that_is_not_there_ends_before_the_timeout_which_would_count_an_attempt() -> None:
+    given = transform.Given(
+        name="orders:ship", function=lambda df, batch: df, source=None, publishes=None, max_results=1, log_every=1.0, timeout=1.0
+    )  # fmt: skip
+    waiting = transform.Transform(given, NoSpark())
+    waiting._delay = transform.LONGEST
+    batch: Any = [Held(1)]
+    begun = anyio.current_time()
+    with anyio.fail_after(WITHIN):
+        with pytest.raises(Release, match=r"There is no Java\."):
+            await waiting.handle(batch)
+    assert anyio.current_time() - begun < transform.LONGEST / 2
 
 
 # --- whether halves lead anywhere, without Spark

@@ -50,6 +50,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
         publishes: the stream for what is returned.
         max_results: rows that may be returned.
         log_every: seconds from one line about a running job to the next.
+        timeout: seconds that a call may take.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     publishes: str | None
     max_results: int
     log_every: float
+    timeout: float | None = None
 
 
 class Transform:
@@ -82,12 +84,13 @@ class Transform:
         """What to publish; or what becomes of the whole batch. What is raised, the framework looks for by halves."""
         if self._halves.hopeless(batch):
             return Retry("Every other part of its batch was stopped after its time, so this one was not tried.")
+        begun = anyio.current_time()
         try:
             found = await self._run(batch)
         except (Retry, Reject) as said:
             return said
         except SparkUnavailable as error:
-            await self._wait(error)
+            await self._wait(error, begun)
             raise Release(str(error)) from error
         except (Wholesale, ConfigurationError) as error:
             return Retry(str(error))
@@ -120,10 +123,15 @@ class Transform:
         finally:
             self._warm.jobs[self._given.name] = None
 
-    async def _wait(self, error: SparkUnavailable) -> None:
-        """There is no Spark: hold the batch back a little, longer at each time in a row, and then give it back."""
-        logger.error("%s waits for %.3g s: %s", self._given.name, self._delay, error)
+    async def _wait(self, error: SparkUnavailable, begun: float) -> None:
+        """There is no Spark: hold the batch back a little, longer at each time in a row, and then give it back.
+
+        That is before its timeout, since the attempt would count.
+        """
         delay, self._delay = self._delay, min(self._delay * 2, LONGEST)
+        if self._given.timeout is not None:
+            delay = min(delay, max(begun + self._given.timeout - anyio.current_time(), 0) / 2)
+        logger.error("%s waits for %.3g s: %s", self._given.name, delay, error)
         await anyio.sleep(delay)
 
     # --- in the thread

@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from headrace import App
 from headrace_spark.handlers.jobs import Job
-from headrace_spark.session import SparkSettings, session, sessions, stop
+from headrace_spark.session import SparkSettings, session, started, stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ class Warm:
 
     async def around(self) -> AsyncIterator[None]:
         """The app's lifespan. Raises `SparkUnavailable`, or `ConfigurationError` for a schema that can't be."""
-        ours = sessions._current is None
+        ours = not started()
         try:
             await anyio.to_thread.run_sync(self._begin)
             yield

@@ -76,6 +76,12 @@ def session(settings: SparkSettings | None = None, **conf: str) -> SparkSession:
         return _current.spark
 
 
+def started() -> bool:
+    """Whether `session` has a session, so that it would not make one."""
+    with _lock:
+        return _current is not None and _alive(_current)
+
+
 def stop() -> None:
     """Stop the session, and the Java process that it runs in. The next call of `session` makes another one."""
     global _current
@@ -225,11 +231,19 @@ def _cause(error: Exception) -> str:
 
 
 def _hush() -> None:
-    """PySpark prints JSON about errors that it raises as well: to whoever reads standard error that is twice, and once unreadable."""
+    """PySpark prints JSON about errors that it raises as well: to whoever reads standard error that is twice, and once unreadable.
+
+    And py4j, in the name of the root logger, logs the traceback of a connection that breaks.
+    """
+    logging.getLogger().addFilter(_of_others)
     from pyspark.logger import PySparkLogger
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
+def _of_others(record: logging.LogRecord) -> bool:
+    return f"{os.sep}py4j{os.sep}" not in record.pathname
 
 
 def _hush_java(spark: SparkSession) -> None:
