@@ -25,7 +25,7 @@ from headrace_spark.source.options import READING
 from headrace_spark.source.writer import WRITING
 from tests.cli.conftest import Headrace, commands, headrace
 from tests.cli.processes import PATIENCE, Commands
-from tests.runtime.running import running
+from tests.runtime.running import running, work_off
 from tests.support import servers
 from tests.support.captures import drop_slots
 
@@ -236,3 +236,33 @@ def test_every_link_of_the_page_leads_somewhere() -> None:
         if place:
             headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
             assert place in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}, place
+
+
+README = """
+from datetime import datetime
+from msgspec import Struct
+from pyspark.sql import DataFrame, functions as sql
+from headrace import App, Batch
+
+class Event(Struct):
+    at: datetime
+
+app = App(DSN, streams=["events"])
+"""
+"""What the README leaves out."""
+
+
+@pytest.mark.asyncio
+async def test_the_handler_of_the_readme_makes_sessions_of_events(spark: SparkSession, dsn: str) -> None:
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## On Spark\n")[2].partition("\n## ")[0]
+    handler, reading = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    program: dict[str, Any] = {"__name__": "__main__", "DSN": dsn}
+    run(README + handler.replace("max_rows=100_000", "max_rows=100_000, max_wait='0.1s'"), program)
+    app = program["app"]
+    events = [("ann", "10:00"), ("ann", "10:20"), ("ben", "10:00"), ("ann", "11:00")]
+    messages = [(key, {"at": f"2030-01-01T{at}:00Z"}) for key, at in events]
+    await work_off(app, *messages, stream="events")
+    async with app:
+        rows = await app.database.fetch("select key, data ->> 'events' from headrace_streams.sessions order by 1, 2")
+    assert [tuple(row) for row in rows] == [("ann", "1"), ("ann", "2"), ("ben", "1")]
+    run(reading.replace("options(", "options(database=DSN, "), program | {"spark": spark})

@@ -92,7 +92,7 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise ConfigurationError(
-                "A stream is only ever appended to: use .outputMode('append') or 'update', not 'complete'."
+                "A stream is only ever appended to: use .outputMode('append'), and foreachBatch for results that are updated."
             )
         if any(name.lower() == "writeid" for name in options):
             raise ConfigurationError(
