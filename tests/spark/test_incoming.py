@@ -29,7 +29,7 @@ class Sent(msgspec.Struct):
 
 @given(st.lists(st.tuples(st.text(max_size=3), st.integers(1, 2**62)), unique_by=lambda one: one[1]))
 def test_rows_are_sorted_by_key_and_seq(places: list[tuple[str, int]]) -> None:
-    rows = table(Decoded([Sent(key, seq) for key, seq in places], ()))
+    rows = table(Decoded([Sent(key, seq) for key, seq in places]))
     assert list(zip(rows["key"].to_pylist(), rows["seq"].to_pylist(), strict=True)) == sorted(places)
 
 
@@ -38,7 +38,7 @@ def test_a_message_s_row_has_its_key_place_headers_time_and_text(spark: SparkSes
         Sent("b", 2, '{"a": "ü"}', AT + timedelta(days=1), '{"h": 1}'),
         Sent("a", 3, "null"),
     ]
-    made = frame(spark, table(Decoded(sent, ())))
+    made = frame(spark, table(Decoded(sent)))
     assert made.schema == row_type()
     assert [tuple(row) for row in made.collect()] == [
         ("a", 3, None, AT.replace(tzinfo=None), "null"),
@@ -58,11 +58,11 @@ def test_a_large_batch_is_spread_over_partitions_and_its_misfits_are_found(spark
     misfits: set[int] = set()
     decoded = decode(sent, made, lambda message, _: misfits.add(message.seq))
     assert misfits == set(bad)
-    found = frame(spark, table(decoded, made.column), made.column.kind)
+    found = frame(spark, table(decoded, made.column.kind), made.column.kind)
     sums = found.selectExpr("count(*)", "sum(data.n)", "cast(sum(data.total) as double)").collect()[0]
     good = [n for n in range(25_000) if n not in bad]
     assert tuple(sums) == (len(good), sum(n % 100 for n in good), sum(n % 1000 + 0.5 for n in good))
 
 
 def test_a_batch_of_nothing_is_an_empty_dataframe(spark: SparkSession) -> None:
-    assert frame(spark, table(Decoded([], ()))).collect() == []
+    assert frame(spark, table(Decoded([]))).collect() == []

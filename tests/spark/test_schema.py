@@ -49,7 +49,7 @@ def fill(made: Schema, *payloads: str) -> tuple[list[Any], list[str]]:
     misfits: list[str] = []
     sent = [Sent(payload, seq=place) for place, payload in enumerate(payloads)]
     found = decode(sent, made, lambda message, error: misfits.append(f"{message.seq}: {error}"))
-    rows = table(found, made.column)
+    rows = table(found, made.column.kind)
     return rows.column("data").to_pylist(maps_as_pydicts="strict"), misfits
 
 

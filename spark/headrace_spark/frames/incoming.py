@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType, TimestampType
 
 from headrace_spark.frames.columns import UNFIT, Column, arrow_type
@@ -35,10 +36,15 @@ class Incoming(Protocol):
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """Messages with what their payloads were decoded into; without a schema that is nothing."""
+    """Messages with their payloads as a column; without a schema there is none, and they stay JSON text."""
 
     messages: Sequence[Any]
-    values: Sequence[Any]
+    data: pa.Array | None = None
+
+    def only(self, places: Sequence[int]) -> Decoded:
+        """Those at these places."""
+        data = None if self.data is None else self.data.take(pa.array(places, pa.int64()))
+        return Decoded([self.messages[place] for place in places], data)
 
 
 Misfit = Callable[[Any, Exception], None]
@@ -77,13 +83,14 @@ def decode(messages: Sequence[Any], schema: Schema, misfit: Misfit) -> Decoded:
             misfit(message, error)
         else:
             fit.append(message)
-    unfit = dict(_unfit(values, 0, schema.column))
-    if not unfit:
-        return Decoded(fit, values)
+    try:
+        return Decoded(fit, schema.column.build(values))
+    except UNFIT:
+        unfit = dict(_unfit(values, 0, schema.column))
     for place, problem in unfit.items():
         misfit(fit[place], problem)
     kept = [place for place in range(len(fit)) if place not in unfit]
-    return Decoded([fit[place] for place in kept], [values[place] for place in kept])
+    return Decoded([fit[place] for place in kept], schema.column.build([values[place] for place in kept]))
 
 
 def _unfit(values: Sequence[Any], first: int, column: Column) -> Iterable[tuple[int, Exception]]:
@@ -101,14 +108,14 @@ def _unfit(values: Sequence[Any], first: int, column: Column) -> Iterable[tuple[
         yield from _unfit(values[middle:], first + middle, column)
 
 
-def table(decoded: Decoded, column: Column | None = None) -> pa.Table:
+def table(decoded: Decoded, kind: DataType | None = None) -> pa.Table:
     """The rows as Arrow, sorted by key and seq.
 
     Args:
-        column: what the payloads become; without one they stay JSON text.
+        kind: the type that the payloads were decoded into; without one they stay JSON text.
     """
     messages = decoded.messages
-    data = pa.array([m.raw for m in messages], pa.string()) if column is None else column.build(decoded.values)
+    data = pa.array([m.raw for m in messages], pa.string()) if decoded.data is None else decoded.data
     arrays = [
         pa.array([m.key for m in messages], pa.string()),
         pa.array([m.seq for m in messages], pa.int64()),
@@ -116,19 +123,12 @@ def table(decoded: Decoded, column: Column | None = None) -> pa.Table:
         pa.array([m.created_at for m in messages], pa.timestamp("us", "UTC")),
         data,
     ]
-    fields = row_type(None if column is None else column.kind)
+    fields = row_type(kind)
     schema = pa.schema([pa.field(field.name, arrow_type(field.dataType), field.nullable) for field in fields])
     rows = pa.Table.from_arrays(
         [array.cast(field.type) for array, field in zip(arrays, schema, strict=True)], schema=schema
     )
-    return rows.take(_order(messages))
-
-
-def _order(messages: Sequence[Any]) -> pa.Array:
-    """Places by key and seq."""
-    return pa.array(
-        sorted(range(len(messages)), key=lambda place: (messages[place].key, messages[place].seq)), pa.int64()
-    )
+    return rows.take(pc.sort_indices(rows, [("key", "ascending"), ("seq", "ascending")]))
 
 
 def frame(spark: SparkSession, rows: pa.Table, data: DataType | None = None) -> DataFrame:

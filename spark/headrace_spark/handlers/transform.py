@@ -153,9 +153,8 @@ class Transform:
         decoded = self._decoded(batch)
         if not decoded.messages:
             return None
-        column = None if self._schema is None else self._schema.column
-        kind = None if column is None else column.kind
-        frame = incoming.frame(spark, incoming.table(decoded, column), kind)
+        kind = None if self._schema is None else self._schema.column.kind
+        frame = incoming.frame(spark, incoming.table(decoded, kind), kind)
         return self._messages(self._given.function(frame, batch))
 
     def _decoded(self, batch: Batch) -> Any:
@@ -164,13 +163,12 @@ class Transform:
 
         todo = batch.done
         if self._schema is None:
-            return Decoded(todo, ())
+            return Decoded(todo)
         found = decode(todo, self._schema, lambda message, error: _unfit(batch, message, error))
         if not batch.failures:
             return found
         left = {message.seq for message in batch.done}
-        kept = [place for place, message in enumerate(found.messages) if message.seq in left]
-        return Decoded([found.messages[place] for place in kept], [found.values[place] for place in kept])
+        return found.only([place for place, message in enumerate(found.messages) if message.seq in left])
 
     def _messages(self, result: Any) -> list[Message] | None:
         from pyspark.sql import DataFrame
