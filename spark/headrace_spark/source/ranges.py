@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ _MANY = 2_000_000
 
 _PAUSE = (0.002, 0.05)
 """Seconds between two questions whether somebody still publishes: at first, and at most."""
+_SOON = 0.25
+"""Seconds after which it is worth a look at the messages themselves: who is still at it may be above all that is wanted."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -116,17 +118,18 @@ class Ranges:
             [(still,)] = self.ask("select headrace.still_open($1::text::text[])", "{" + ",".join(waiting) + "}")
             marks.ended(still or ())
 
-    def settle(self, marks: Marks, wanted: int, patience: float, stopped: Callable[[], bool] = lambda: False) -> bool:
+    def settle(self, marks: Marks, wanted: int, patience: float) -> bool:
         """Wait until all up to a seq is resolved, for so many seconds at most. What is resolved without waiting is found, too."""
-        until = time.monotonic() + patience
+        begun = time.monotonic()
         pause, most = _PAUSE
-        while marks.position < wanted and time.monotonic() < until and not stopped():
-            time.sleep(pause)
-            pause = min(pause * 2, most)
-            self.look(marks)
-        if marks.position < wanted:
-            [(position,)] = self.ask("select headrace.resolved($1, $2)", self._options.stream, marks.position)
-            marks.raise_to(position)
+        for until in sorted({begun + min(patience, _SOON), begun + patience}):
+            while marks.position < wanted and time.monotonic() < until:
+                time.sleep(pause)
+                pause = min(pause * 2, most)
+                self.look(marks)
+            if marks.position < wanted:
+                [(position,)] = self.ask("select headrace.resolved($1, $2)", self._options.stream, marks.position)
+                marks.raise_to(position)
         return marks.position >= wanted
 
     def holders(self, marks: Marks) -> str:

@@ -136,11 +136,14 @@ class HeadraceReader(DataSourceReader):
         options, pushed = self._options, self._pushed
         ranges = Ranges(options)
         try:
-            last = min(_last(ranges, options), pushed.last)
+            uid = ranges.uid()
+            last = _last(ranges, options, pushed.last)
+            if last < max(pushed.first, 1):
+                return [InputPartition(None)]
             first = None if options.start == "earliest" else ranges.start(options.start) + 1
             if pushed.first > 1:
                 first = max(first or ranges.start("earliest") + 1, pushed.first)
-            parts = ranges.parts(first, last, self._columns, pushed.tests)
+            parts = ranges.parts(first, last, self._columns, pushed.tests, uid)
             return [RangePartition(options.place, options.stream, part.query) for part in parts] or [
                 InputPartition(None)
             ]
@@ -152,14 +155,23 @@ class HeadraceReader(DataSourceReader):
         return read(partition, self._schema) if isinstance(partition, RangePartition) else iter(())
 
 
-def _last(ranges: Ranges, options: Options) -> int:
-    """The last seq to read: that which was asked for, or what is complete now, once those who are publishing have ended or had their time."""
+def _last(ranges: Ranges, options: Options, most: int) -> int:
+    """The last seq to read: that which was asked for, or what is complete now, once those who are publishing have ended or had their time. None
+    above `most` is wanted."""
     wanted = ranges.end(options.end)
     marks = Marks()
     drawn = ranges.mark(marks)
-    target = drawn if wanted is None else wanted
-    if ranges.settle(marks, target, options.settle_timeout):
-        return target
+    target = min(drawn if wanted is None else wanted, most)
+    if not ranges.settle(marks, target, options.settle_timeout):
+        _tell(ranges, options, marks, target, wanted)
+        target = marks.position
+    # By a time the end is before the first message that came later; and there may be an earlier one of these by now.
+    last = ranges.end(options.end)
+    return target if last is None else min(last, target)
+
+
+def _tell(ranges: Ranges, options: Options, marks: Marks, target: int, wanted: int | None) -> None:
+    """That somebody still publishes. Raises `StoreUnavailable` if all up to there was asked for by name."""
     told = (
         f"The stream {options.stream!r} is complete up to seq {marks.position}, and not up to {target} after"
         f" {options.settle_timeout:g} s, since somebody still publishes ({ranges.holders(marks)})"
@@ -167,4 +179,3 @@ def _last(ranges: Ranges, options: Options) -> int:
     if wanted is not None:
         raise StoreUnavailable(f"{told}: try again, or end that transaction.")
     logger.warning("%s: this read ends there.", told)
-    return marks.position
