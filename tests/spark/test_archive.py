@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import pytest
 from headrace import store
 from headrace.model.errors import ConfigurationError, InvalidInput, UnknownStream
 from headrace_spark.pipelines.archive import archive
+from headrace_spark.pipelines.connected import connected
 from headrace_spark.pipelines.files import CantKeepFiles, Files, HadoopFiles, LocalFiles
 from headrace_spark.pipelines.layout import Identity, Layout
 from headrace_spark.pipelines.running import Report
@@ -176,6 +178,29 @@ async def test_an_archive_is_of_one_stream_and_of_one_selection(
         await run()
 
 
+async def test_one_process_at_a_time_is_at_work_on_an_archive(
+    run: Any, database: store.Database, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one would take the files that are being written for those of a run that was killed, and remove them."""
+    monkeypatch.setattr("headrace_spark.pipelines.connected.PATIENCE", 0.2)
+    await fill(database, "orders", 3)
+    archive_id = Layout(LocalFiles(str(tmp_path / "archive"))).open(Identity(stream="orders"))
+    assert archive_id
+
+    def begin() -> AbstractContextManager[bool]:
+        with connected(dsn) as base:
+            return base.alone(f"headrace archive {archive_id}")
+
+    alone = await anyio.to_thread.run_sync(begin)
+    with alone as nobody_else:
+        assert nobody_else
+        with pytest.raises(
+            CantKeepFiles, match=r"Another process is at work on the archive in .*: let one run at a time"
+        ):
+            await run()
+    assert (await run()).rows == 3
+
+
 async def test_what_cannot_be_archived_is_told_in_a_sentence(
     run: Any, database: store.Database, tmp_path: Path
 ) -> None:
@@ -216,7 +241,7 @@ async def test_a_manifest_tells_what_a_batch_is(run: Any, database: store.Databa
     await fill(database, "orders", 10)
     await run()
     layout = Layout(LocalFiles(str(tmp_path / "archive")))
-    assert layout.identity() == Identity(stream="orders")
+    assert layout.open(Identity(stream="orders")) == layout.open(Identity(stream="orders")) != ""
     (manifest,) = layout.manifests()
     assert (manifest.batch, manifest.rows, manifest.first, manifest.last) == (0, 10, 1, 10)
     assert all((tmp_path / "archive" / place).is_file() for place in manifest.files.values())

@@ -95,20 +95,32 @@ def archive(
     with timed(report), connected(database) as base:
         base.stream(stream)
         layout = Layout(files_at(path, spark))
-        layout.open(Identity(stream=stream, filters=_told(selection.filters), where=selection.where))
-        if consumer is not None:
-            _keep_consumer(base, selection, consumer)
-        before = max(layout.batches(), default=-1)
-        write = _Writing(layout.files.root, rows_per_file, compression)
-        writer = stream_of(spark, base.url, selection).writeStream.queryName(f"archive_{stream}").foreachBatch(write)
-        writer = triggered(writer.option("checkpointLocation", layout.checkpoint), once=once, every=every)
-        try:
-            follow(writer, lambda progress: None)
-        finally:
-            _count(layout, before, report)
-        if consumer is not None:
-            _confirm(layout, base, stream, consumer)
+        archive_id = layout.open(Identity(stream=stream, filters=_told(selection.filters), where=selection.where))
+        with base.alone(f"headrace archive {archive_id}") as alone:
+            if not alone:
+                raise layout.taken()
+            layout.recover()
+            writing = _Writing(layout.files.root, rows_per_file, compression)
+            _work(spark, base, selection, layout, writing, report, once=once, every=every)
     return report
+
+
+def _work(
+    spark: SparkSession, base: Connected, selection: Selection, layout: Layout, writing: _Writing, report: Report, *,
+    once: bool, every: Duration,
+) -> None:  # fmt: skip
+    if selection.consumer is not None:
+        _keep_consumer(base, selection, selection.consumer)
+    before = max(layout.batches(), default=-1)
+    rows = stream_of(spark, base.url, selection)
+    writer = rows.writeStream.queryName(f"archive_{selection.stream}").foreachBatch(writing)
+    writer = triggered(writer.option("checkpointLocation", layout.checkpoint), once=once, every=every)
+    try:
+        follow(writer, lambda progress: None)
+    finally:
+        _count(layout, before, report)
+    if selection.consumer is not None:
+        _confirm(layout, base, selection.stream, selection.consumer)
 
 
 class _Writing:

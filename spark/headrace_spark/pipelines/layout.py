@@ -32,9 +32,10 @@ _IDENTITY = f"{OURS}/archive.json"
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What an archive is of. An archive goes on with the same; a `where` is kept as it was written."""
+    """What an archive is of. An archive goes on with the same; a `where` is kept as it was written. `id` is its own."""
 
     stream: str
+    id: str = ""
     filters: tuple[str, ...] = ()
     where: str | None = None
     layout: int = 1
@@ -75,24 +76,18 @@ class Layout:
     def checkpoint(self) -> str:
         return f"{self.files.root}/{CHECKPOINT}"
 
-    def open(self, identity: Identity) -> None:
-        """Make the directory an archive, or go on with it, and finish what was left unfinished.
+    def open(self, identity: Identity) -> str:
+        """Make the directory an archive, or go on with it.
+
+        Returns:
+            The archive's id.
 
         Raises:
             CantKeepFiles: there is something else in it.
             InvalidInput: it is an archive of something else, or has lost its checkpoint.
         """
-        known = self.identity()
-        if known is None:
-            if [
-                name for name in self.files.names() if name != OURS
-            ]:  # a run may have been killed before it had said what it is
-                raise CantKeepFiles(
-                    f"There is something in {self.files.root!r} that is no archive: give a directory that is empty, or none yet."
-                )
-            self.files.create(_IDENTITY, msgspec.json.encode(identity))
-            return
-        if known != identity:
+        known = self.identity() or self._claimed(identity)
+        if msgspec.structs.replace(identity, id=known.id) != known:
             raise InvalidInput(
                 f"In {self.files.root!r} is an archive of {known}, and not of {identity}: give another directory."
             )
@@ -101,7 +96,15 @@ class Layout:
                 f"The archive in {self.files.root!r} has lost its checkpoint, {CHECKPOINT}, so nobody knows where to go on: bring that"
                 " back, or begin another archive."
             )
-        self.recover()
+        return known.id
+
+    def _claimed(self, identity: Identity) -> Identity:
+        if any(name != OURS for name in self.files.names()):  # a run may have been killed before it had said what it is
+            raise CantKeepFiles(
+                f"There is something in {self.files.root!r} that is no archive: give a directory that is empty, or none yet."
+            )
+        made = msgspec.structs.replace(identity, id=uuid.uuid4().hex)
+        return made if self.files.create(_IDENTITY, msgspec.json.encode(made)) else self.identity() or made
 
     def identity(self) -> Identity | None:
         """What this is an archive of; None if it is none."""
@@ -109,7 +112,7 @@ class Layout:
         return None if text is None else msgspec.json.decode(text, type=Identity)
 
     def recover(self) -> None:
-        """Finish the last batch that was committed, and throw away what wasn't."""
+        """Finish the last batch that was committed, and throw away what wasn't. Nobody else may be at work on it."""
         numbers = self.batches()
         if numbers and (last := self.manifest(numbers[-1])):
             self._move(last)
@@ -143,9 +146,7 @@ class Layout:
         self.files.secure([f"{written}/{name}" for name in found])
         manifest = Manifest(batch=batch, rows=rows, first=first, last=last, written=written, files=files)
         if not self.files.create(_manifest_of(batch), msgspec.json.encode(manifest)):
-            raise CantKeepFiles(
-                f"Another process is at work on the archive in {self.files.root!r}: let one run at a time."
-            )
+            raise self.taken()
         self._move(manifest)
         self.files.remove(written)
         return manifest
@@ -153,6 +154,12 @@ class Layout:
     def finish(self, manifest: Manifest) -> None:
         """Put the files of a committed batch where they belong, if they aren't there."""
         self._move(manifest)
+
+    def taken(self) -> CantKeepFiles:
+        """What is raised when it is another process's."""
+        return CantKeepFiles(
+            f"Another process is at work on the archive in {self.files.root!r}: let one run at a time."
+        )
 
     def _move(self, manifest: Manifest) -> None:
         for name, place in manifest.files.items():
