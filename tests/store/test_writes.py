@@ -400,3 +400,38 @@ async def test_what_a_write_needs_is_told(database: store.Database, connect: Con
     async with connection.transaction(isolation="repeatable_read"):
         with pytest.raises(asyncpg.PostgresError, match="must run under read committed"):
             await table_for(connection)
+
+
+async def test_a_staging_table_that_is_gone_is_made_anew(database: store.Database) -> None:
+    """As after a backup was restored without that schema."""
+    lost = await stage(database, ["a"], streaming=True)
+    (table,) = await staging_tables(database)
+    await database.fetch(f'drop table headrace_staging."{table}"')
+    with pytest.raises(StagedRowsGone):
+        await commit(database, [lost])
+    assert await commit(database, [await stage(database, ["b"], streaming=True)]) == 1
+    await database.fetch(f'drop table headrace_staging."{table}"')
+    await database.fetch("select headrace.tidy_writes(clock_timestamp() + interval '2 days')")
+    assert await staging_tables(database) == []
+
+
+async def test_the_janitor_leaves_the_tables_of_another_user_to_that_user(database: store.Database) -> None:
+    await stage(database, ["a"], write="mine")
+    await stage(database, ["a"], write="theirs")
+    role = f"janitor_{uuid4().hex}"
+    await database.fetch(f"create role {role}")
+    try:
+        [table] = await database.fetchrow("select staging from headrace.writes where write_id = 'mine'")
+        for sql in (
+            "grant usage on schema headrace, headrace_staging to {role}",
+            "grant select, update, delete on headrace.writes to {role}",
+            "alter table {table} owner to {role}",
+        ):
+            await database.fetch(sql.format(role=role, table=table))
+        async with database.transaction() as connection:
+            await connection.execute(f"set local role {role}")
+            assert await connection.fetchval("select headrace.tidy_writes(clock_timestamp() + interval '2 days')") == 2
+        assert [row[0] for row in await database.fetch("select write_id from headrace.writes")] == ["theirs"]
+    finally:
+        await database.fetch(f"drop owned by {role}")
+        await database.fetch(f"drop role {role}")

@@ -32,14 +32,14 @@ begin
     end if;
     perform headrace.open_stream(p_stream);     -- one that is full is told before the rows are sent
     -- A task locks nothing if others have come before it, and the janitor knows that somebody is at it.
-    if v_write.staging is not null and v_write.touched_at > clock_timestamp() - interval '1 hour' then
+    if to_regclass(v_write.staging) is not null and v_write.touched_at > clock_timestamp() - interval '1 hour' then
         return v_write.staging;
     end if;
     insert into headrace.writes (stream_id, write_id, streaming) values (v_stream.id, p_write, p_streaming) on conflict do nothing;
     select * into strict v_write from headrace.writes where stream_id = v_stream.id and write_id = p_write for update;
     if v_write.batch >= p_batch then
         return null;
-    elsif v_write.staging is null then
+    elsif to_regclass(v_write.staging) is null then      -- also where a backup was restored without that schema
         v_write.staging := headrace.make_staging(v_stream, p_write);
     end if;
     update headrace.writes set staging = v_write.staging, streaming = p_streaming, touched_at = clock_timestamp()
@@ -105,7 +105,7 @@ begin
     select * into v_write from headrace.writes where stream_id = v_stream.id and write_id = p_write for update;
     if v_write.batch >= p_batch then
         return 0;
-    elsif v_write.staging is null then
+    elsif to_regclass(v_write.staging) is null then
         perform headrace.refuse_parts(p_stream, p_write, (select sum(rows)::bigint from json_to_recordset(p_parts) as p(rows bigint)), 0);
         return 0;       -- there was nothing to stage
     elsif v_stream.one_message_per_key then
@@ -224,7 +224,8 @@ declare
     v_write  headrace.writes;
 begin
     select * into v_write from headrace.writes where stream_id = p_stream and write_id = p_write;
-    if v_write.staging is null then
+    if to_regclass(v_write.staging) is null then
+        update headrace.writes set staging = null where stream_id = p_stream and write_id = p_write and staging is not null;
         return;
     elsif v_write.streaming and not p_drop and pg_total_relation_size(v_write.staging::regclass) < c_large then
         execute format('delete from %s', v_write.staging);
@@ -242,7 +243,7 @@ exception when lock_not_available then
 end $$;
 
 -- What was begun and not touched for a day is forgotten; so are single writes that were committed, after a week. Returns how many
--- tables and rows have gone; what somebody has a lock on is left for the next time.
+-- tables and rows have gone; what somebody has a lock on is left for the next time, and another user's tables to that user.
 create function headrace.tidy_writes(p_now timestamptz default clock_timestamp()) returns int
 language plpgsql as $$
 declare
@@ -256,6 +257,7 @@ begin
     for v_write in
         select * from headrace.writes
         where staging is not null and (touched_at < p_now - interval '1 day' or batch >= 0 and not streaming)
+          and pg_has_role((select relowner from pg_class where oid = to_regclass(staging)), 'usage') is not false
         limit c_tables for update skip locked
     loop
         perform headrace.forget_staged(v_write.stream_id, v_write.write_id, true);
