@@ -212,6 +212,7 @@ def test_a_full_stream_is_told_at_once(written: Written) -> None:
         (rows("ok", "bad", data=["1", '"\\u0000"']), InvalidData, r"key 'bad' .* NUL"),
         (rows("ok", "bad", data=["1", "1"], headers=[None, "[]"]), InvalidData, r"key 'bad' .* not a JSON object"),
         (rows("ok", "bad", data=["1", "1"], headers=[None, "{"]), InvalidData, r"key 'bad' .* its headers, a string"),
+        (rows("ok", "bad", data=["1", "[" * 50000]), InvalidInput, r"key 'bad' .* stack depth limit exceeded"),
         (rows("ok", None), InvalidInput, r"have a null `key`"),
         (rows("ok", "bad", data=["1", None]), InvalidInput, r"have a null `data`"),
     ],

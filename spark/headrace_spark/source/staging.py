@@ -233,7 +233,7 @@ def _explain(error: Any, write: Write, rows: pa.RecordBatch) -> HeadraceError | 
         return StoreUnavailable(
             f"What the write {write.id!r} to the stream {write.stream!r} had staged is gone: it was committed or given up meanwhile."
         )
-    if state[:2] not in ("22", "23"):
+    if state[:2] not in ("22", "23", "54"):
         return None
     where = _detail(error, "CONTEXT")
     line = re.search(r"^COPY .*, line (\d+)(?:, column (\w+))?", where, re.MULTILINE)
