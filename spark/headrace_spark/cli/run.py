@@ -21,7 +21,7 @@ from headrace.cli.options import DatabaseOption, JsonOption, flag, print_json
 from headrace.cli.problems import NoInput, UsageProblem
 from headrace.model.errors import HeadraceError
 from headrace_spark.cli.stopping import Stopped, until_stopped
-from headrace_spark.pipelines.functions import function_named
+from headrace_spark.pipelines.functions import function_named, send_along
 from headrace_spark.pipelines.running import PipelineFailed, Report, told
 
 run = App(
@@ -94,10 +94,12 @@ def _call(function: Callable[..., Any], arguments: tuple[str, ...], database: st
     """Call a user's function with what it takes."""
     from headrace_spark.pipelines.connected import connected
     from headrace_spark.pipelines.streams import prepare
-    from headrace_spark.session import session
+    from headrace_spark.session import is_connect, session
 
     takes_database = "database" in inspect.signature(function).parameters
     spark = session()
+    if is_connect(spark):
+        send_along(function)
     prepare(spark)
     if not takes_database:
         return _awaited(function(spark, *arguments))
@@ -344,7 +346,8 @@ def finished(work: Callable[[], Any], json: bool = False) -> int:
 def sentence(report: Report) -> str:
     """A report in one sentence."""
     of = f" of {report.stream!r}" if report.stream else ""
-    parts = [f"{report.pipeline}: {report.rows:,} rows{of} into {report.into!r}"]
+    rows = "rows" if report.rows is None else f"{report.rows:,} rows"
+    parts = [f"{report.pipeline}: {rows}{of} into {report.into!r}"]
     if report.first is not None:
         parts.append(f"seq {report.first} to {report.last}")
     if report.files is not None:

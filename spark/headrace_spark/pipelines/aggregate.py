@@ -22,7 +22,7 @@ from headrace_spark.pipelines.connected import connected
 from headrace_spark.pipelines.files import CantKeepFiles, Files, files_at
 from headrace_spark.pipelines.running import Progress, Report, follow, telling, timed, triggered
 from headrace_spark.pipelines.streams import Selection, prepare, stream_of
-from headrace_spark.session import session
+from headrace_spark.session import is_connect, session
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -129,7 +129,7 @@ def aggregate(
     )  # fmt: skip
     spark = spark or session()
     prepare(spark)
-    report = Report(pipeline="aggregate", stream=stream, into=into, late=0, written=0)
+    report = Report(pipeline="aggregate", stream=stream, into=into, late=0)
     with timed(report), connected(database) as base:
         base.stream(stream)
         base.stream(into)
@@ -145,13 +145,14 @@ def aggregate(
         writer = writer.option("checkpointLocation", f"{files.root}/checkpoint")
 
         def seen(progress: Progress) -> None:
-            report.batches += 1
-            report.rows += progress["numInputRows"]
+            report.add(progress["numInputRows"])
             report.late = (report.late or 0) + sum(
                 one["numRowsDroppedByWatermark"] for one in progress["stateOperators"]
             )
 
         follow(triggered(writer, once=once, every=every), seen)
+        if is_connect(spark):
+            report.uncounted()
     return report
 
 

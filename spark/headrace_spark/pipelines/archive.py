@@ -195,9 +195,8 @@ def _keep_consumer(base: Connected, selection: Selection, name: str) -> None:
 
 def _count(layout: Layout, before: int, report: Report) -> None:
     for manifest in layout.manifests(before):
-        report.rows += manifest.rows
+        report.add(manifest.rows)
         report.written = report.rows
-        report.batches += 1
         report.files = (report.files or 0) + len(manifest.files)
         report.saw(manifest.first, manifest.last)
 

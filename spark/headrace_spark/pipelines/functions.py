@@ -40,6 +40,15 @@ def function_named(target: str) -> Callable[..., Any]:
     return found
 
 
+def send_along(function: Callable[..., Any]) -> None:
+    """Have its module sent along wherever the function goes, for a server that can't import it."""
+    from pyspark.cloudpickle import register_pickle_by_value
+
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    if module is not None and module.__name__ != "__main__":  # which is sent along anyway
+        register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
 def _module(place: str) -> ModuleType:
     path = Path(place)
     is_file = path.suffix == ".py"

@@ -18,11 +18,11 @@ from headrace.model.keys import check_filters
 from headrace_spark.frames.outgoing import check
 from headrace_spark.pipelines.connected import connected
 from headrace_spark.pipelines.files import CantKeepFiles, Files, files_at
-from headrace_spark.pipelines.functions import function_named
+from headrace_spark.pipelines.functions import function_named, send_along
 from headrace_spark.pipelines.layout import Layout, Manifest
 from headrace_spark.pipelines.running import PipelineFailed, Report, follow, telling, timed, triggered
 from headrace_spark.pipelines.streams import Selection, prepare, stream_of
-from headrace_spark.session import session
+from headrace_spark.session import is_connect, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,7 +68,8 @@ def replay(
     leave `seq` in.
 
     Args:
-        function: the function, or its name: `module:function`, or `file.py:function`.
+        function: the function, or its name: `module:function`, or `file.py:function`. Over Spark Connect it runs on the server: by its name, its
+            module is sent along, and what that imports must be there; a function must be there itself, unless it is of the program that runs.
         into: the stream to publish to, which exists.
         stream: the stream to read ...
         path: ... or the directory to read, one of the two: an archive, or any Parquet files with `key` and `data`. Files that are no archive
@@ -97,12 +98,14 @@ def replay(
         raise ConfigurationError("What is to be replayed? Give a stream or a path: one of them.")
     if stream == into:
         raise ConfigurationError(f"The stream {into!r} can't be replayed into itself: give another one.")
-    call = function_named(function) if isinstance(function, str) else function
     selection = Selection(
         stream=stream or "", filters=check_filters(filter), where=where, start=str(start), max_rows=max_rows,
         partitions=partitions, fail_on_data_loss=fail_on_data_loss,
     )  # fmt: skip
+    call = function_named(function) if isinstance(function, str) else function
     spark = spark or session()
+    if isinstance(function, str) and is_connect(spark):
+        send_along(call)
     prepare(spark)
     report = Report(pipeline="replay", stream=stream, into=into)
     with timed(report), connected(database) as base:
@@ -146,10 +149,11 @@ def _of_stream(spark: SparkSession, step: _Step, selection: Selection, files: Fi
     writer = triggered(writer.option("checkpointLocation", f"{files.root}/checkpoint"), once=True, every="1m")
 
     def seen(progress: Any) -> None:
-        report.batches += 1
-        report.rows += progress["numInputRows"]
+        report.add(progress["numInputRows"])
 
     follow(writer, seen)
+    if is_connect(spark):
+        report.uncounted()
 
 
 def _of_files(spark: SparkSession, step: _Step, source: Layout, files: Files, report: Report) -> None:
@@ -175,8 +179,7 @@ def _of_files(spark: SparkSession, step: _Step, source: Layout, files: Files, re
                 )
             columns = [name for name in ("key", "seq", "headers", "created_at", "data") if name in rows.columns]
             step(rows.select(*columns), number)
-            report.rows += step.rows(rows)
-        report.batches += 1
+            report.add(step.rows(rows))
         files.create(f"{_DONE}/{number}", b"")
 
 

@@ -44,9 +44,9 @@ class Report(msgspec.Struct, kw_only=True, omit_defaults=True):
         pipeline: its name.
         stream: the stream that it read; None where it read something else.
         into: what it wrote to: a stream or a path.
-        rows: how many rows it read.
+        rows: how many rows it read; None where Spark doesn't tell, as it doesn't of streaming queries over Spark Connect.
         written: how many messages or rows it wrote; None if that isn't known.
-        batches: in so many steps, each of them committed by itself.
+        batches: in so many steps, each of them committed by itself; None as for `rows`.
         first: the lowest seq of a row that it read; None if it read nothing, or what it read has no seq.
         last: the highest.
         files: how many files it wrote.
@@ -57,14 +57,23 @@ class Report(msgspec.Struct, kw_only=True, omit_defaults=True):
     pipeline: str
     into: str
     stream: str | None = None
-    rows: int = 0
+    rows: int | None = 0
     written: int | None = None
-    batches: int = 0
+    batches: int | None = 0
     first: int | None = None
     last: int | None = None
     files: int | None = None
     late: int | None = None
     seconds: float = 0.0
+
+    def add(self, rows: int) -> None:
+        """Count a batch of so many rows."""
+        self.rows = (self.rows or 0) + rows
+        self.batches = (self.batches or 0) + 1
+
+    def uncounted(self) -> None:
+        """What was counted is not what was done: it isn't known."""
+        self.rows = self.batches = self.late = None
 
     def saw(self, first: int | None, last: int | None) -> None:
         """Widen the range of what was read."""
