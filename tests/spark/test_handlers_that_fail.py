@@ -395,8 +395,9 @@ def calls_for(count: int, bad: set[int]) -> tuple[int, set[int]]:
         part = todo.pop()
         calls += 1
         batch: Any = [Held(seq) for seq in part]
+        assert halves.begins(batch)
         if not bad & set(part):
-            halves.passed(batch)
+            halves.returned(batch)
         elif halves.failed(batch) and len(part) > 1:
             middle = len(part) // 2
             todo += [part[middle:], part[:middle]]
@@ -424,7 +425,7 @@ async def test_when_every_call_is_stopped_after_its_time_the_rest_of_the_batch_i
     calls = 0
     while todo:
         part: Any = todo.pop()
-        if halves.hopeless(part):
+        if not halves.begins(part):
             continue
         calls += 1
         halves.stopped(part)
@@ -432,4 +433,28 @@ async def test_when_every_call_is_stopped_after_its_time_the_rest_of_the_batch_i
             todo += [part[len(part) // 2 :], part[: len(part) // 2]]
     assert calls == 2 * 10 + 3
     fresh: Any = [Held(5000)]
-    assert not halves.hopeless(fresh)
+    assert halves.begins(fresh)
+
+
+@pytest.mark.parametrize("bad", [set(), {700}, set(range(1024))])
+async def test_what_can_not_be_published_has_not_passed_and_is_found_by_halves_or_not_looked_for(bad: set[int]) -> None:
+    halves = Halves()
+    todo: list[Any] = [[Held(seq) for seq in range(1024)]]
+    calls = 0
+    given_up: set[int] = set()
+    while todo:
+        part: Any = todo.pop()
+        seqs = {message.seq for message in part}
+        if not halves.begins(part):
+            given_up |= seqs
+            continue
+        calls += 1
+        halves.returned(part)
+        if not bad & seqs:
+            continue
+        if len(part) > 1:
+            todo += [part[len(part) // 2 :], part[: len(part) // 2]]
+        else:
+            given_up |= seqs
+    assert given_up == bad
+    assert calls <= 40, "singles are not looked at"

@@ -82,8 +82,10 @@ class Transform:
 
     async def handle(self, batch: Batch) -> list[Message] | Retry | Reject | None:
         """What to publish; or what becomes of the whole batch. What is raised, the framework looks for by halves."""
-        if self._halves.hopeless(batch):
-            return Retry("Every other part of its batch was stopped after its time, so this one was not tried.")
+        if not self._halves.begins(batch):
+            return Retry(
+                "No other part of its batch got through, to the end or into the stream, so this one was not tried."
+            )
         begun = anyio.current_time()
         try:
             found = await self._run(batch)
@@ -104,7 +106,6 @@ class Transform:
             self._halves.stopped(batch)
             raise
         self._delay = SHORTEST
-        self._halves.passed(batch)
         return found
 
     async def _run(self, batch: Batch) -> list[Message] | None:
@@ -138,7 +139,9 @@ class Transform:
 
     def _work(self, batch: Batch, spark: SparkSession) -> list[Message] | None:
         try:
-            return self._worked(batch, spark)
+            found = self._worked(batch, spark)
+            self._halves.returned(batch)
+            return found
         except Exception as error:
             meaning = judged(error, spark)
             if isinstance(meaning, SparkGone) and gone(spark):
@@ -179,7 +182,7 @@ class Transform:
             raise result
         if not isinstance(result, DataFrame):
             raise Wholesale(
-                f"A Spark handler returns a DataFrame, or None for nothing to publish; this one returned a {type(result).__name__}."
+                f"A Spark handler returns a DataFrame, or None for nothing to publish; this one returned a {_kind(result)}."
             )
         if self._given.publishes is None:
             raise Wholesale(
@@ -211,6 +214,12 @@ class Transform:
             f"The handler returned more than max_results={self._given.max_results} rows, or more than the driver may hold"
             ' (spark.driver.maxResultSize): raise that, or write them with df.write.format("headrace").'
         )
+
+
+def _kind(result: Any) -> str:
+    """Its type, so that a DataFrame of pandas is not told as one of Spark."""
+    module = type(result).__module__.partition(".")[0]
+    return type(result).__name__ if module == "builtins" else f"{module}.{type(result).__name__}"
 
 
 def _unfit(batch: Batch, message: Any, error: Exception) -> None:

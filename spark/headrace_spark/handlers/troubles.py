@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace import Batch
 from headrace.model.errors import HeadraceError
@@ -85,39 +85,67 @@ class Halves:
 
     One bad message among many is found by halves, of which most pass. If from the first call on none passes, it is hardly the messages: then
     what fails is no longer halved, until something passes. Otherwise a function with a bug would be called twice for each message.
+
+    What a call returns is published later, and that may fail, too. Then halves of its batch come, and it has not passed.
     """
 
     def __init__(self) -> None:
         self._members: frozenset[Hashable] = frozenset()
         self._failures = 0
         self._passed = False
-        self._stopped = False
+        self._costly = False
+        self._returned: frozenset[Hashable] = frozenset()  # of the last call, if that went well so far
+        self._of_these = False  # whether these are of the members
 
-    def passed(self, batch: Batch) -> None:
-        """A call with these messages went well."""
-        if self._knows(batch):
+    def begins(self, batch: Batch) -> bool:
+        """A call with these messages is due. Returns whether to make it.
+
+        So many before it may have taken all of their time, or have been in vain, that it needn't even be tried.
+        """
+        returned, self._returned = self._returned, frozenset()
+        if _id(batch[0]) in returned:
+            self._count(batch, returned)
+            self._costly = True
+        elif returned and self._of_these:
             self._passed = True
+        return not (self._costly and self._knows(batch) and not self._promising)
+
+    def returned(self, batch: Batch) -> None:
+        """A call with these messages went well. For a large batch that takes a moment: not on the event loop.
+
+        What becomes of a single message is not seen here: it has no halves.
+        """
+        self._returned = _ids(batch) if len(batch) > 1 else frozenset()
+        self._of_these = self._knows(batch)
 
     def failed(self, batch: Batch) -> bool:
         """A call with these messages failed. Returns whether to try halves of it."""
-        if not self._knows(batch):
-            self._members = frozenset((message.lease.id, message.seq) for message in batch)
-            self._failures, self._passed, self._stopped = 0, False, False
-        self._failures += 1
+        self._count(batch, None)
         return self._promising
 
     def stopped(self, batch: Batch) -> None:
         """A call with these messages was stopped, by its timeout say. Then halves are tried in any case."""
-        self.failed(batch)
-        self._stopped = True
+        self._count(batch, None)
+        self._costly = True
 
-    def hopeless(self, batch: Batch) -> bool:
-        """Whether a call with these needn't even be tried: so many before it were stopped, each after its time."""
-        return self._stopped and self._knows(batch) and not self._promising
+    def _count(self, batch: Batch, members: frozenset[Hashable] | None) -> None:
+        if not self._knows(batch):
+            self._members = _ids(batch) if members is None else members
+            self._failures, self._passed, self._costly = 0, False, False
+        self._failures += 1
+        self._returned = frozenset()
 
     @property
     def _promising(self) -> bool:
         return self._passed or self._failures <= 2 * math.log2(len(self._members)) + 2
 
     def _knows(self, batch: Batch) -> bool:
-        return (batch[0].lease.id, batch[0].seq) in self._members
+        return _id(batch[0]) in self._members
+
+
+def _id(message: Any) -> Hashable:
+    return (message.lease.id, message.seq)
+
+
+def _ids(batch: Batch) -> frozenset[Hashable]:
+    return frozenset(map(_id, batch))
