@@ -27,6 +27,7 @@ _OF_THE_EXTRA = (
     "grpc",
     "grpc_status",
     "google",
+    "adbc_driver_manager",
     "adbc_driver_postgresql",
 )
 
