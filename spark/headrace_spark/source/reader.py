@@ -81,8 +81,9 @@ def read(partition: RangePartition, schema: StructType) -> Iterator[pa.RecordBat
             translated(url),
             connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}) as cursor,
         ):
+            # Its snapshot is then of after it has its lock, and what `headrace.hold_range` sees is not older.
             cursor.executescript(
-                "set local enable_seqscan = off; set local enable_bitmapscan = off; set local max_parallel_workers_per_gather = 0"
+                "set transaction isolation level read committed; set local enable_seqscan = off; set local enable_bitmapscan = off; set local max_parallel_workers_per_gather = 0"
             )
             cursor.execute(partition.query)
             for batch in cursor.fetch_record_batch():

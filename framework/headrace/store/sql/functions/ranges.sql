@@ -298,6 +298,10 @@ declare
     v_stream  headrace.streams;
     v_floor   bigint;
 begin
+    if pg_is_in_recovery() then
+        raise exception using errcode = 'HR003', message =
+            'A standby may not have all of this range yet, although it is complete: name the primary as the database.';
+    end if;
     select * into v_stream from headrace.streams where id = p_stream;
     if not found then
         raise exception using errcode = 'HR001', message = 'The stream was deleted while it was read: begin anew.';
