@@ -13,10 +13,11 @@ import anyio.to_thread
 
 from benchmarks.checks import expect, settled
 from benchmarks.harness import STREAM, Bench, Options, bench
+from benchmarks.http_server import Meter, postmaster
 from benchmarks.payloads import SMALL_NOTE, Keys, bytes_of
 from benchmarks.report import Result, figures
 from benchmarks.suite.filling import fill
-from benchmarks.suite.spark_crew import SparkCrew, spark_crew
+from benchmarks.suite.spark_crew import Done, SparkCrew, spark_crew
 from benchmarks.suite.spark_memory import memory
 from benchmarks.timing import Measured
 from headrace import store
@@ -59,7 +60,7 @@ async def spark(options: Options) -> Result:
         limit_is="the same session and function, on ranges of a plain table that ADBC reads, the results in a bare COPY",
         variants={**{name: figures(one) for name, one in parts.measured.items() if name != "handler"}, **parts.alone(),
                   "lease_to_dataframe": parts.lease(), "memory": takes},
-        details={"seconds": {name: count / one.rate for name, one in parts.measured.items()}, "session_seconds": ready.seconds},
+        details={**parts.details(), "session_seconds": ready.seconds},
         settings={
             "messages": count,
             "keys": KEYS.count,
@@ -86,6 +87,7 @@ class Parts:
         self.checks: list[str] = []
         self._alone: dict[str, list[float]] = {"replay": [], "aggregate": []}
         self._lease: dict[str, list[float]] = {"seconds": [], "seconds_until_read": [], "bare_seconds": []}
+        self._cpu: dict[str, dict[str, float]] = {}
 
     async def run(self, crew: SparkCrew, place: Bench, files: Path) -> None:
         """One round."""
@@ -104,13 +106,18 @@ class Parts:
         """Those that have no raw limit of their own."""
         return {name: {"rate": median(rates), "samples": rates} for name, rates in self._alone.items()}
 
+    def details(self) -> dict[str, Any]:
+        """How long each took; and of the last repeat, where the processor's time went, in µs for each message."""
+        seconds = {name: self.count / one.rate for name, one in self.measured.items()}
+        return {"seconds": seconds, "cpu_us_per_message": self._cpu}
+
     def lease(self) -> dict[str, Any]:
         """Seconds, not rates."""
         return {"rows": self.rows, **{name: median(times) for name, times in self._lease.items()}, "samples": self._lease["seconds"]}  # fmt: skip
 
     async def _handler(self, crew: SparkCrew, place: Bench, name: str, *, typed: bool) -> str:
         into, given = f"{name}_results", {"max_rows": self.rows, "groups": GROUPS}
-        done = await crew.do("handle", place.dsn, self.count, name=name, into=into, typed=typed, **given)
+        done = await self._do(name, crew, place, "handle", name=name, into=into, typed=typed, **given)
         orders, numbers, results = await _row(place, _SUMS, into)
         expect((orders, int(numbers)), (self.count, _sum(self.count)), f"orders and numbers in the results of {name}")
         told = await settled(place.database, STREAM, name)
@@ -132,7 +139,7 @@ class Parts:
         return f"a job read {self.rows:,} rows of the one batch that was leased"
 
     async def _read(self, crew: SparkCrew, place: Bench) -> str:
-        done = await crew.do("read", place.dsn, self.count)
+        done = await self._do("read", crew, place, "read")
         seqs, size = await place.database.fetchrow(
             f'select sum(seq), sum(octet_length(data::text)) from headrace_streams."{STREAM}"'
         )
@@ -146,7 +153,7 @@ class Parts:
 
     async def _archived(self, crew: SparkCrew, place: Bench, files: Path) -> str:
         path = str(files / "archive")
-        done = await crew.do("archive", place.dsn, self.count, path=path)
+        done = await self._do("archive", crew, place, "archive", path=path)
         found = (await crew.do("check_archive", place.dsn, self.count, path=path)).found
         seqs = await place.database.fetchval(f'select sum(seq) from headrace_streams."{STREAM}"')
         wanted = {"rows": self.count, "different": self.count, "seqs": int(seqs)}
@@ -158,7 +165,7 @@ class Parts:
 
     async def _written(self, crew: SparkCrew, place: Bench, files: Path) -> str:
         await store.create_stream(place.database, "written")
-        done = await crew.do("write", place.dsn, self.count, path=str(files / "archive"), into="written")
+        done = await self._do("write", crew, place, "write", path=str(files / "archive"), into="written")
         await self._all_in(place, "written")
         self._took("write", done.seconds)
         bare = await crew.do("bare_write", place.dsn, self.count, path=str(files / "archive"))
@@ -167,18 +174,29 @@ class Parts:
 
     async def _replayed(self, crew: SparkCrew, place: Bench, files: Path) -> str:
         await store.create_stream(place.database, "replayed")
-        done = await crew.do("replay", place.dsn, self.count, path=str(files / "replay"), into="replayed")
+        done = await self._do("replay", crew, place, "replay", path=str(files / "replay"), into="replayed")
         await self._all_in(place, "replayed")
         self._alone["replay"].append(self.count / done.seconds)
         return f"{self.count:,} different messages were replayed in {done.found['batches']} batches"
 
     async def _aggregated(self, crew: SparkCrew, place: Bench, files: Path) -> str:
         await store.create_stream(place.database, "aggregated")
-        done = await crew.do("aggregate", place.dsn, self.count, path=str(files / "aggregate"), into="aggregated")
+        done = await self._do("aggregate", crew, place, "aggregate", path=str(files / "aggregate"), into="aggregated")
         orders, numbers = await _row(place, _LAST_SUMS, "aggregated")
         expect((orders, int(numbers)), (self.count, _sum(self.count)), "orders and numbers in the aggregates")
         self._alone["aggregate"].append(self.count / done.seconds)
         return f"the last aggregates of each key and window hold {self.count:,} messages, each once"
+
+    async def _do(self, what: str, crew: SparkCrew, place: Bench, job: str, **given: Any) -> Done:
+        """Have a job done with all messages, and see what of the processor it takes: in Python, in Java with its own Pythons, in Postgres."""
+        postgres = postmaster(await place.database.fetchval("select pg_backend_pid()"))
+        meter = Meter(worker=crew.pid, java=crew.ready.java, postgres=postgres)
+        done = await crew.do(job, place.dsn, self.count, **given)
+        used = meter.read()
+        used["worker"] -= used["java"]  # which is its child
+        groups = ("worker", "java", "postgres")
+        self._cpu[what] = {group: used[group] / self.count * 1e6 for group in groups if group in used}
+        return done
 
     def _took(self, name: str, seconds: float) -> None:
         self.measured[name].samples.append(self.count / seconds)
