@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+import headrace_spark
 from headrace import store
 from headrace.cli.main import call
 from headrace.model.errors import HeadraceError, UnknownStream
@@ -213,3 +214,34 @@ def test_what_spark_raises_is_told_in_one_sentence(text: str, kind: type[Headrac
     assert type(ours) is kind
     assert str(ours).startswith(sentence)
     assert told(ValueError(text)) is None, "that is not Spark's"
+
+
+WITHOUT = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "py4j", "pyarrow", "pandas", "numpy", "adbc_driver_manager", "adbc_driver_postgresql"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+import headrace_spark
+for name in sorted(headrace_spark._LAZY):
+    try:
+        getattr(headrace_spark, name)
+    except headrace_spark.SparkUnavailable as error:
+        print(name, error)
+    else:
+        print(name, "is there")
+"""
+
+
+def test_without_the_extra_each_name_is_there_or_says_what_to_install() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True, env=surroundings()
+    )
+    told = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert told.keys() == headrace_spark._LAZY.keys()
+    lacking = {name: said for name, said in told.items() if said != "is there"}
+    assert {"backfill", "replay"} <= lacking.keys()
+    assert all("isn't installed whole" in said and "pip install 'headrace[spark]'" in said for said in lacking.values())
