@@ -12,7 +12,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import ConfigurationError, HeadraceError, InvalidInput, UnknownStream
-from headrace_spark.pipelines.aggregate import aggregate
+from headrace_spark.pipelines.aggregate import _key, aggregate
 from headrace_spark.pipelines.running import Report
 from tests.spark.filling import read
 
@@ -131,3 +131,14 @@ async def test_what_cannot_be_aggregated_is_told_in_a_sentence(
     await run()
     with pytest.raises(InvalidInput, match="is of another aggregate"):
         await run(window="2h")
+
+
+async def test_a_value_is_one_token_of_a_result_s_key_and_a_message_s_key_stays_as_it_is(spark: SparkSession) -> None:
+    moments = "struct(timestamp'2030-01-01 10:00:00Z' as start, timestamp'2030-01-01 11:00:00Z' as end) as window"
+    rows = spark.range(1).selectExpr(moments, "'a.b' as key", "'x y..z*' as customer", "cast(null as int) as size")
+    known = ("window_start", "window_end", "key", "customer", "size")
+    made = [
+        _key("{key}.{customer}.{size}.{window_end}", known, {"key"}),
+        _key("{key}", known, set()),  # a field of the data that is called so
+    ]
+    assert list(rows.select(*made).first() or ()) == ["a.b.x_y__z_._.2030-01-01T11:00:00Z", "a_b"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
@@ -88,7 +88,7 @@ def aggregate(
         checkpoint: a directory of this aggregate alone, which is made: its state, and how far it is.
         slide: how far apart windows begin; None for one after the other.
         by: what is grouped by, besides the window: columns, or fields such as `data.customer`; the last part names it in the result.
-        time: when a message's event was: a column, a field such as `data.at`, or an expression.
+        time: when a message's event was: a column, a field such as `data.at`, or an expression. Where that is null, the message is in no window.
         watermark: how late an event may come. Those that come later, for windows that are closed, are left out and counted.
         schema: what `data` holds, as Spark's DDL: `customer string, total decimal(12, 2)`. Without it `data` is JSON text.
         key: a template of the results' keys, of `{window_start}`, `{window_end}` and the names of `by`; None for all of `by`, and the start.
@@ -172,11 +172,12 @@ def _results(
     columns = [sql.col("window.start").alias("window_start"), sql.col("window.end").alias("window_end")]
     columns += [sql.col(f"`{name}`") for name in (*names, *identity.aggregates)]
     data = sql.struct(*columns)
-    return grouped.select(_key(template, (*_TIMES, *names)).alias("key"), data.alias("data"))
+    keys = {name for text, name in zip(identity.by, names, strict=True) if text == "key"}
+    return grouped.select(_key(template, (*_TIMES, *names), keys).alias("key"), data.alias("data"))
 
 
-def _key(template: str, known: Sequence[str]) -> Column:
-    """A result's key."""
+def _key(template: str, known: Sequence[str], keys: Collection[str]) -> Column:
+    """A result's key. Args: keys: those of the names that hold keys of messages, which may have many tokens."""
     from pyspark.sql import functions as sql
 
     pieces = _FIELD.split(template)
@@ -192,7 +193,8 @@ def _key(template: str, known: Sequence[str]) -> Column:
             in_utc = sql.to_utc_timestamp(moment, sql.current_timezone())  # whatever the session's time zone is
             parts.append(sql.date_format(in_utc, "yyyy-MM-dd'T'HH:mm:ss'Z'"))
         else:
-            parts.append(_token(sql.col(f"`{field}`").cast("string")) if field != "key" else sql.col("key"))
+            value = sql.col(f"`{field}`")
+            parts.append(value if field in keys else _token(value.cast("string")))
         parts.append(sql.lit(text))
     return sql.concat(*parts)
 
