@@ -115,11 +115,7 @@ def test_what_suits_a_local_master_is_not_asked_of_a_cluster(tmp_path: Path) -> 
     assert {"spark.sql.shuffle.partitions", "spark.driver.host"}.isdisjoint(cluster)
     assert cluster["spark.sql.session.timeZone"] == "UTC"
     server = of_a_server(_read(tmp_path, remote="sc://a", conf="spark.sql.ansi.enabled=false,spark.driver.memory=4g"))
-    assert server == {
-        "spark.sql.python.filterPushdown.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.ansi.enabled": "false",
-    }
+    assert server == {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "false"}
 
 
 def test_what_the_installation_says_counts_before_what_suits_us(
