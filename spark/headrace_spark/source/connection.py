@@ -163,7 +163,8 @@ def translated(url: str) -> Iterator[None]:
         ours = _translate(error, without_password(url))
         if ours is None:
             raise
-        raise ours from error
+        # Of a URL that it can't read libpq repeats parts, and a traceback would show them.
+        raise ours from (error if error.sqlstate else None)
 
 
 def _translate(error: Any, url: str) -> HeadraceError | None:

@@ -33,7 +33,7 @@ begin
         if current_setting('synchronous_commit') = 'off' then
             perform set_config('synchronous_commit', 'local', true);
         end if;
-        perform pg_logical_emit_message(true, 'headrace', ''::text);     -- something to commit, which takes along all that was before
+        perform pg_logical_emit_message(true, 'headrace.mark', ''::text);     -- something to commit, which takes along all that was before
     end if;
     with locks as materialized (
         select * from pg_locks where granted
