@@ -124,3 +124,24 @@ async def test_a_stream_without_news_has_no_new_offset(dsn: str, database: store
         assert reader.latestOffset(begin_, reader.getDefaultReadLimit()) == begin_
     finally:
         reader.stop()
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+async def test_a_checkpoint_that_is_ahead_of_its_stream_is_told(
+    dsn: str, database: store.Database, available_now: bool
+) -> None:
+    """As after the database was restored from a backup."""
+    await store.create_stream(database, "orders")
+    await publish(database, "a", "b")
+    reader, tolerant = (HeadraceStreamReader(options(dsn, failOnDataLoss=fail), SCHEMA) for fail in ("true", "false"))
+    try:
+        ahead = {**reader.initialOffset(), "position": 3}
+        for one in (reader, tolerant):
+            if available_now:
+                one.prepareForTriggerAvailableNow()
+        with pytest.raises(InvalidInput, match="up to seq 3, and its last one is 2: the database is older"):
+            reader.latestOffset(ahead, reader.getDefaultReadLimit())
+        assert tolerant.latestOffset(ahead, tolerant.getDefaultReadLimit()) == ahead
+    finally:
+        reader.stop()
+        tolerant.stop()

@@ -42,6 +42,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = check_columns(schema)
         self._ranges = Ranges(options, patience=options.settle_timeout)
         self._marks = Marks()
+        self._drawn = 0  # the last seq that anybody has drawn, by the newest mark
         self._target: int | None = None  # with AvailableNow, where to stop
         self._uid: str | None = None
         self._confirmed = -1
@@ -58,12 +59,12 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note where the stream ends now, once those who are publishing have ended or had their time."""
-        drawn = self._ranges.mark(self._marks)
-        if not self._ranges.settle(self._marks, drawn, self._options.settle_timeout):
+        self._drawn = self._ranges.mark(self._marks)
+        if not self._ranges.settle(self._marks, self._drawn, self._options.settle_timeout):
             logger.warning(
                 "The stream %r is complete up to seq %d, and not up to %d after %g s, since somebody still publishes (%s):"
                 " this run ends there.",
-                self._options.stream, self._marks.position, drawn, self._options.settle_timeout, self._ranges.holders(self._marks),
+                self._options.stream, self._marks.position, self._drawn, self._options.settle_timeout, self._ranges.holders(self._marks),
             )  # fmt: skip
         self._target = self._marks.position
 
@@ -77,19 +78,19 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after = self._position(start)
         self._confirm(after)
         last = self._resolved(after) if self._target is None else self._target
+        if self._drawn < after and self._options.fail_on_data_loss:
+            raise InvalidInput(
+                f"The checkpoint has read the stream {self._options.stream!r} up to seq {after}, and its last one is {self._drawn}: the database"
+                " is older than the checkpoint; begin anew, with a new checkpoint."
+            )
         if last > after and isinstance(limit, ReadMaxRows):
             last = self._ranges.limit(after, last, limit.max_rows)
         return self._offset(last) if last > after else start
 
     def _resolved(self, after: int) -> int:
         self._marks.raise_to(after)
-        drawn = self._ranges.mark(self._marks)
-        if drawn < after and self._options.fail_on_data_loss:
-            raise InvalidInput(
-                f"The checkpoint has read the stream {self._options.stream!r} up to seq {after}, and its last one is {drawn}: the database"
-                " is older than the checkpoint; begin anew, with a new checkpoint."
-            )
-        if drawn > after:
+        self._drawn = self._ranges.mark(self._marks)
+        if self._drawn > after:
             self._ranges.settle(self._marks, after + 1, PATIENCE)
         return self._marks.position
 
