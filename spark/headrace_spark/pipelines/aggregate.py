@@ -18,8 +18,9 @@ import msgspec
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters, check_key
+from headrace_spark.pipelines.claims import claimed
 from headrace_spark.pipelines.connected import connected
-from headrace_spark.pipelines.files import CantKeepFiles, Files, files_at
+from headrace_spark.pipelines.files import Files, files_at
 from headrace_spark.pipelines.running import Progress, Report, follow, telling, timed, triggered
 from headrace_spark.pipelines.streams import Selection, prepare, stream_of
 from headrace_spark.session import is_connect, session
@@ -224,17 +225,7 @@ def _names(identity: Identity) -> tuple[str, ...]:
 
 def _claimed(files: Files, identity: Identity) -> Identity:
     """The identity with the id of the checkpoint, which is made if there is none."""
-    text = files.read(_IDENTITY)
-    if text is None:
-        if [
-            name for name in files.names() if not name.startswith(".")
-        ]:  # a draft, if a run was killed at its very start
-            raise CantKeepFiles(
-                f"There is something in {files.root!r} that is no checkpoint of an aggregate: give a directory that is empty, or none yet."
-            )
-        files.create(_IDENTITY, msgspec.json.encode(identity))
-        return identity
-    known = msgspec.json.decode(text, type=Identity)
+    known = claimed(files, _IDENTITY, identity, "checkpoint of an aggregate")
     if msgspec.structs.replace(identity, id=known.id) != known:
         raise InvalidInput(
             f"The checkpoint {files.root!r} is of another aggregate, of {known.stream!r}: its state doesn't fit these settings, so give"

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 import msgspec
 
 from headrace.model.errors import InvalidInput
+from headrace_spark.pipelines.claims import claimed
 from headrace_spark.pipelines.files import CantKeepFiles, Files
 
 OURS = "_headrace"
@@ -86,7 +87,8 @@ class Layout:
             CantKeepFiles: there is something else in it.
             InvalidInput: it is an archive of something else, or has lost its checkpoint.
         """
-        known = self.identity() or self._claimed(identity)
+        made = msgspec.structs.replace(identity, id=uuid.uuid4().hex)
+        known = claimed(self.files, _IDENTITY, made, "archive", (OURS,))  # a run may have been killed before the claim
         if msgspec.structs.replace(identity, id=known.id) != known:
             raise InvalidInput(
                 f"In {self.files.root!r} is an archive of {known}, and not of {identity}: give another directory."
@@ -97,14 +99,6 @@ class Layout:
                 " back, or begin another archive."
             )
         return known.id
-
-    def _claimed(self, identity: Identity) -> Identity:
-        if any(name != OURS for name in self.files.names()):  # a run may have been killed before it had said what it is
-            raise CantKeepFiles(
-                f"There is something in {self.files.root!r} that is no archive: give a directory that is empty, or none yet."
-            )
-        made = msgspec.structs.replace(identity, id=uuid.uuid4().hex)
-        return made if self.files.create(_IDENTITY, msgspec.json.encode(made)) else self.identity() or made
 
     def identity(self) -> Identity | None:
         """What this is an archive of; None if it is none."""

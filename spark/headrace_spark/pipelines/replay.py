@@ -16,11 +16,12 @@ import msgspec
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters
 from headrace_spark.frames.outgoing import check
+from headrace_spark.pipelines.claims import claimed
 from headrace_spark.pipelines.connected import connected
-from headrace_spark.pipelines.files import CantKeepFiles, Files, files_at
+from headrace_spark.pipelines.files import Files, files_at
 from headrace_spark.pipelines.functions import function_named, send_along
-from headrace_spark.pipelines.layout import Layout, Manifest
-from headrace_spark.pipelines.running import PipelineFailed, Report, follow, telling, timed, triggered
+from headrace_spark.pipelines.layout import Layout
+from headrace_spark.pipelines.running import Report, follow, telling, timed, triggered
 from headrace_spark.pipelines.streams import Selection, prepare, stream_of
 from headrace_spark.session import is_connect, session
 
@@ -124,17 +125,7 @@ def replay(
 
 def _identity(files: Files, selection: Selection, source: str, into: str) -> Identity:
     made = Identity(id=uuid.uuid4().hex, source=source, into=into, filters=selection.filters, where=selection.where)
-    text = files.read(_IDENTITY)
-    if text is None:
-        if [
-            name for name in files.names() if not name.startswith(".")
-        ]:  # a draft, if a run was killed at its very start
-            raise CantKeepFiles(
-                f"There is something in {files.root!r} that is no checkpoint of a replay: give a directory that is empty, or none yet."
-            )
-        files.create(_IDENTITY, msgspec.json.encode(made))
-        return made
-    known = msgspec.json.decode(text, type=Identity)
+    known = claimed(files, _IDENTITY, made, "checkpoint of a replay")
     if msgspec.structs.replace(made, id=known.id) != known:
         raise InvalidInput(
             f"The checkpoint {files.root!r} is of a replay of {known.source} into {known.into!r}, with other settings than these: give another"
@@ -224,6 +215,3 @@ def _in_order(rows: DataFrame) -> DataFrame:
 
 def _name(function: Callable[..., Any]) -> str:
     return repr(getattr(function, "__qualname__", type(function).__name__))
-
-
-__all__ = ["Identity", "Manifest", "PipelineFailed", "replay"]
