@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import groupby
-from math import ceil, pow
+from math import ceil
 
 import anyio
 
@@ -94,4 +94,4 @@ def _together(suspects: int, attempt: int, max_deliver: int) -> int:
     if suspects <= FEW:
         return 1
     left = ATTEMPTS_LEFT if max_deliver == -1 else max(1, min(max_deliver - attempt + 1, ATTEMPTS_LEFT))
-    return ceil(round(pow(suspects, 1 - 1 / left), 6))
+    return ceil(round(float(suspects ** (1 - 1 / left)), 6))
