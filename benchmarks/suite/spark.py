@@ -25,7 +25,6 @@ from headrace.embedded import default_data_dir
 
 KEYS = Keys(100_000)
 CONF = {"spark.driver.memory": "1g"}
-BATCHES = 10
 GROUPS = 1000
 
 _SUMS = """
@@ -44,10 +43,11 @@ _NUMBERS = """
 async def spark(options: Options) -> Result:
     """Transform 1,000,000 messages in a Spark handler; read, archive, replay, aggregate and write as many; memory; all with a warm session."""
     count = options.count(1_000_000, 20_000)
-    parts = Parts(options, count)
+    batches = 3 if options.quick else 10
+    parts = Parts(count, batches)
     async with spark_crew(CONF) as crew:
         async with _place(options, count) as (place, files):
-            takes, bounded = await memory(crew, place.dsn, count, GROUPS)
+            takes, bounded = await memory(crew, place.dsn, count, batches, GROUPS)
             await _warm(crew, place, files, count)
         for _ in range(options.times(3, 1)):
             async with _place(options, count) as (place, files):
@@ -66,7 +66,7 @@ async def spark(options: Options) -> Result:
             "keys": KEYS.count,
             "payload_bytes": bytes_of(SMALL_NOTE),
             "max_rows": parts.rows,
-            "results": GROUPS * BATCHES,
+            "groups": GROUPS,
             "master": "local[2]",
             **CONF,
             **ready.versions,
@@ -79,9 +79,9 @@ async def spark(options: Options) -> Result:
 class Parts:
     """What is measured in each repeat, on a database of its own."""
 
-    def __init__(self, options: Options, count: int) -> None:
+    def __init__(self, count: int, batches: int) -> None:
         self.count = count
-        self.rows = max(1, count // BATCHES)
+        self.rows = -(-count // batches)
         names = ("handler", "handler_typed", "read", "archive", "write")
         self.measured = {name: Measured(samples=[], limit_samples=[]) for name in names}
         self.checks: list[str] = []

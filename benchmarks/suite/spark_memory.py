@@ -12,8 +12,9 @@ _MORE = 1.25, 48.0
 """What a larger backlog may add to the peak of the Python process: a quarter, and so many MiB."""
 
 
-async def memory(crew: SparkCrew, dsn: str, count: int, groups: int) -> tuple[dict[str, Any], list[str]]:
-    """Let handlers of a fresh process have a part of the stream, and then all of it; first with small batches, then with large ones.
+async def memory(crew: SparkCrew, dsn: str, count: int, batches: int, groups: int) -> tuple[dict[str, Any], list[str]]:
+    """Let handlers of a fresh process have a part of the stream, and then all of it; first with small batches, then with five times as
+    large ones, of which so many are all of it.
 
     A peak is the system's own count since the handler's start, so nothing between two looks is missed; what a process keeps of an earlier
     run counts, which is why the small ones come first.
@@ -23,7 +24,7 @@ async def memory(crew: SparkCrew, dsn: str, count: int, groups: int) -> tuple[di
     """
     python, java = Memory(crew.pid), Memory(crew.ready.java)
     found: dict[str, Any] = {"at_rest": {"python_mib": python.resident(), "java_mib": java.resident()}}
-    for rows in (max(1, count // 50), max(1, count // 10)):
+    for rows in (-(-count // (5 * batches)), -(-count // batches)):
         peaks = []
         for backlog in (count * 3 // 10, count):
             name = f"rows_{rows}_of_{backlog}"
