@@ -14,7 +14,8 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -22,6 +23,7 @@ import asyncpg
 
 from headrace import store
 from headrace.app.app import App
+from headrace.model.errors import StoreUnavailable
 from headrace.model.outcomes import Settlement
 from headrace.model.records import Lost
 from headrace.runtime.message import Message
@@ -101,6 +103,20 @@ def watch_settles() -> None:
     store.settle = watched
 
 
+@asynccontextmanager
+async def started(app: App) -> AsyncIterator[None]:
+    """The app at work. Its connection may be cut while it starts, which ends that: then it is started again, as by a supervisor."""
+    async with AsyncExitStack() as stack:
+        while True:
+            try:
+                await stack.enter_async_context(app.running())
+            except StoreUnavailable as error:
+                logging.info("once more: %s", error)
+            else:
+                break
+        yield
+
+
 async def standard_input_closed() -> None:
     closed = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -124,7 +140,7 @@ async def main(options: argparse.Namespace) -> None:
         asyncpg.create_pool(
             options.dsn, min_size=0, max_size=4, statement_cache_size=0, command_timeout=10
         ) as bench.pool,
-        app.running(),
+        started(app),
     ):
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lambda: tell(statistics=app.statistics()))
         tell(ready=True)
