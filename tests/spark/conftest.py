@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.hookimpl(tryfirst=True)  # before the one that looks for the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run on several processes (`-n 2 --dist loadgroup`), those that use the session run on one; others start what they need."""
     for item in items:

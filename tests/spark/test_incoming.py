@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from headrace_spark.frames import schema
 from headrace_spark.frames.incoming import Decoded, decode, frame, row_type, table
+from headrace_spark.frames.outgoing import outgoing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,3 +67,12 @@ def test_a_large_batch_is_spread_over_partitions_and_its_misfits_are_found(spark
 
 def test_a_batch_of_nothing_is_an_empty_dataframe(spark: SparkSession) -> None:
     assert frame(spark, table(Decoded([]))).collect() == []
+
+
+def test_a_payload_with_a_null_among_its_numbers_goes_all_the_way(spark: SparkSession) -> None:
+    source = schema.of("xs array<double>")
+    assert source is not None
+    made = source.schema(spark)
+    decoded = decode([Sent("a", 1, '{"xs": [1.5, null]}')], made, lambda message, error: None)
+    found = outgoing(frame(spark, table(decoded, made.column.kind), made.column.kind).select("key", "data"))
+    assert [row.data for row in found.collect()] == ['{"xs":[1.5,null]}']

@@ -30,12 +30,14 @@ def check(
     0 if all of it works, with 78 if settings can't be, and with 69 if something is missing or can't be reached.
     """
     from headrace_spark.session.check import check
-    from headrace_spark.session.sessions import stop
+    from headrace_spark.session.sessions import started, stop
 
+    ours = not started()
     try:
         report = check(where.settings(), patience=patience)
     finally:
-        stop()
+        if ours:
+            stop()
     if json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(report, enc_hook=str), indent=2).decode() + "\n")
     else:

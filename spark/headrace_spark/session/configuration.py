@@ -25,8 +25,6 @@ _SHARED = {
     **_SESSION,
     "spark.log.level": "ERROR",
     "spark.redaction.regex": f"(?i){SECRET.pattern}",
-    # What comes as Arrow is made into rows by tasks, not by the planner: from_json and group by over 100,000 of them took half the time.
-    "spark.sql.execution.arrow.localRelationThreshold": "0",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.redaction.options.regex": f"(?i)url|{SECRET.pattern}",
     "spark.sql.redaction.string.regex": _PASSWORD_IN_URL,
