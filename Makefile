@@ -19,7 +19,7 @@ ifdef ARGS
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 else
 	$(BIN)/python -m pytest -n $(JOBS) --ignore tests/spark
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/spark
+	$(BIN)/python -m pytest -n $(JOBS) tests/spark
 endif
 
 torture: $(READY)  ## Run the long tests that kill, freeze and restart things

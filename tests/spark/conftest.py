@@ -1,4 +1,4 @@
-"""One Spark session for the run: two cores, little memory, kept warm."""
+"""One Spark session for each process of the run: two cores, little memory, kept warm."""
 
 from __future__ import annotations
 
@@ -14,17 +14,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.hookimpl(tryfirst=True)  # before the one that looks for the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run on several processes (`-n 2 --dist loadgroup`), those that use the session run on one; others start what they need."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The session that all tests of this run share. A test that must change its configuration changes it back."""
+    """The session that all tests of this process share. A test that must change its configuration changes it back."""
     conf = {
         "spark.connect.grpc.binding.port": "0",  # any; for the test that has a Connect server in there
         "spark.default.parallelism": "2",
