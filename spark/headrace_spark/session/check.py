@@ -137,6 +137,10 @@ def _told(resolved: Resolved) -> Iterator[Set]:
         yield Set(key, "…" if SECRET.search(key) else value, places[f"conf.{key}"])
 
 
+_TRIES, _PAUSE = 20, 0.25
+"""So often, and with so many seconds in between, a job that takes too long is told to stop."""
+
+
 def _job(spark: SparkSession, patience: float) -> list[Worker]:
     """Run a function in the workers, over Arrow, and have it tell where it ran."""
     ended: list[Any] = []
@@ -152,7 +156,11 @@ def _job(spark: SparkSession, patience: float) -> list[Worker]:
     thread.start()
     thread.join(patience)
     if not ended:
-        spark.interruptTag(_TAG)
+        for _ in range(_TRIES):  # a job that is only about to start hears nothing of the first
+            spark.interruptTag(_TAG)
+            thread.join(_PAUSE)
+            if not thread.is_alive():
+                break
         raise SparkUnavailable(
             f"The job was not done after {patience:g} s: see whether the cluster has executors and cores to give."
         )
