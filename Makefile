@@ -15,7 +15,12 @@ demo: $(READY)  ## Stream this repository's history through a pool of actors, an
 	$(BIN)/headrace demo
 
 test: $(READY)  ## Run the tests, on an embedded Postgres
+ifdef ARGS
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+else
+	$(BIN)/python -m pytest -n $(JOBS) --ignore tests/spark
+	$(BIN)/python -m pytest -n $(JOBS) tests/spark
+endif
 
 torture: $(READY)  ## Run the long tests that kill, freeze and restart things
 	$(BIN)/python -m pytest -m torture -o faulthandler_timeout=0 $(ARGS)

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 import msgspec
 from headrace import App, Message, Reject, Retry, Transaction
 
-from . import carrier
+from . import carrier, tallies
 from .settings import from_environment
 
 logger = logging.getLogger("my_service")
@@ -68,3 +68,7 @@ async def enter(parcel: Parcel, tx: Transaction) -> None:
     """Enter the delivery into our books: once for each parcel, whatever crashes, since the ack is in the same transaction."""
     await tx.execute("insert into deliveries values ($1, $2)", parcel.order, parcel.tracking)
     logger.info("order %d is on its way: %s", parcel.order, parcel.tracking)
+
+
+if settings.spark:
+    tallies.declare(app, settings)

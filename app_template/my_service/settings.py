@@ -26,6 +26,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long to wait for a carrier that is busy."""
     shutdown_timeout: str = "30s"
     """How long handlers may take to finish when the service is stopped."""
+    spark: bool = False
+    """Whether what is ordered is counted, too, by Spark. It needs `pip install -e '.[spark]'`."""
+    tally_every: str = "10s"
+    """How long to gather orders for one count."""
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:

@@ -22,6 +22,7 @@ from benchmarks.suite.pinned import pinned
 from benchmarks.suite.publish import publish
 from benchmarks.suite.push import push
 from benchmarks.suite.retention import retention
+from benchmarks.suite.spark import spark
 from benchmarks.suite.steady import steady
 from benchmarks.suite.transactional import transactional
 from benchmarks.suite.work import work
@@ -48,5 +49,6 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
         push,
         observe,
         capture,
+        spark,
     )
 }

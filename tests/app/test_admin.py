@@ -270,7 +270,7 @@ async def test_a_consumer_is_edited_live_and_only_what_is_given_changes(ship: Ad
         ({"deliver_policy": "new"}, "deliver_policy can't be changed; these can: filters"),
         ({"start_seq": 5}, "start_seq can't be changed"),
         ({"max_ack_pending": "many"}, "Expected `int`, got `str`"),
-        ({"max_ack_pending": 0}, "must be from 1 to 100,000"),
+        ({"max_ack_pending": 0}, "must be from 1 to 1,000,000"),
         ({"on_exhausted": "explode"}, "explode"),
         ({"filter": "a..b"}, "empty token"),
         ({"ack_wait": "soon"}, "is not a duration"),

@@ -82,10 +82,16 @@ def test_a_variable_that_is_wrong_is_named(tmp_path: Path, variable: str, value:
 
 
 def test_a_variable_that_is_none_of_ours_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = {"HEADRACE_DATABSE": "x", "HEADRACE_TEST_DSN": "x", "HEADRACE_DATA": "x", "PATH": "x"}
-    assert list(unknown_variables(environment)) == [
-        "The environment has HEADRACE_DATABSE, which is no setting; did you mean HEADRACE_DATABASE."
+    fine = {"HEADRACE_TEST_DSN": "x", "HEADRACE_DATA": "x", "PATH": "x", "HEADRACE_SPARK_MASTER": "x"}
+    assert list(unknown_variables(fine | {"HEADRACE_DATABSE": "x", "HEADRACE_SPARK_MASTR": "x"})) == [
+        "The environment has HEADRACE_DATABSE, which is no setting; did you mean HEADRACE_DATABASE.",
+        "The environment has HEADRACE_SPARK_MASTR, which is no setting; did you mean HEADRACE_SPARK_MASTER.",
     ]
+
+
+def test_what_the_project_says_of_spark_is_left_to_the_spark_side(tmp_path: Path) -> None:
+    project = _project(tmp_path, "[tool.headrace]\nprocesses = 2\n[tool.headrace.spark]\nmaster = 'local[2]'\n")
+    assert read(environment={}, directory=project).processes == 2
 
 
 @pytest.mark.asyncio

@@ -32,7 +32,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=360,
         check=False,
     )
 
@@ -79,6 +79,7 @@ def test_list_names_every_benchmark() -> None:
         "transactional",
         "http",
         "capture",
+        "spark",
     } <= {line.split()[0] for line in listed.stdout.splitlines()}
 
 
@@ -150,3 +151,25 @@ def test_capture_says_what_one_process_captures_how_soon_and_what_a_large_transa
     assert 0 < big["before_mib"] <= big["peak_mib"]
     assert backfill["rate"] > 0
     assert "2,000 messages are in the stream" in result["checks"]
+
+
+def test_spark_says_what_each_part_reached_and_what_the_worker_took(url: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    result = measure(url, tmp_path / "result.json", "spark", "--messages", "2000", "--repeats", "1")
+    assert result["settings"]["messages"] == 2000
+    assert result["variants"].keys() == {
+        "handler_typed", "read", "archive", "write", "replay", "aggregate", "lease_to_dataframe", "memory",
+    }  # fmt: skip
+    for name in ("read", "archive", "write"):
+        part = result["variants"][name]
+        assert part["ratio"] == pytest.approx(part["rate"] / part["limit"], abs=0.001)
+    leased = result["variants"]["lease_to_dataframe"]
+    assert 0 < leased["seconds"] < leased["seconds_until_read"]
+    memory = result["variants"]["memory"]
+    assert memory.keys() == {
+        "at_rest",
+        *(f"rows_{rows}_of_{backlog}" for rows in (134, 667) for backlog in (600, 2000)),
+    }
+    assert memory["rows_134_of_2000"]["python_peak_mib"] > 0
+    assert result["cpu_us_per_message"]["read"]["java"] > 0
+    assert "2,000 rows were read, with all of their bytes" in result["checks"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.flow.gathering import Gathering
-from headrace.flow.lanes import Lanes
+from headrace.flow.lanes import Lane, Lanes
 
 KEYS = ("a", "b", "c", "d")
 
@@ -143,3 +143,23 @@ def test_when_all_is_cleared_no_batch_waits_any_longer() -> None:
     lanes.clear()
     assert told == [True]
     assert batch.messages == [Item("a", 1)]
+
+
+def test_a_batch_that_fills_looks_only_into_lanes_that_have_more() -> None:
+    class Counted(Lanes[Item]):
+        looks = 0
+
+        def take_run(self, lane: Lane[Item], limit: int) -> list[Item]:
+            self.looks += 1
+            return super().take_run(lane, limit)
+
+    lanes = Counted()
+    lanes.add([Item("a", 1)])
+    lane = lanes.take()
+    assert lane is not None
+    batch = Gathering(lanes, lane, 10_000, one_key=False)
+    lanes.on_more = batch.fill
+    for call in range(100):
+        lanes.add([Item("a", 2 + call), *(Item(f"{call}.{place}", 1) for place in range(10))])
+    assert len(batch.messages) == 1101
+    assert lanes.looks == 1101

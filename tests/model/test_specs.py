@@ -82,7 +82,7 @@ def test_a_backoff_survives_its_json(backoff: Backoff) -> None:
         ({"ack_wait": 86401}, "ack_wait="),
         ({"ack_wait": float("nan")}, "ack_wait="),
         ({"max_ack_pending": 0}, "max_ack_pending=0 of consumer 'ship'"),
-        ({"max_ack_pending": 100_001}, "max_ack_pending="),
+        ({"max_ack_pending": 1_000_001}, "max_ack_pending="),
         ({"max_deliver": 0}, "max_deliver=0 of consumer 'ship'"),
         ({"max_deliver": -2}, "or -1 for no limit"),
         ({"on_exhausted": "explode"}, "must be 'dead_letter', 'block' or 'drop'"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import asyncpg
 import pytest
 
 from headrace import App, Batch, Reject, Retry
+from headrace.runtime.batches import Together
 from tests.runtime.batching import Order, orders
 from tests.runtime.running import (
     Gate,
@@ -343,3 +345,19 @@ async def test_a_payload_that_does_not_fit_is_rejected_and_spoils_no_other_key(a
             (letter,) = await dead_letters(app, "ship")
     assert (letter.seq, letter.reason) == (2, "invalid")
     assert found == [1, 3, 4]
+
+
+@pytest.mark.asyncio
+async def test_nothing_of_a_batch_stays_in_memory_once_it_is_done(app: App) -> None:
+    """Messages are hidden from the garbage collection, so that a circle through one is never found."""
+
+    @app.consumer("orders", batch=8)
+    async def ship(batch: Batch) -> None:
+        if batch[0].attempt == 1:
+            batch.retry(batch[0], after=0)
+
+    async with running(app):
+        await app.publish_many("orders", numbered("abcd"))
+        await app.idle()
+        gc.collect()
+        assert [one for one in gc.get_objects() if isinstance(one, Together)] == []

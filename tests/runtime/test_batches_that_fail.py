@@ -272,7 +272,7 @@ def test_settings_of_batches_without_a_batch_are_refused() -> None:
     for settings in ({"batch_timeout": 1}, {"on_batch_error": "bisect"}):
         with pytest.raises(ConfigurationError, match="goes with batch"):
             App().consumer("orders", name="ship", **settings)(lambda: None)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="from 1 to 10,000 messages"):
+    with pytest.raises(ConfigurationError, match="from 1 to 500,000 messages"):
         App().consumer("orders", batch=0, name="ship")(lambda: None)
     with pytest.raises(ConfigurationError, match="never fills with max_ack_pending=10"):
         App().consumer("orders", batch=11, max_ack_pending=10, name="ship")(lambda: None)

@@ -180,3 +180,36 @@ async def test_a_batch_with_suspects_runs_them_in_batches_of_one_and_keeps_the_o
 
 def test_a_batch_without_suspects_is_one_part() -> None:
     assert parts([]) == []
+
+
+class Suspect(msgspec.Struct):
+    seq: int
+    crashes: int
+    attempt: int
+
+
+def test_the_suspects_of_a_large_batch_run_some_at_a_time_and_at_their_last_attempt_alone() -> None:
+    left: list[Any] = [Suspect(seq, 2, 3) for seq in range(100_000)]
+    calls = []
+    while len(left) > 1:
+        found = parts(left, 5)
+        assert [message for part in found for message in part] == left
+        calls.append(len(found))
+        left = max(found, key=len)
+        for suspect in left:
+            suspect.attempt += 1
+    assert calls == [47, 46, 47], "a hundred and forty calls find the culprit"
+    assert left[0].attempt == 6, "which has had its last attempt now"
+
+
+@pytest.mark.parametrize(
+    ("count", "attempt", "max_deliver", "sizes"),
+    [(32, 3, 5, [1] * 32), (40, 3, 3, [1] * 40), (40, 9, 3, [1] * 40), (40, 9, -1, [12, 12, 12, 4])],
+)
+def test_few_suspects_or_those_without_another_attempt_run_alone(
+    count: int, attempt: int, max_deliver: int, sizes: list[int]
+) -> None:
+    others = [Suspect(seq, 1, 2) for seq in range(3)]
+    suspects = [Suspect(seq, 2, attempt) for seq in range(count)]
+    messages: list[Any] = [*others, *suspects, *others]
+    assert [len(part) for part in parts(messages, max_deliver)] == [3, *sizes, 3]

@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -251,6 +252,31 @@ async def test_a_prepared_transaction_is_waited_for(
         reader.clock.advance(2)
         await reader.lease()
     await late.execute(f"commit prepared '{name}'")
+    assert await reader.drain() == [1]
+
+
+async def test_a_transaction_that_is_prepared_after_it_was_suspected_is_waited_for(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    if int(await database.fetchval("select current_setting('max_prepared_transactions')")) == 0:
+        pytest.skip("the server allows no prepared transactions")
+    reader = await declare()
+    late = await connect()
+    name = f"late-{uuid4().hex}"
+    await late.execute("begin; select headrace.publish('orders', 'late', '1')")
+    await publish(database, "early")
+    for _ in range(4):
+        reader.clock.advance(2)
+        await reader.drain()
+    assert (await reader.cursor())["suspects"]
+    await late.execute(f"prepare transaction '{name}'")
+    try:
+        for _ in range(6):
+            reader.clock.advance(2)
+            await publish(database, "more")
+            await reader.drain()
+    finally:
+        await late.execute(f"commit prepared '{name}'")
     assert await reader.drain() == [1]
 
 

@@ -173,6 +173,7 @@ async def test_streams_of_the_first_version_go_on_where_they_are(empty: store.Da
         "applied migration 3 (handlers)",
         "applied migration 4 (server)",
         "applied migration 5 (capture)",
+        "applied migration 6 (writes)",
         "installed the server functions",
     ]
     assert await store.publish(empty, "orders", "k1", "11") == 11
@@ -214,6 +215,7 @@ async def test_leases_of_the_second_version_are_settled_acked_and_expired(empty:
         "applied migration 3 (handlers)",
         "applied migration 4 (server)",
         "applied migration 5 (capture)",
+        "applied migration 6 (writes)",
         "installed the server functions",
     ]
     reader = Reader(empty, ConsumerSpec(stream="orders", name="ship"), 1, Clock())

@@ -218,6 +218,21 @@ async def test_at_the_end_of_a_large_stream_only_what_is_recent_is_walked_for_ho
     assert await reader.drain() == [first, second]
 
 
+async def test_what_commits_late_at_the_very_start_of_a_large_stream_is_wanted_at_its_end(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare()
+    late = await connect()
+    transaction = late.transaction()
+    await transaction.start()
+    await publish(late, "late")
+    await database.fetchval("select setval('headrace_streams.\"orders.seq\"', 300000)")
+    await publish(database, "a")
+    assert await reader.seek(None) == 300_001
+    await transaction.commit()
+    assert await reader.drain() == [1]
+
+
 async def test_what_another_consumer_knows_to_be_settled_is_not_walked_for_holes(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from headrace.cli.main import call
 from headrace.cli.new import package_name, template
 from headrace.cli.problems import UsageProblem
-from tests.cli.processes import Commands
+from tests.cli.processes import Commands, Running
 
 FORGOTTEN = ("my-service", "my_service", "MY_SERVICE")
 
@@ -39,12 +40,31 @@ def test_it_has_everything_under_its_own_name(shop: Path) -> None:
     assert list(shop.parent.iterdir()) == [shop]
 
 
-def test_its_tests_pass(commands: Commands, shop: Path) -> None:
-    environment = commands.environment()
+def test_its_tests_pass_without_spark(commands: Commands, shop: Path, tmp_path: Path) -> None:
+    """Those with Spark are in tests/spark/test_template.py."""
+    environment = without_spark(commands.environment(), tmp_path / "hidden")
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio"]
     ended = subprocess.run(tests, cwd=shop, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "7 passed" in ended.stdout
+    assert "7 passed, 1 skipped" in ended.stdout
+
+
+def without_spark(environment: dict[str, str], directory: Path) -> dict[str, str]:
+    """An environment in which PySpark isn't installed."""
+    directory.mkdir()
+    (directory / "pyspark.py").write_text("raise ModuleNotFoundError(\"No module named 'pyspark'\", name='pyspark')\n")
+    before = environment.get("PYTHONPATH")
+    return environment | {"PYTHONPATH": f"{directory}{os.pathsep}{before}" if before else str(directory)}
+
+
+def test_switched_on_without_spark_it_says_what_to_install(commands: Commands, shop: Path, tmp_path: Path) -> None:
+    environment = without_spark(commands.environment(), tmp_path / "hidden")
+    running = Running(("run", "web_shop.service:app"), shop, {**environment, "WEB_SHOP_SPARK": "true"})
+    try:
+        assert running.end() == 69
+        assert "pip install 'headrace[spark]'" in running.lines[-1]
+    finally:
+        running.close()
 
 
 def test_it_runs(commands: Commands, shop: Path, dsn: str) -> None:

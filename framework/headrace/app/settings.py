@@ -34,6 +34,8 @@ _OF_TESTS = "HEADRACE_TEST_"  # read by the tests of Headrace and by the test ki
 _OF_CLIENTS = frozenset(
     ("HEADRACE_SERVER", "HEADRACE_TOKEN", "HEADRACE_CA_FILE")
 )  # read by commands that talk to a server
+_OF_SPARK = tuple(f"HEADRACE_SPARK_{name}" for name in ("MASTER", "REMOTE", "APP_NAME", "PYTHON", "CONF"))
+_TABLE_OF_SPARK = "spark"  # [tool.headrace.spark], which the Spark side reads and checks; it may not be installed
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,7 +247,7 @@ def _project(file: Path) -> Mapping[str, Any]:
         raise ConfigurationError(f"tool.headrace in {file} must be a table: [tool.headrace].")
     known = [setting.name for setting in SETTINGS if setting.deployed]
     for key in table:
-        if key not in known:
+        if key not in known and key != _TABLE_OF_SPARK:
             raise ConfigurationError(
                 f"[tool.headrace] in {file} has no setting {key!r}{_meant(key, known)}: there are {', '.join(known)}."
             )
@@ -254,7 +256,7 @@ def _project(file: Path) -> Mapping[str, Any]:
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
     """A sentence for each HEADRACE_ variable that says nothing to anybody, such as one that is misspelt."""
-    known = [setting.variable for setting in SETTINGS]
+    known = [setting.variable for setting in SETTINGS] + [*_OF_SPARK]
     for name in sorted(environment):
         ours = name.startswith(_PREFIX) and not name.startswith(_OF_TESTS)
         if ours and name not in known and name not in _OF_CLIENTS:

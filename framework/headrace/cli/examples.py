@@ -40,6 +40,9 @@ headrace source webhook add stripe --stream payments --signature stripe \\
     "source webhook edit": """\
 headrace source webhook edit stripe --max-body 1MB
 headrace source webhook edit stripe --secret-file both""",
+    "spark check": """\
+headrace spark check
+headrace spark check --master spark://cluster:7077 --json""",
     "token add": """\
 headrace token add ops --scope admin
 headrace token add shop --scope publish:orders --expires 30d""",

@@ -42,6 +42,10 @@ _COMMANDS = {
         "headrace.cli.observe.command:observe",
         "Watch streams, consumers and processes live, and mend them from the keyboard.",
     ),
+    "spark": (
+        "headrace_spark.cli.group:spark",
+        "Run pipelines and heavy transforms on Spark, and check that it is there.",
+    ),
     "migrate": ("headrace.cli.migrate:migrate", "Bring the database's schema up to this version of Headrace."),
     "pg": ("headrace.cli.pg:pg", "Start, stop and enter the embedded Postgres."),
     "new": ("headrace.cli.new:new", "Make a new service to start from."),

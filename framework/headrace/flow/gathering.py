@@ -26,9 +26,13 @@ class Gathering(Generic[T]):
     def __init__(self, lanes: Lanes[T], first: Lane[T], limit: int, *, one_key: bool) -> None:
         self.messages: list[T] = []
         self._lanes = lanes
-        self._held = [first]
+        self._held: list[Lane[T]] = []
+        self._more: list[
+            Lane[T]
+        ] = []  # of those that it holds, which have more: a large batch holds too many to look into each
         self._limit = limit
         self._one_key = one_key
+        self._hold(first)
         self.fill()
 
     @property
@@ -38,20 +42,26 @@ class Gathering(Generic[T]):
 
     def fill(self) -> None:
         """Take what there is, up to the limit: first of the lanes that it holds, for nobody else may."""
-        for lane in self._held:
+        for lane in self._more:
             self._take_from(lane)
+        self._more.clear()
         while not self._one_key and len(self.messages) < self._limit:
             ready = self._lanes.take()
             if ready is None:
                 return
-            self._held.append(ready)
-            self._take_from(ready)
+            self._hold(ready)
 
     def put_down(self) -> None:
         """The batch is done: its lanes go on."""
         held, self._held = self._held, []
         for lane in held:
+            lane.tell = None
             self._lanes.put_down(lane)
+
+    def _hold(self, lane: Lane[T]) -> None:
+        lane.tell = self._more
+        self._held.append(lane)
+        self._take_from(lane)
 
     def _take_from(self, lane: Lane[T]) -> None:
         self.messages += self._lanes.take_run(lane, self._limit - len(self.messages))

@@ -31,14 +31,18 @@ T = TypeVar("T", bound=Item)
 
 
 class Lane(Generic[T]):
-    """The messages of one key that wait, in order. Most lanes hold one, so the deque comes with the second."""
+    """The messages of one key that wait, in order. Most lanes hold one, so the deque comes with the second.
 
-    __slots__ = ("first", "key", "rest")
+    `tell` is for who holds the lane while a batch fills: the lane is put there when more comes into it, once it was empty.
+    """
+
+    __slots__ = ("first", "key", "rest", "tell")
 
     def __init__(self, key: Hashable, first: T) -> None:
         self.key = key
         self.first: T | None = first
         self.rest: deque[T] | None = None
+        self.tell: list[Lane[T]] | None = None
 
 
 class Lanes(Generic[T]):
@@ -99,6 +103,8 @@ class Lanes(Generic[T]):
                 ready.append(lane)
             elif lane.first is None and not lane.rest:
                 lane.first = item
+                if lane.tell is not None:
+                    lane.tell.append(lane)
             elif lane.rest is None:
                 lane.rest = deque((item,))
             else:

@@ -85,6 +85,12 @@ class StreamFull(StoreFull):
     """The stream holds its `max_storage`, and its policy lets nothing go. Nothing was written; it goes on by itself."""
 
 
+class StagedRowsGone(HeadraceError):
+    """Not all that was staged for a write is there any more, and nothing was published: it has to be written again."""
+
+    exit_code = 75  # EX_TEMPFAIL
+
+
 class InUse(HeadraceError):
     """What is to be deleted has workers on it. Stop them, or insist."""
 

@@ -15,7 +15,7 @@ OnBatchError = Literal["retry", "bisect"]
 Runner = Literal["async", "thread", "process"]
 
 MOST_ACTORS = 10_000
-LARGEST_BATCH = 10_000
+LARGEST_BATCH = 500_000
 MOST_PER_KEY = 1_000
 LONGEST_WAIT = 60.0
 

@@ -35,6 +35,20 @@ class Reject(HeadraceError):
         super().__init__(reason)
 
 
+class Unfit(Reject):
+    """A `Reject` for a payload that isn't what the handler takes: for adapters that decode payloads themselves.
+
+    Among the dead letters it stands as one that the framework could not decode.
+    """
+
+
+class Release(HeadraceError):
+    """Raise in an adapter to give the delivery back as it came: what it needed wasn't there, and no message is at fault.
+
+    No attempt counts, a batch is not bisected, and the messages may come again at once: wait before, for what was missing.
+    """
+
+
 class Failure(msgspec.Struct, frozen=True, gc=False):
     """An outcome other than an ack. `delay`: seconds until a retry, None for at once."""
 

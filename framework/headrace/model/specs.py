@@ -185,9 +185,9 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError("A consumer needs a name.")
         if not 0.1 <= self.ack_wait <= 86400:
             raise ConfigurationError(f"ack_wait={self.ack_wait} of consumer {self.name!r} must be from 0.1 s to a day.")
-        if not 1 <= self.max_ack_pending <= 100_000:
+        if not 1 <= self.max_ack_pending <= 1_000_000:
             raise ConfigurationError(
-                f"max_ack_pending={self.max_ack_pending} of consumer {self.name!r} must be from 1 to 100,000."
+                f"max_ack_pending={self.max_ack_pending} of consumer {self.name!r} must be from 1 to 1,000,000."
             )
         if self.max_deliver != -1 and not 1 <= self.max_deliver <= 1_000_000:
             raise ConfigurationError(

@@ -19,7 +19,7 @@ from headrace.flow.gathering import Gathering
 from headrace.flow.lanes import Lane, Lanes
 from headrace.model.errors import LeaseLost
 from headrace.model.handling import Handling
-from headrace.model.outcomes import RELEASE, Failure
+from headrace.model.outcomes import RELEASE, Failure, Release
 from headrace.model.specs import Backoff
 from headrace.runtime.batch import Batch
 from headrace.runtime.bench import NEVER, Bench
@@ -110,7 +110,13 @@ class Batches:
     async def _handle(self, messages: list[Message], bench: Bench) -> None:
         """Run the handler with these, in as many calls as it takes, until each has its outcome."""
         together = Together(self._desk, messages)
-        todo = parts(messages)[::-1]
+        try:
+            await self._work_off(parts(messages, self._desk.max_deliver)[::-1], together, bench)
+        finally:
+            together.part()
+
+    async def _work_off(self, todo: list[list[Message]], together: Together, bench: Bench) -> None:
+        """Call after call, until nothing is left to do; halves are put in front."""
         while todo:
             part = self._startable(todo.pop(), together)
             if not part:
@@ -120,7 +126,11 @@ class Batches:
             await self._confirm(batch, together)
             if error is None:
                 self._settle(batch, together)
-            elif len(part) > 1 and self._handling.on_batch_error == "bisect" and not isinstance(error, LeaseLost):
+            elif (
+                len(part) > 1
+                and self._handling.on_batch_error == "bisect"
+                and not isinstance(error, (LeaseLost, Release))
+            ):
                 middle = len(part) // 2
                 todo += [part[middle:], part[:middle]]
             else:
@@ -223,6 +233,13 @@ class Together:
         self.own: OwnAcks = desk.own
         for message in messages:
             message._desk = self
+
+    def part(self) -> None:
+        """All have their outcomes. Messages are not seen by Python's garbage collection, so no circle of theirs may stay behind."""
+        for message in self._messages:
+            message._desk = self._desk
+        self._messages = ()
+        self.__dict__.pop("_lanes", None)
 
     @property
     def backoff(self) -> Backoff:

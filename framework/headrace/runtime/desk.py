@@ -48,6 +48,11 @@ class Desk:
         """The wait before the next attempt, as the settings have it now."""
         return self._settings.spec.backoff
 
+    @property
+    def max_deliver(self) -> int:
+        """Attempts before a message is exhausted, as the settings have it now; -1 for no end."""
+        return self._settings.spec.max_deliver
+
     def ack(self, message: Message) -> None:
         """It is done."""
         if self._custody.ack(message, self._clock()):

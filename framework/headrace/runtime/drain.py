@@ -19,6 +19,9 @@ logger = logging.getLogger("headrace")
 LAST_SETTLE = 3.0
 """Seconds for settling once the handlers are done or stopped."""
 
+SETTLED_A_SECOND = 5_000
+"""So many messages more may take a second more: what large batches had in their hands would otherwise count as a crash."""
+
 
 class Drain:
     """One drain of one consumer. `hurry` cuts short the time that handlers have."""
@@ -60,7 +63,7 @@ class Drain:
                 await acted.wait()
                 await fetched.wait()  # a lease call may have been under way, and brings what nobody works on any more
             desk.release(lanes.clear())
-        with anyio.move_on_after(LAST_SETTLE):
+        with anyio.move_on_after(LAST_SETTLE + custody.held / SETTLED_A_SECOND):
             await settler.flush()
         if custody.held:
             logger.warning(

@@ -6,7 +6,7 @@ import random
 import traceback
 
 from headrace.model.errors import LeaseLost
-from headrace.model.outcomes import RELEASE, Failure, Reject, Retry
+from headrace.model.outcomes import RELEASE, Failure, Reject, Release, Retry, Unfit
 from headrace.model.specs import Backoff
 
 MAX_ERROR = 2_000
@@ -21,9 +21,11 @@ def failure_of(error: BaseException, attempt: int, backoff: Backoff) -> Failure:
     """What an exception of a handler, or a `Retry` or `Reject` that it returned, means for its message."""
     if isinstance(error, LeaseLost):
         return RELEASE  # whatever became of it, it is no longer ours to say
+    if isinstance(error, Release):
+        return RELEASE
     text, trace = describe(error)
     if isinstance(error, Reject):
-        return Failure("reject", None, text, trace)
+        return Failure("invalid" if isinstance(error, Unfit) else "reject", None, text, trace)
     return _retry(error.after if isinstance(error, Retry) else None, attempt, backoff, text, trace)
 
 

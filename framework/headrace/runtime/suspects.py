@@ -3,12 +3,18 @@
 Before a suspect is started, that is written down; when the worker dies again, the store knows which of its suspects were at
 work, and counts a crash for these only. What has crashed while it was written down runs alone from then on, one at a time in
 this process, so that soon only the culprit goes on collecting crashes, until `max_deliver` of them make it a dead letter.
+
+Of a large batch there may be a hundred thousand suspects, for which a call each would take days. They are run some at a time, so many that by
+the last attempt each runs alone.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import groupby
+from math import ceil
 
 import anyio
 
@@ -18,7 +24,13 @@ from headrace.runtime.desk import Desk
 from headrace.runtime.message import Message
 
 ALONE = 2
-"""Crashes from which on a message runs alone."""
+"""Crashes from which on a message runs alone, if there are few of them."""
+
+FEW = 32
+"""Up to so many suspects of a batch run one by one."""
+
+ATTEMPTS_LEFT = 3
+"""In so many attempts at the most suspects are narrowed down to one."""
 
 
 class Suspects:
@@ -58,12 +70,28 @@ class Suspects:
             raise LeaseLost(f"The lease of message {seqs[0]} of {suspects[0].stream!r} was lost before it was started.")
 
 
-def parts(messages: Sequence[Message]) -> list[list[Message]]:
-    """A batch, cut so that what must run alone does. Its order stays."""
-    found: list[list[Message]] = [[]]
-    for message in messages:
-        if message.crashes >= ALONE:
-            found += [[message], []]
-        else:
-            found[-1].append(message)
-    return [part for part in found if part]
+def parts(messages: Sequence[Message], max_deliver: int = -1) -> list[list[Message]]:
+    """A batch, cut so that what must run alone does. Its order stays.
+
+    Args:
+        max_deliver: attempts before a message is exhausted, -1 for no end: by the last one each suspect runs alone.
+    """
+
+    def stage(message: Message) -> int:
+        return message.attempt if message.crashes >= ALONE else 0
+
+    suspects = Counter(stage(message) for message in messages)
+    found: list[list[Message]] = []
+    for attempt, run in groupby(messages, stage):
+        members = list(run)
+        size = _together(suspects[attempt], attempt, max_deliver) if attempt else len(members)
+        found += [members[place : place + size] for place in range(0, len(members), size)]
+    return found
+
+
+def _together(suspects: int, attempt: int, max_deliver: int) -> int:
+    """How many of so many suspects run together: the number is cut by the same factor at each attempt that is left."""
+    if suspects <= FEW:
+        return 1
+    left = ATTEMPTS_LEFT if max_deliver == -1 else max(1, min(max_deliver - attempt + 1, ATTEMPTS_LEFT))
+    return ceil(round(float(suspects ** (1 - 1 / left)), 6))

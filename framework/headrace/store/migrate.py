@@ -23,7 +23,7 @@ _SQL = files(__package__) / "sql"
 # In the order of their dependence: types before the functions that use them.
 FUNCTIONS = ("_prologue", "segments", "streams", "wake", "publish", "conditions", "consumers", "parking", "scan", "holes",
              "rate", "lease", "settle", "transactions", "seek", "replay", "captures", "backfills", "sources", "operate", "dead_letters", "info", "peek", "standing", "retention",
-             "planning", "gaps", "removal", "schedule", "upkeep", "workers")  # fmt: skip
+             "ranges", "writes", "planning", "gaps", "removal", "schedule", "upkeep", "workers")  # fmt: skip
 
 
 class Migration(msgspec.Struct, frozen=True):

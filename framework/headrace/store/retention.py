@@ -34,6 +34,9 @@ VACUUM_AGAIN = 1.0, 60.0
 
 VACUUM_TIMEOUT = 600.0
 
+TIDY_EVERY = 60.0
+"""Seconds from one look for abandoned writes to the next."""
+
 
 class Swept(msgspec.Struct, kw_only=True):
     """What a sweep has done.
@@ -47,6 +50,7 @@ class Swept(msgspec.Struct, kw_only=True):
         published: scheduled messages that were due.
         ids_forgotten: message ids past their stream's `dedupe_window`.
         tombstones_removed: keys that a null payload has deleted.
+        writes_tidied: writes that were begun and abandoned, or were done long ago, and are forgotten.
         vacuumed: tables that had more dead rows than live ones.
         full: streams to which publishing is refused for now.
         busy: streams in which something should be done, and somebody was in the way.
@@ -62,6 +66,7 @@ class Swept(msgspec.Struct, kw_only=True):
     published: int = 0
     ids_forgotten: int = 0
     tombstones_removed: int = 0
+    writes_tidied: int = 0
     vacuumed: list[str] = []
     full: list[str] = []
     busy: list[str] = []
@@ -101,6 +106,7 @@ class Sweeper:
         self._rests_until: dict[int, float] = {}  # streams that made trouble
         self._looked_through: dict[int, int] = {}  # for tombstones
         self._vacuum_at: dict[str, tuple[float, float]] = {}  # not before; and how long it was put off
+        self._tidy_at = 0.0
 
     async def sweep(self, now: datetime | None = None) -> Swept:
         """See to the segments, the size and the age of every stream.
@@ -134,6 +140,11 @@ class Sweeper:
                 failures.append(failure)
         if failures:
             raise failures[0]
+        if monotonic() >= self._tidy_at:
+            self._tidy_at = monotonic() + TIDY_EVERY
+            swept.writes_tidied = await self._fetchval(
+                "select headrace.tidy_writes(coalesce($1, clock_timestamp()))", now
+            )
         return swept
 
     async def _tend(self, stream: Any, now: datetime | None, swept: Swept) -> None:

@@ -17,6 +17,7 @@ from headrace.model.errors import (
     InvalidKey,
     LeaseLost,
     SchemaError,
+    StagedRowsGone,
     StoreFull,
     StoreUnavailable,
     StreamFull,
@@ -88,6 +89,8 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             return InUse(str(error))
         case "HR007":
             return LeaseLost(str(error))
+        case "HR009":
+            return StagedRowsGone(str(error))
         case "53100":
             return StoreFull(
                 f"The disk of the database at {safe(dsn)} is full ({first_line(error)}): nothing was written; make room."
@@ -127,7 +130,7 @@ def sqlstate(error: BaseException) -> str | None:
 
 def safe(dsn: str) -> str:
     """The DSN without its password."""
-    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:…@", dsn)
+    return re.sub(r"(://[^:/@]*):.*@", r"\1:…@", dsn)
 
 
 def without_password(dsn: str) -> str:

@@ -78,6 +78,11 @@ CAPTURES = (
 )
 CAPTURE_STATE = Metric("headrace.capture.state", "", "1", "1, for the state that the capture is in.")
 ALARM = Metric("headrace.capture.alarm", "", "1", "1 while something is wrong with the slot.")
+JOBS = (
+    Metric("headrace.spark.tasks", "tasks", "{task}", "Tasks of the Spark job at work, as far as they are planned."),
+    Metric("headrace.spark.tasks.done", "tasks_done", "{task}", "Of these, tasks that are done."),
+    Metric("headrace.spark.rows", "rows", "{message}", "Messages in the batch that the Spark job works on."),
+)
 POOL_COUNTERS = (
     Metric("headrace.postgres.round_trips", "round_trips", "{round_trip}", "Calls to Postgres."),
     Metric("headrace.pool.waits", "waits", "{wait}", "Times that a caller waited for a connection."),
@@ -112,6 +117,8 @@ class Board:
             self._observe(meter.create_observable_up_down_counter, metric, self._counted)
         for metric in STORED:
             self._observe(meter.create_observable_gauge, metric, self._stored)
+        for metric in JOBS:
+            self._observe(meter.create_observable_gauge, metric, self._jobs)
         for metric in POOL_COUNTERS:
             self._observe(meter.create_observable_counter, metric, self._pooled)
         self._observe(meter.create_observable_counter, CAPTURED, self._captured)
@@ -149,6 +156,13 @@ class Board:
         for source in list(self.sources):
             for name, counts in source.statistics().get("consumers", {}).items():
                 yield of_consumer(*name.rsplit(":", 1)), counts
+
+    def _jobs(self, count: str) -> Iterator[Observation]:
+        """While a handler has no job, nothing is told of it."""
+        for source in list(self.sources):
+            for name, told in source.statistics().get("spark", {}).items():
+                if told.get("started") is not None:
+                    yield Observation(told[count], of_consumer(*name.rsplit(":", 1)))
 
     def _captured(self, field: str) -> Iterator[Observation]:
         """Where something is not known, as while a source is stopped, nothing is told."""

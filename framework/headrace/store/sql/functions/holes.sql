@@ -31,7 +31,8 @@ begin
               and database = (select oid from pg_database where datname = current_database());
         p_cursor.suspects := array(
             select holder from unnest(v_holders) as holder
-            where p_cursor.suspects is null or holder = any (p_cursor.suspects));
+            where p_cursor.suspects is null or holder = any (p_cursor.suspects)
+               or holder like '-1/%');     -- a prepared transaction from before the server was started; it may have had another name then
         p_cursor.suspects_at := p_now;
         if p_cursor.suspects = '{}' then
             p_cursor.mark_stamp := null;

@@ -105,6 +105,7 @@ declare
     v_stream    headrace.streams;
     v_consumer  int;
     v_source    record;
+    v_staging   text;
 begin
     perform pg_advisory_xact_lock(1212498508, 0);   -- nobody declares a consumer or a source meanwhile
     select * into v_stream from headrace.streams where name = p_stream;
@@ -123,6 +124,12 @@ begin
         perform headrace.evict(v_consumer, p_force, p_now);
     end loop;
     execute format('drop table %s', v_stream.relation);     -- with its segments, and the sequence that its column owns
+    perform from headrace.streams where id = v_stream.id for update;     -- nobody begins a write any more
+    for v_staging in select staging from headrace.writes where stream_id = v_stream.id for update loop
+        if v_staging is not null then
+            execute format('drop table %s', v_staging);
+        end if;
+    end loop;
     delete from headrace.streams where id = v_stream.id;
 exception when lock_not_available or deadlock_detected then
     raise exception using errcode = 'HR006', message = format(

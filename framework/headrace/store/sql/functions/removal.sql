@@ -151,6 +151,8 @@ begin
     end loop;
     execute format('delete from %s where seq = any ($1)', v_table) using v_seqs;
     get diagnostics removed = row_count;
+    -- For readers that keep their place themselves: see headrace.hold_range.
+    update headrace.streams set trimmed = greatest(trimmed, (select max(seq) from unnest(v_seqs) as seq)) where id = p_stream and removed > 0;
 exception when lock_not_available then
     removed := 0; missed := 0; more := false;
 end $$;

@@ -68,9 +68,10 @@ end $$;
 create function headrace.lowest_open(p_stream headrace.streams, p_end bigint) returns bigint
 language plpgsql as $$
 declare
-    c_many   constant int := 200000;    -- messages that are walked in less time than it takes to think
-    v_open   record;
-    v_low    bigint;
+    c_many    constant int := 200000;   -- messages that are walked in less time than it takes to think
+    v_open    record;
+    v_low     bigint;
+    v_before  bigint;
 begin
     select count(*) as count, min(coalesce(a.xact_start, '-infinity')) as since into v_open
         from pg_locks as l left join pg_stat_activity as a on a.pid = l.pid
@@ -84,7 +85,10 @@ begin
         cross join lateral (select settled from headrace.cursors where consumer_id = c.id order by version desc limit 1) as u
         where c.stream_id = p_stream.id;
     if p_end - v_low > c_many and v_open.since > '-infinity' then
-        v_low := greatest(v_low, headrace.seq_near(p_stream, v_open.since - interval '1 hour'));
+        -- Above the last message of before that time; not from the first one after it on, since seqs may be missing in front of that.
+        execute format('select seq from %s where seq < $1 order by seq desc limit 1', p_stream.relation)
+            into v_before using headrace.seq_near(p_stream, v_open.since - interval '1 hour');
+        v_low := greatest(v_low, coalesce(v_before, 0) + 1);
     end if;
     return v_low;
 end $$;

@@ -1,0 +1,124 @@
+"""The process with the warm Spark session, seen from the benchmark that started it; and what the two say to each other: JSON, a line each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import msgspec
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from benchmarks.checks import Wrong
+
+_ROOT = Path(__file__).resolve().parents[2]
+_LONGEST_LINE = 1 << 20
+_PATIENCE = 900.0
+"""Seconds after which a piece of work has failed."""
+
+
+class Work(msgspec.Struct, frozen=True):
+    """A piece of work: the name of one of `spark_jobs.JOBS`, the database, how many messages there are, and what else it takes."""
+
+    job: str
+    dsn: str
+    count: int
+    given: dict[str, Any] = {}
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The session is there. `java`: the id of its process; `seconds`: what its start took; `versions`: Spark's and Java's."""
+
+    java: int
+    seconds: float
+    versions: dict[str, str]
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The work took so many seconds; `found` is what else there is to say."""
+
+    seconds: float
+    found: dict[str, Any] = {}
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """It is not as promised, and here is how."""
+
+    reason: str
+
+
+_decoder: msgspec.json.Decoder[Ready | Done | Failed] = msgspec.json.Decoder(Ready | Done | Failed)
+
+
+class SparkCrew:
+    """A process that keeps a session warm, and does one piece of work after the other.
+
+    Attributes:
+        pid: of the Python process.
+        ready: what it said when it had its session.
+    """
+
+    def __init__(self, process: anyio.abc.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.pid = process.pid
+        self.ready = Ready(0, 0.0, {})
+        self._to = process.stdin
+        self._from = BufferedByteReceiveStream(process.stdout)
+
+    async def begin(self) -> None:
+        """Wait for the session. Raises `Wrong` if there can't be one."""
+        said = await self._hear()
+        assert isinstance(said, Ready)
+        self.ready = said
+
+    async def do(self, job: str, dsn: str, count: int, **given: Any) -> Done:
+        """Have a piece of work done. Raises `Wrong` if it can't be, or came out wrong."""
+        await self._to.send(msgspec.json.encode(Work(job, dsn, count, given)) + b"\n")
+        said = await self._hear()
+        assert isinstance(said, Done)
+        return said
+
+    async def _hear(self) -> Ready | Done:
+        try:
+            with anyio.fail_after(_PATIENCE):
+                said = _decoder.decode(await self._from.receive_until(b"\n", _LONGEST_LINE))
+        except (anyio.EndOfStream, anyio.IncompleteRead):
+            raise Wrong("the process with the Spark session died") from None
+        except TimeoutError:
+            raise Wrong(f"the process with the Spark session said nothing for {_PATIENCE:.0f} s") from None
+        if isinstance(said, Failed):
+            raise Wrong(said.reason)
+        return said
+
+
+@asynccontextmanager
+async def spark_crew(conf: dict[str, str]) -> AsyncIterator[SparkCrew]:
+    """Start a process with a session of this configuration; both are gone at the end."""
+    process = await anyio.open_process(
+        [sys.executable, "-m", "benchmarks.suite.spark_worker", msgspec.json.encode(conf).decode()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=None,
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    try:
+        crew = SparkCrew(process)
+        await crew.begin()
+        yield crew
+    finally:
+        with anyio.CancelScope(shield=True):
+            assert process.stdin is not None
+            await process.stdin.aclose()  # at which it stops its session, and ends
+            with anyio.move_on_after(30):
+                await process.wait()
+            if process.returncode is None:
+                process.kill()
+            await process.aclose()

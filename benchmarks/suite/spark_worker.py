@@ -1,0 +1,62 @@
+"""The process with the warm Spark session: `python -m benchmarks.suite.spark_worker CONF` does what it is told. See `spark_crew`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, BinaryIO
+
+import msgspec
+
+from benchmarks import checks
+from benchmarks.checks import Wrong
+from benchmarks.suite.spark_crew import Done, Failed, Ready, Work
+
+MASTER = "local[2]"
+
+
+def main() -> int:
+    # Java and whoever else prints may have the standard output, but not the one on which we are listened to.
+    with os.fdopen(os.dup(1), "wb") as out:
+        os.dup2(2, 1)
+        conf = msgspec.json.decode(sys.argv[1], type=dict[str, str])
+        try:
+            return _serve(out, conf)
+        except Wrong as wrong:
+            _say(out, Failed(str(wrong)))
+            return 1
+
+
+def _serve(out: BinaryIO, conf: dict[str, str]) -> int:
+    from headrace_spark import SparkSettings, SparkUnavailable, session, stop
+
+    start = time.monotonic()
+    try:
+        spark = session(SparkSettings(master=MASTER, app_name="headrace benchmarks", conf=conf))
+    except SparkUnavailable as error:
+        raise Wrong(str(error)) from error
+    try:
+        jvm: Any = spark.sparkContext._jvm
+        java = int(jvm.java.lang.ProcessHandle.current().pid())
+        versions = {"spark": spark.version, "java": str(jvm.java.lang.System.getProperty("java.version"))}
+        _say(out, Ready(java, time.monotonic() - start, versions))
+        from benchmarks.suite.spark_jobs import JOBS
+
+        decoder = msgspec.json.Decoder(Work)
+        for line in sys.stdin.buffer:
+            work = decoder.decode(line)
+            with checks.plain():
+                _say(out, JOBS[work.job](spark, work))
+        return 0
+    finally:
+        stop()
+
+
+def _say(out: BinaryIO, message: Ready | Done | Failed) -> None:
+    out.write(msgspec.json.encode(message) + b"\n")
+    out.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

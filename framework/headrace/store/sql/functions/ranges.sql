@@ -1,0 +1,358 @@
+-- ranges: read a stream by ranges of seq that always hold the same messages.
+--
+-- A reader of ranges keeps no holes. He asks instead for a position that is RESOLVED: every seq up to it is visible to whoever
+-- looks from now on, or will never be. Between two such positions the messages are always the same (but for those that
+-- retention removes, and, with one_message_per_key, those that move on).
+--
+-- Who publishes has his xid before he draws a seq, and holds a row-exclusive lock on the stream's table from before he draws until
+-- after he has become visible. So a MARK is: the last seq that anybody has drawn, read first, and then the xids of those who
+-- hold that lock. Once none of these is open any more, all up to the mark is resolved, however many others publish meanwhile.
+-- A transaction is open while somebody holds the lock on its xid; that is given up last, and goes over to a prepared transaction
+-- with it, whereas the virtual transaction that pg_locks tells of its other locks may be another one after the prepare.
+--
+-- A reader writes his positions down elsewhere, and a server that crashes forgets which seqs were drawn by those who had not committed:
+-- it would draw them again, below a position that he has. So what a mark says has been drawn is on the disk before the mark is told.
+--
+-- Nothing here waits. The caller takes marks, asks again whether their xids are still open, and lives with the first hole as
+-- long as one stays open: see headrace.resolved.
+
+-- The mark of now. p_known: the `last` of an earlier one. A holder without an xid has drawn nothing up to `last`. A transaction that becomes a prepared one at this moment may be
+-- seen with its lock on the table, and without that on its xid, which the prepared one has already; then all prepared ones count.
+create function headrace.range_mark(p_stream text, p_known bigint default 0, out uid uuid, out last bigint, out open text[])
+language plpgsql as $$
+declare
+    v_stream  headrace.streams := headrace.stream_named(p_stream);
+begin
+    if pg_is_in_recovery() then
+        raise exception using errcode = 'HR003', message =
+            'A standby does not know who publishes, so it can''t say what is complete: name the primary as the database.';
+    end if;
+    uid := v_stream.uid;
+    last := headrace.drawn(v_stream);
+    if last > p_known and pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() then
+        if current_setting('synchronous_commit') = 'off' then
+            perform set_config('synchronous_commit', 'local', true);
+        end if;
+        perform pg_logical_emit_message(true, 'headrace.mark', ''::text);     -- something to commit, which takes along all that was before
+    end if;
+    with locks as materialized (
+        select * from pg_locks where granted
+    ), xids as (
+        select virtualtransaction as holder, transactionid as xid from locks where locktype = 'transactionid' and mode = 'ExclusiveLock'
+    ), holders as (
+        select virtualtransaction as holder,
+               (select xid from xids where xids.holder = virtualtransaction order by age(xid) desc limit 1) as xid     -- not a savepoint's
+        from locks
+        where locktype = 'relation' and mode = 'RowExclusiveLock' and relation = v_stream.relation::regclass
+          and database = (select oid from pg_database where datname = current_database())
+    )
+    select coalesce(array_agg(distinct o.xid::text), '{}') into open from (
+        select xid from holders where xid is not null
+        union all
+        select xid from xids where holder like '-1/%' and exists (select from holders where xid is null)) as o;
+end $$;
+
+-- Which of these xids are open still.
+create function headrace.still_open(p_open text[]) returns text[]
+language sql as $$
+    select coalesce(array_agg(distinct transactionid::text), '{}') from pg_locks
+    where locktype = 'transactionid' and mode = 'ExclusiveLock' and granted and transactionid::text = any (p_open)
+$$;
+
+-- Who that is, for a person: a line for each.
+create function headrace.holders(p_open text[]) returns setof text
+language sql stable as $$
+    select coalesce(
+        (select format('the prepared transaction %L of %s, since %s', gid, owner, prepared) from pg_prepared_xacts as p
+         where p.transaction::text = open.xid),
+        (select format('process %s (%s), since %s', l.pid, coalesce(nullif(a.application_name, ''), a.usename, 'of another user'),
+                       coalesce(a.xact_start::text, 'a time that only its user may see'))
+         from pg_locks as l left join pg_stat_activity as a on a.pid = l.pid
+         where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted and l.transactionid::text = open.xid limit 1))
+    from unnest(p_open) as open(xid)
+$$;
+
+-- The last seq below which retention has removed whole segments.
+create function headrace.range_floor(p_stream headrace.streams) returns bigint
+language sql as $$
+    select coalesce(min(lower), 1) - 1 from headrace.segments where stream_id = p_stream.id
+$$;
+
+-- A resolved position at or above p_after, which must be one, by what can be said right now: the last seq drawn, when nobody publishes;
+-- otherwise the first seq that is missing, minus one. It is looked for where those who publish may have drawn: after they
+-- began, so above all that was written before, by the server's clock, for whose being set back an hour is left. So an old hole stops
+-- nobody for long, and a transaction that stays open stops the stream at its own first seq.
+create function headrace.resolved(p_stream text, p_after bigint) returns bigint
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_stream  headrace.streams := headrace.stream_named(p_stream);
+    v_mark    record;
+    v_since   timestamptz;
+    v_from    bigint;
+    v_before  bigint;
+begin
+    v_mark := headrace.range_mark(p_stream);
+    if v_mark.open = '{}' then
+        return greatest(p_after, v_mark.last);
+    end if;
+    select min(coalesce(a.xact_start, '-infinity')) into v_since
+        from unnest(v_mark.open) as open(xid)
+        left join pg_locks as l on l.transactionid::text = open.xid and l.locktype = 'transactionid' and l.mode = 'ExclusiveLock'
+        left join pg_stat_activity as a on a.pid = l.pid;
+    v_from := greatest(p_after, headrace.range_floor(v_stream));
+    if v_since > '-infinity' and v_from < v_mark.last then
+        -- Not the seq there, but that of the message before it: what is missing in between may have been drawn later.
+        execute format('select seq from %s where seq < $1 order by seq desc limit 1', v_stream.relation)
+            into v_before using headrace.seq_near(v_stream, v_since - interval '1 hour');
+        v_from := greatest(v_from, least(coalesce(v_before, 0), v_mark.last));
+    end if;
+    return headrace.first_missing(v_stream, v_from, v_mark.last);
+end $$;
+
+-- The seq before the first one above p_after that is missing; at most p_last. It looks at some millions and no more: that much is progress.
+create function headrace.first_missing(p_stream headrace.streams, p_after bigint, p_last bigint) returns bigint
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    c_step   constant bigint := 100000;
+    c_most   constant bigint := 5000000;
+    v_end    bigint := least(p_last, p_after + c_most);
+    v_at     bigint := p_after;
+    v_next   bigint;
+    v_table  text;
+    v_count  bigint;
+begin
+    while v_at < v_end loop
+        v_next := least(v_at + c_step, v_end);
+        v_table := headrace.source(p_stream, v_at + 1, v_next);
+        execute format('select count(*) from %s where seq > $1 and seq <= $2', v_table) into v_count using v_at, v_next;
+        if v_count < v_next - v_at then
+            execute format($sql$
+                with walked as materialized (
+                    select seq, lag(seq, 1, $1) over (order by seq) as previous from %s where seq > $1 and seq <= $2
+                )
+                select coalesce((select min(previous) from walked where seq > previous + 1), (select max(seq) from walked), $1)
+                $sql$, v_table) into v_next using v_at, v_next;
+            return v_next;
+        end if;
+        v_at := v_next;
+    end loop;
+    return v_at;
+end $$;
+
+-- Where a range begins or ends
+
+-- The position before the first message of a range. p_edge: 'earliest' or 'latest'; else p_seq, or p_time, is the first one. Of 'latest'
+-- all that becomes visible from now on is part; so may be what was published while somebody else was at it.
+create function headrace.range_start(
+    p_stream text, p_edge text, p_seq bigint default null, p_time timestamptz default null, p_now timestamptz default clock_timestamp()
+) returns bigint
+language plpgsql as $$
+declare
+    v_stream    headrace.streams := headrace.stream_named(p_stream);
+    v_position  bigint;
+begin
+    if p_seq is not null then
+        return headrace.range_end(p_stream, p_seq) - 1;
+    elsif p_time > p_now then
+        perform headrace.range_end(p_stream, null, p_time, p_now);
+    elsif p_time is not null then
+        v_position := headrace.position_at(p_stream, p_time);
+    elsif p_edge = 'earliest' then
+        return headrace.range_floor(v_stream);
+    end if;
+    return greatest(coalesce(v_position, headrace.resolved(p_stream, 0)), headrace.range_floor(v_stream));
+end $$;
+
+-- The last seq of a range: p_seq itself, or that before the first message of p_time or later. Null for the end of the stream.
+create function headrace.range_end(
+    p_stream text, p_seq bigint default null, p_time timestamptz default null, p_now timestamptz default clock_timestamp()
+) returns bigint
+language plpgsql as $$
+declare
+    v_stream  headrace.streams := headrace.stream_named(p_stream);
+    v_last    bigint := headrace.drawn(v_stream);
+begin
+    if p_seq > v_last then
+        raise exception using errcode = 'HR004', message = format(
+            'The seq %s lies past the end of the stream %L, whose last one is %s: take one up to that, or "latest".',
+            p_seq, p_stream, v_last);
+    elsif p_time > p_now then
+        raise exception using errcode = 'HR004', message = format(
+            'The time %s lies in the future, it is %s now: take a time that has passed, or "latest".',
+            p_time at time zone 'utc', p_now at time zone 'utc');
+    end if;
+    return coalesce(p_seq, headrace.seq_at(p_stream, p_time) - 1);
+end $$;
+
+-- The largest position up to p_last with at most p_rows messages after p_after.
+create function headrace.range_limit(p_stream text, p_after bigint, p_last bigint, p_rows bigint) returns bigint
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_stream  headrace.streams := headrace.stream_named(p_stream);
+    v_next    bigint;
+begin
+    if p_last - p_after <= p_rows then
+        return p_last;
+    end if;
+    execute format('select seq from %s where seq > $1 and seq <= $2 order by seq offset $3 limit 1', v_stream.relation)
+        into v_next using p_after, p_last, p_rows;
+    return coalesce(v_next - 1, p_last);
+end $$;
+
+-- Queries for ranges
+
+-- Tests that Spark wants to be made here, as SQL over a message's columns: [{"column": "key", "op": "=", "value": "a", "not": false}, …], all
+-- of which must hold. They mean what they mean in SQL, null included. Text compares byte by byte, by the collation of the column.
+create function headrace.pushed_condition(p_tests json) returns text
+language plpgsql immutable as $$
+declare
+    v_test   json;
+    v_type   text;
+    v_value  text;
+    v_sql    text;
+    v_all    text[] := '{}';
+begin
+    for v_test in select value from json_array_elements(coalesce(p_tests, '[]')) as value loop
+        v_type := case v_test ->> 'column' when 'key' then 'text' when 'seq' then 'bigint' when 'created_at' then 'timestamptz'
+                                           when 'headers' then '' when 'data' then '' end;
+        v_value := format('%L::%s', v_test ->> 'value', v_type);
+        v_sql := case
+            when v_type is null then null
+            when v_test ->> 'op' in ('is null', 'is not null') then format('%I %s', v_test ->> 'column', v_test ->> 'op')
+            when v_type = '' then null
+            when v_test ->> 'op' in ('=', '<', '<=', '>', '>=') then format('%I %s %s', v_test ->> 'column', v_test ->> 'op', v_value)
+            when v_test ->> 'op' = '<=>' then format('%I is not distinct from %s', v_test ->> 'column', v_value)
+            when v_test ->> 'op' = 'in' then format('%I = any (array[%s]::%s[])', v_test ->> 'column', (
+                select string_agg(quote_nullable(value), ', ') from json_array_elements_text(v_test -> 'value') as value), v_type)
+            when v_type <> 'text' then null
+            when v_test ->> 'op' = 'starts' then format('starts_with(%I, %s)', v_test ->> 'column', v_value)
+            when v_test ->> 'op' = 'ends' then format('right(%I, length(%s)) = %2$s', v_test ->> 'column', v_value)
+            when v_test ->> 'op' = 'contains' then format('strpos(%I, %s) > 0', v_test ->> 'column', v_value)
+        end;
+        if v_sql is null then
+            raise exception using errcode = 'HR004', message = format('The test %s can''t be made here.', v_test);
+        end if;
+        v_all := v_all || case when (v_test ->> 'not')::boolean then format('not (%s)', v_sql) else format('(%s)', v_sql) end;
+    end loop;
+    return case when v_all = '{}' then 'true' else array_to_string(v_all, ' and ') end;
+end $$;
+
+-- Cut the messages from p_first to p_last into at most p_partitions ranges, evenly by seq, from the first segment on. Each query is complete,
+-- every literal in it quoted here (%L): who reads needs no arguments, and can have it as COPY (…) TO STDOUT.
+-- p_first: null for the first one that is there. p_uid: of the stream as it was known before; null for whichever it is. p_fail: that
+-- messages at the beginning were removed is an error, now and while the ranges are read. p_columns: which, and in which order.
+create function headrace.plan_ranges(
+    p_stream      text,
+    p_first       bigint,
+    p_last        bigint,
+    p_filters     text[],
+    p_where       json,
+    p_tests       json,
+    p_partitions  int,
+    p_uid         uuid default null,
+    p_fail        boolean default true,
+    p_columns     text[] default '{key,seq,headers,created_at,data}'
+) returns table (first bigint, last bigint, query text)
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_stream     headrace.streams := headrace.stream_named(p_stream);
+    v_first      bigint := p_first;
+    v_last       bigint := p_last;
+    v_condition  text;
+    v_columns    text;
+    v_width      bigint;
+begin
+    if v_stream.uid <> p_uid then
+        raise exception using errcode = 'HR001', message = format(
+            'The stream %L was deleted and created anew: what was read so far is of another one; begin anew, with a new checkpoint.', p_stream);
+    elsif p_fail then
+        perform headrace.hold_range(v_stream.id, p_first, p_first is not null);
+    end if;
+    if v_stream.one_message_per_key then
+        execute format('select greatest($1, min(seq)), least($2, max(seq)) from %s', v_stream.relation) into v_first, v_last using v_first, v_last;
+    else
+        v_first := greatest(v_first, headrace.range_floor(v_stream) + 1);     -- of null, the floor
+    end if;
+    v_condition := concat_ws(' and ', nullif(headrace.condition(p_filters, p_where), 'true'), nullif(headrace.pushed_condition(p_tests), 'true'));
+    select string_agg(case when name in ('data', 'headers') then format('%1$I::text as %1$I', name) else quote_ident(name) end, ', ' order by place)
+        into v_columns from unnest(p_columns) with ordinality as c(name, place)
+        where name in ('key', 'seq', 'headers', 'created_at', 'data');
+    v_width := greatest(ceil((v_last - v_first + 1)::numeric / greatest(p_partitions, 1)), 1);
+    return query
+        select f, least(f + v_width - 1, v_last), format(
+            'select %s from %s where seq between %s and %s%s order by seq limit headrace.hold_range(%s, %L, %L)',
+            v_columns, v_stream.relation, f, least(f + v_width - 1, v_last), ' and ' || nullif(v_condition, ''), v_stream.id,
+            case when p_fail then f end, p_first is not null)
+        from generate_series(v_first, v_last, v_width) as f;
+end $$;
+
+-- Raises if that stream is not there any more, or something of it was removed from p_first on (null: whatever was). p_trimmed: what was removed
+-- message by message counts, too; who begins at the earliest that is there has seen nothing of it, and would often be late by some.
+--
+-- It is the limit of a query, namely none, since that is always computed, once, and before anything is read: a condition is not, where all
+-- the segments of a range are gone. By then the query has its snapshot, and its lock on the stream's table, without which retention drops no
+-- segment; so it is right to the end.
+create function headrace.hold_range(p_stream int, p_first bigint, p_trimmed boolean) returns bigint
+language plpgsql as $$
+declare
+    v_stream  headrace.streams;
+    v_floor   bigint;
+begin
+    if pg_is_in_recovery() then
+        raise exception using errcode = 'HR003', message =
+            'A standby may not have all of this range yet, although it is complete: name the primary as the database.';
+    end if;
+    select * into v_stream from headrace.streams where id = p_stream;
+    if not found then
+        raise exception using errcode = 'HR001', message = 'The stream was deleted while it was read: begin anew.';
+    end if;
+    v_floor := greatest(headrace.range_floor(v_stream), case when p_trimmed then v_stream.trimmed end);
+    if p_first <= v_floor then
+        raise exception using errcode = 'HR004', message = format(
+            'Of the stream %L the seqs from %s to %s were removed by retention before they were read: begin at "earliest", or say '
+            'failOnDataLoss=false to go on with what is left.', v_stream.name, p_first, v_floor);
+    end if;
+    return null;
+end $$;
+
+-- Move a consumer that stands for a reader of ranges up to where he has come; never back. Retention by `interest` then keeps what he has not
+-- read. Returns the position of the consumer.
+create function headrace.confirm_range(p_stream text, p_consumer text, p_position bigint) returns bigint
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_stream    headrace.streams := headrace.stream_named(p_stream);
+    v_consumer  int;
+    v_cursor    headrace.cursors;
+    v_next      headrace.cursors;
+begin
+    select id into v_consumer from headrace.consumers where stream_id = v_stream.id and name = p_consumer;
+    if not found then
+        raise exception using errcode = 'HR002', message = format(
+            'There is no consumer %L on the stream %L: create it, so that the place that was read up to can be kept there.', p_consumer, p_stream);
+    end if;
+    perform pg_advisory_xact_lock(1212498508, v_consumer);
+    select * into v_cursor from headrace.cursors where consumer_id = v_consumer order by version desc limit 1;
+    if exists (select from headrace.leases where consumer_id = v_consumer and lease_id >= v_cursor.lease_floor and lowest <= p_position) then
+        raise exception using errcode = 'HR004', message = format(
+            'The consumer %L of the stream %L has messages in flight, so a worker uses it: give the Spark query a consumer of its own.',
+            p_consumer, p_stream);
+    elsif v_cursor.position >= p_position and v_cursor.holes = '{}' then
+        return v_cursor.position;
+    end if;
+    delete from headrace.parked where consumer_id = v_consumer and seq >= v_cursor.parked_floor and seq <= p_position;
+    delete from headrace.blocked where consumer_id = v_consumer and seq <= p_position;
+    delete from headrace.replays where consumer_id = v_consumer and seq <= p_position;
+    v_next := v_cursor;
+    v_next.position := greatest(v_cursor.position, p_position);
+    v_next.settled := greatest(v_cursor.settled, p_position);
+    v_next.holes := v_cursor.holes * int8multirange(int8range(p_position + 1, null));
+    v_next.parked_floor := greatest(v_cursor.parked_floor, p_position + 1);
+    if v_next.mark <= p_position then
+        v_next.mark := null;
+        v_next.mark_stamp := null;
+        v_next.suspects := null;
+        v_next.suspects_at := null;
+    end if;
+    perform headrace.move(v_cursor, v_next);
+    return v_next.position;
+end $$;

@@ -1,0 +1,274 @@
+-- writes: what several tasks have staged becomes messages in one transaction, once.
+--
+-- A task that is retried, or of which two run at a time, writes what it has twice; so tasks publish nothing. Each attempt at one puts its rows
+-- into the write's staging table, under a random id of its own, by COPY and in transactions as short as it likes. When all are done, somebody who knows
+-- which attempts count commits these, and no others: the rows of all of them become messages, and the number of the batch is remembered, in one
+-- transaction. So a batch is there as a whole or not at all, and once, however its rows were cut into tasks the second time.
+--
+-- The staging table is unlogged: COPY into it costs half, and nothing of it has to survive. After a crash of the server it is empty; then
+-- there are fewer rows than the attempts say, and the commit is refused.
+--
+-- Locks are taken in this order: the stream's table, the row of the write, the staging table. The row's lock is what serializes
+-- making, emptying and dropping the staging table; tasks that fill it take only COPY's own lock on it.
+
+-- The staging table for a batch of a write; made if need be. Null if that batch is committed already: then nothing is to be staged.
+-- p_streaming: whether it is one of many batches; then the write is remembered for good, otherwise for some days.
+create function headrace.stage_write(
+    p_stream text, p_write text, p_batch bigint default 0, p_streaming boolean default false
+) returns text
+language plpgsql as $$
+declare
+    v_stream  headrace.streams;
+    v_write   headrace.writes;
+begin
+    perform headrace.require_read_committed('headrace.stage_write');
+    v_stream := headrace.stream_named(p_stream);
+    if octet_length(p_write) not between 1 and 256 then
+        raise exception using errcode = 'HR004', message = 'The id of a write has 1 to 256 bytes.';
+    end if;
+    select * into v_write from headrace.writes where stream_id = v_stream.id and write_id = p_write;
+    if v_write.batch >= p_batch then
+        return null;
+    end if;
+    perform headrace.open_stream(p_stream);     -- one that is full is told before the rows are sent
+    -- A task locks nothing if others have come before it, and the janitor knows that somebody is at it.
+    if to_regclass(v_write.staging) is not null and v_write.touched_at > clock_timestamp() - interval '1 hour' then
+        return v_write.staging;
+    end if;
+    insert into headrace.writes (stream_id, write_id, streaming) values (v_stream.id, p_write, p_streaming) on conflict do nothing;
+    select * into strict v_write from headrace.writes where stream_id = v_stream.id and write_id = p_write for update;
+    if v_write.batch >= p_batch then
+        return null;
+    elsif to_regclass(v_write.staging) is null then      -- also where a backup was restored without that schema
+        v_write.staging := headrace.make_staging(v_stream, p_write);
+    end if;
+    update headrace.writes set staging = v_write.staging, streaming = p_streaming, touched_at = clock_timestamp()
+        where stream_id = v_stream.id and write_id = p_write;
+    return v_write.staging;
+end $$;
+
+create function headrace.require_read_committed(p_function text) returns void
+language plpgsql stable as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception using errcode = 'HR003', message = format(
+            '%s must run under read committed: what it reads after it got a lock must be the newest state.', p_function);
+    end if;
+end $$;
+
+-- What the stream refuses the staging table refuses, too, while there is somebody who knows which row it is.
+create function headrace.make_staging(p_stream headrace.streams, p_write text) returns text
+language plpgsql as $$
+declare
+    v_name     text := p_stream.id || '.' || md5(p_write);
+    v_staging  text := format('headrace_staging.%I', v_name);
+    v_check    record;
+begin
+    execute format('create unlogged table %s (attempt uuid not null, place bigint not null, key text collate "C" not null,
+                                              data json not null, headers json)', v_staging);
+    for v_check in
+        select conname, pg_get_constraintdef(oid) as definition from pg_constraint
+        where conrelid = p_stream.relation::regclass and contype = 'c'
+    loop
+        execute format('alter table %s add constraint %I %s', v_staging, v_check.conname, v_check.definition);
+    end loop;
+    -- What the stream would compress is compressed here, by the tasks: it is then taken over as it is.
+    if exists (select from pg_attribute where attrelid = p_stream.relation::regclass and attname = 'data' and attcompression = 'l') then
+        execute format('alter table %s alter column data set compression lz4', v_staging);
+    else
+        execute format('alter table %s alter column data set storage external', v_staging);
+    end if;
+    -- Each attempt's rows in their order, without sorting them.
+    execute format('create index %I on %s (attempt, place)', v_name || '.place', v_staging);
+    return v_staging;
+end $$;
+
+-- Publish what these attempts have staged: [{"partition": 0, "attempt": "uuid", "rows": 123}], in the order of the partitions, and of the places within them.
+-- With one_message_per_key the last row of a key counts, and they are published in the order of their keys. Returns how many messages that
+-- made; 0 if the batch was committed before. All or nothing, and who has lost the answer may ask again.
+create function headrace.commit_write(p_stream text, p_write text, p_batch bigint, p_parts json) returns bigint
+language plpgsql as $$
+declare
+    v_stream  headrace.streams;
+    v_write   headrace.writes;
+    v_count   bigint;
+begin
+    perform headrace.require_read_committed('headrace.commit_write');
+    v_stream := headrace.stream_named(p_stream);
+    select * into v_write from headrace.writes where stream_id = v_stream.id and write_id = p_write;
+    if v_write.batch >= p_batch then
+        return 0;
+    end if;
+    v_stream := headrace.open_stream(p_stream);
+    perform pg_current_xact_id();
+    execute format('lock table %s in row exclusive mode', v_stream.relation);
+    select * into v_write from headrace.writes where stream_id = v_stream.id and write_id = p_write for update;
+    if v_write.batch >= p_batch then
+        return 0;
+    elsif to_regclass(v_write.staging) is null then
+        perform headrace.refuse_parts(p_stream, p_write, (select sum(rows)::bigint from json_to_recordset(p_parts) as p(rows bigint)), 0);
+        return 0;       -- there was nothing to stage
+    elsif v_stream.one_message_per_key then
+        v_count := headrace.put_staged(v_stream, v_write, p_parts);
+    else
+        v_count := headrace.append_staged(v_stream, v_write, p_parts);
+    end if;
+    update headrace.writes set batch = p_batch, messages = messages + v_count, touched_at = clock_timestamp()
+        where stream_id = v_stream.id and write_id = p_write;
+    perform headrace.forget_staged(v_stream.id, p_write);
+    perform headrace.wake(v_stream.id);
+    return v_count;
+end $$;
+
+create function headrace.refuse_parts(p_stream text, p_write text, p_wanted bigint, p_found bigint) returns void
+language plpgsql as $$
+begin
+    if p_wanted is distinct from p_found and p_wanted > 0 then
+        raise exception using errcode = 'HR009', message = format(
+            'Of the %s rows that the write %L to the stream %L has staged %s are there, perhaps since the database server crashed meanwhile: nothing was published, write them again.',
+            p_wanted, p_write, p_stream, p_found);
+    end if;
+end $$;
+
+create function headrace.append_staged(p_stream headrace.streams, p_write headrace.writes, p_parts json) returns bigint
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+declare
+    v_part   record;
+    v_rows   bigint;
+    v_count  bigint := 0;
+begin
+    for v_part in
+        select p.attempt, p.rows from json_to_recordset(p_parts) as p(partition int, attempt uuid, rows bigint)
+        where p.rows > 0 order by p.partition
+    loop
+        execute format('insert into %s (key, data, headers) select key, data, headers from %s where attempt = $1 order by place',
+                       p_stream.relation, p_write.staging) using v_part.attempt;
+        get diagnostics v_rows = row_count;
+        perform headrace.refuse_parts(p_stream.name, p_write.write_id, v_part.rows, v_rows);
+        v_count := v_count + v_rows;
+    end loop;
+    return v_count;
+end $$;
+
+-- In pieces, since headrace.put takes arrays. The rows that are there are locked first, and all of it goes in the order of the keys, so that two such
+-- writes don't wait for each other in a circle.
+create function headrace.put_staged(p_stream headrace.streams, p_write headrace.writes, p_parts json) returns bigint
+language plpgsql as $$
+declare
+    c_messages  constant int := 5000;
+    c_bytes     constant bigint := 4000000;
+    v_part      record;
+    v_message   record;
+    v_keys      text[] := '{}';
+    v_data      json[] := '{}';
+    v_headers   json[] := '{}';
+    v_bytes     bigint := 0;
+    v_count     bigint := 0;
+begin
+    for v_part in
+        execute format('select p.rows, (select count(*) from %s as s where s.attempt = p.attempt) as found
+                        from json_to_recordset($1) as p(attempt uuid, rows bigint)', p_write.staging) using p_parts
+    loop
+        perform headrace.refuse_parts(p_stream.name, p_write.write_id, v_part.rows, v_part.found);
+    end loop;
+    execute format('with locked as materialized (
+                        select from %s where key in (
+                            select s.key from %s as s join json_to_recordset($1) as p(attempt uuid) using (attempt))
+                        order by key for update)
+                    select count(*) from locked', p_stream.relation, p_write.staging) into v_count using p_parts;
+    v_count := 0;
+    for v_message in
+        execute format('select distinct on (s.key) s.key, s.data, s.headers, octet_length(s.data::text) as bytes
+                        from %s as s join json_to_recordset($1) as p(partition int, attempt uuid) using (attempt)
+                        order by s.key, p.partition desc, s.place desc', p_write.staging) using p_parts
+    loop
+        v_keys := array_append(v_keys, v_message.key);
+        v_data := array_append(v_data, v_message.data);
+        v_headers := array_append(v_headers, v_message.headers);
+        v_bytes := v_bytes + v_message.bytes;
+        if cardinality(v_keys) >= c_messages or v_bytes >= c_bytes then
+            v_count := v_count + cardinality(headrace.put(p_stream, v_keys, v_data, v_headers));
+            v_keys := '{}';
+            v_data := '{}';
+            v_headers := '{}';
+            v_bytes := 0;
+        end if;
+    end loop;
+    if v_keys <> '{}' then
+        v_count := v_count + cardinality(headrace.put(p_stream, v_keys, v_data, v_headers));
+    end if;
+    return v_count;
+end $$;
+
+-- Forget what is staged for a batch that won't be committed. A write that has committed nothing is forgotten as a whole.
+create function headrace.abort_write(p_stream text, p_write text, p_batch bigint) returns void
+language plpgsql as $$
+declare
+    v_stream  headrace.streams;
+begin
+    perform headrace.require_read_committed('headrace.abort_write');
+    select * into v_stream from headrace.streams where name = p_stream;
+    perform from headrace.writes where stream_id = v_stream.id and write_id = p_write and batch < p_batch for update;
+    if found then
+        perform headrace.forget_staged(v_stream.id, p_write);
+        delete from headrace.writes where stream_id = v_stream.id and write_id = p_write and batch = -1 and staging is null;
+    end if;
+end $$;
+
+-- Empty the staging table of a write whose row is locked; drop it if no further batch is to come. Whoever is filling it still, a task that
+-- nobody waits for any more, isn't waited for here: then what is there by now goes row by row, and a table that should go is the janitor's.
+create function headrace.forget_staged(p_stream int, p_write text, p_drop boolean default false) returns void
+language plpgsql as $$
+declare
+    c_large  constant bigint := 8000000;    -- bytes; less is deleted, which leaves the catalog alone: there may be many batches a second
+    v_write  headrace.writes;
+begin
+    select * into v_write from headrace.writes where stream_id = p_stream and write_id = p_write;
+    if to_regclass(v_write.staging) is null then
+        update headrace.writes set staging = null where stream_id = p_stream and write_id = p_write and staging is not null;
+        return;
+    elsif v_write.streaming and not p_drop and pg_total_relation_size(v_write.staging::regclass) < c_large then
+        execute format('delete from %s', v_write.staging);
+        return;
+    end if;
+    execute format('lock table %s in access exclusive mode nowait', v_write.staging);
+    if v_write.streaming and not p_drop then
+        execute format('truncate %s', v_write.staging);
+    else
+        execute format('drop table %s', v_write.staging);
+        update headrace.writes set staging = null where stream_id = p_stream and write_id = p_write;
+    end if;
+exception when lock_not_available then
+    execute format('delete from %s', v_write.staging);
+end $$;
+
+-- What was begun and not touched for a day is forgotten; so are single writes that were committed, after a week. Returns how many
+-- tables and rows have gone; what somebody has a lock on is left for the next time, and another user's tables to that user.
+create function headrace.tidy_writes(p_now timestamptz default clock_timestamp()) returns int
+language plpgsql as $$
+declare
+    c_tables  constant int := 100;      -- each of them takes some locks until the end
+    c_rows    constant int := 10000;
+    v_write   headrace.writes;
+    v_rows    int;
+    v_count   int := 0;
+begin
+    perform headrace.require_read_committed('headrace.tidy_writes');
+    for v_write in
+        select * from headrace.writes
+        where staging is not null and (touched_at < p_now - interval '1 day' or batch >= 0 and not streaming)
+          and pg_has_role((select relowner from pg_class where oid = to_regclass(staging)), 'usage') is not false
+        limit c_tables for update skip locked
+    loop
+        perform headrace.forget_staged(v_write.stream_id, v_write.write_id, true);
+        v_count := v_count + 1;
+    end loop;
+    delete from headrace.writes as w using (
+            select stream_id, write_id from headrace.writes
+            where staging is null and not streaming
+              and touched_at < p_now - case when batch < 0 then interval '1 day' else interval '7 days' end
+            limit c_rows for update skip locked) as old
+        where w.stream_id = old.stream_id and w.write_id = old.write_id;
+    get diagnostics v_rows = row_count;
+    return v_count + v_rows;
+end $$;

@@ -1,0 +1,73 @@
+"""`headrace spark check`: what there is of Spark, and whether it works."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from headrace_spark.cli.options import JsonOption, Where
+
+if TYPE_CHECKING:
+    from headrace_spark.session.check import Report
+
+
+def check(
+    *,
+    where: Where = Where(),  # noqa: B008 - frozen
+    patience: Annotated[
+        float, Parameter(name="--timeout", validator=Number(gt=0), help="Seconds that the job may take.")
+    ] = 60.0,
+    json: JsonOption = False,
+) -> int:
+    """Say what there is of Spark here, and try a job.
+
+    Looks for the libraries, for Java and for settings, starts a session where they say, and runs a Python function in its workers. Ends with
+    0 if all of it works, with 78 if settings can't be, and with 69 if something is missing or can't be reached.
+    """
+    from headrace_spark.session.check import check
+    from headrace_spark.session.sessions import started, stop
+
+    ours = not started()
+    try:
+        report = check(where.settings(), patience=patience)
+    finally:
+        if ours:
+            stop()
+    if json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report, enc_hook=str), indent=2).decode() + "\n")
+    else:
+        _print(report)
+    if report.problem is not None:
+        print(f"headrace: {report.problem}", file=sys.stderr)
+    return report.exit_code
+
+
+def _print(report: Report) -> None:
+    pairs = list(_pairs(report))
+    width = max(len(name) for name, _ in pairs)
+    for name, value in pairs:
+        print(f"{name.ljust(width)}  {value}")
+
+
+def _pairs(report: Report) -> Iterator[tuple[str, str]]:
+    yield "Python", f"{report.python}, {report.executable}"
+    for name, version in report.packages.items():
+        yield name, version or "not installed"
+    if report.java is not None:
+        for sentence in report.java.passed_over:
+            yield "Java", f"passed over: {sentence}"
+        how = ", through a shim" if report.java.shimmed else ""
+        yield "Java", f"{report.java.version}, from {report.java.found}{how}, {report.java.home}"
+    for setting in report.settings:
+        yield setting.name, f"{setting.value}, by {setting.place}"
+    if report.spark is not None:
+        yield "session", f"Spark {report.spark}, started in {report.started_in:.1f} s"
+    for worker in report.workers:
+        yield "worker", f"Python {worker.python}, {worker.executable}, headrace {worker.headrace}"
+    if report.ran_in is not None:
+        yield "job", f"done in {report.ran_in:.1f} s"

@@ -1,0 +1,360 @@
+"""`headrace spark run`: a program of the user's, or one of the pipelines that are ready."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import runpy
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+from headrace.app import settings
+from headrace.cli.logs import LogFormatOption, LogLevelOption, set_up_logging
+from headrace.cli.options import DatabaseOption, JsonOption, flag, print_json
+from headrace.cli.problems import NoInput, UsageProblem
+from headrace.model.errors import HeadraceError
+from headrace_spark.cli.stopping import Stopped, until_stopped
+from headrace_spark.pipelines.functions import function_named, send_along
+from headrace_spark.pipelines.running import PipelineFailed, Report, told
+
+run = App(
+    name="run",
+    help="Run a program on Spark, or one of the pipelines that are ready.",
+    usage="Usage: headrace spark run FILE|MODULE:FUNCTION|PIPELINE [OPTIONS] [-- ARGUMENTS]",
+    help_format="plaintext",
+)
+
+StreamOption = Annotated[str, Parameter(name="--stream", help="The stream to read.")]
+IntoOption = Annotated[str, Parameter(name="--into", help="The stream to publish to, which exists.")]
+CheckpointOption = Annotated[
+    str, Parameter(name="--checkpoint", help="A directory of this pipeline alone, which is made: how far it is.")
+]
+FilterOption = Annotated[
+    list[str] | None,
+    Parameter(
+        name="--filter", negative="", show_default=False, help="Only messages whose keys match; may be repeated."
+    ),
+]
+WhereOption = Annotated[
+    str | None, Parameter(name="--where", show_default=False, help="Only messages that meet this condition.")
+]
+StartOption = Annotated[
+    str, Parameter(name="--start", help="Where to begin, the first time: earliest, latest, a seq or a time.")
+]
+PartitionsOption = Annotated[
+    int | None,
+    Parameter(name="--partitions", validator=Number(gte=1), show_default=False, help="How many tasks read at a time."),
+]
+MaxRowsOption = Annotated[
+    int | None,
+    Parameter(name="--max-rows", validator=Number(gte=1), show_default=False, help="Seqs that a batch spans at most."),
+]
+ContinuousOption = Annotated[bool, flag("Go on until stopped, instead of ending with what is there now.")]
+LossOption = Annotated[bool, flag("Go on where messages were removed before they were read, instead of failing.")]
+EveryOption = Annotated[str, Parameter(name="--every", help="With --continuous: how often to look.")]
+
+
+@run.default
+def program(
+    target: Annotated[str, Parameter(help="A file, or module:function, or file.py:function.")],
+    /,
+    *arguments: Annotated[str, Parameter(help="What the program finds in sys.argv; write -- before them.")],
+    database: DatabaseOption = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
+) -> int:
+    """Run a program of yours on Spark.
+
+    A file is run as it is; it gets its session from headrace_spark.session(). A function is called with the session, with `database`, the database's URL, if
+    it has a parameter of that name, and with the arguments as text if it takes any. If it returns a streaming query, this is waited for.
+    """
+    set_up(log_level, log_format)
+    sys.argv = [target, *arguments]
+    if ":" not in target and target.endswith(".py"):
+        if not Path(target).is_file():
+            raise NoInput(f"There is no file {target!r} in {Path.cwd()}.")
+        sys.path.insert(0, str(Path(target).resolve().parent))
+        return finished(lambda: _of_user(lambda: runpy.run_path(target, run_name="__main__")))
+    if ":" not in target:
+        raise UsageProblem(
+            f"{target!r} is no pipeline: write archive, replay, backfill, aggregate, a file.py, or module:function."
+        )
+    function = function_named(target)
+    return finished(lambda: _of_user(lambda: _call(function, arguments, database)))
+
+
+def _call(function: Callable[..., Any], arguments: tuple[str, ...], database: str | None) -> Any:
+    """Call a user's function with what it takes."""
+    from headrace_spark.pipelines.connected import connected
+    from headrace_spark.pipelines.streams import prepare
+    from headrace_spark.session import is_connect, session
+
+    takes_database = "database" in inspect.signature(function).parameters
+    spark = session()
+    if is_connect(spark):
+        send_along(function)
+    prepare(spark)
+    if not takes_database:
+        return _awaited(function(spark, *arguments))
+    with connected(database) as base:
+        return _awaited(function(spark, *arguments, database=base.url))
+
+
+def _awaited(result: Any) -> Any:
+    """A streaming query is waited for."""
+    if hasattr(result, "awaitTermination"):
+        result.awaitTermination()
+        return None
+    return result
+
+
+def _of_user(work: Callable[[], Any]) -> Any:
+    """What the user's code raises is told with its traceback; what Spark raises, in one sentence."""
+    try:
+        return work()
+    except (HeadraceError, SystemExit):
+        raise
+    except Exception as error:
+        if (ours := told(error)) is not None:
+            raise ours from error
+        traceback.print_exception(error)
+        raise PipelineFailed(f"The program failed: {type(error).__name__}: {error}. Its traceback is above.") from error
+
+
+def archive(
+    *,
+    stream: StreamOption,
+    path: Annotated[str, Parameter(help="A directory, or a URL of any file system that Spark knows.")],
+    continuous: ContinuousOption = False,
+    every: EveryOption = "1m",
+    consumer: Annotated[
+        str | None,
+        Parameter(
+            show_default=False,
+            help="A consumer that is made and moved behind what is archived, so that retention can wait for it.",
+        ),
+    ] = None,
+    filter: FilterOption = None,  # noqa: A002 - as everywhere
+    where: WhereOption = None,
+    start: StartOption = "earliest",
+    max_rows: MaxRowsOption = None,
+    rows_per_file: Annotated[
+        int, Parameter(validator=Number(gte=1), help="Rows that a file holds at most.")
+    ] = 1_000_000,
+    partitions: PartitionsOption = None,
+    compression: Annotated[str, Parameter(help="zstd, snappy, gzip, lz4 or none.")] = "zstd",
+    ignore_data_loss: LossOption = False,
+    database: DatabaseOption = None,
+    json: JsonOption = False,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
+) -> int:
+    """Write a stream to Parquet files, by day, each message once.
+
+    Run it again, and it goes on where it was, also after it was killed.
+    """
+    from headrace_spark import archive as work
+
+    set_up(log_level, log_format)
+    return finished(
+        lambda: work(
+            stream, path, database=database, once=not continuous, every=every, consumer=consumer, filter=filter or ">",
+            where=where, start=start, rows_per_file=rows_per_file, partitions=partitions, compression=compression,
+            fail_on_data_loss=not ignore_data_loss, **_given(max_rows=max_rows),
+        ),
+        json,
+    )  # fmt: skip
+
+
+def replay(
+    *,
+    function: Annotated[
+        str, Parameter(help="module:function, or file.py:function: of a DataFrame, it makes a DataFrame.")
+    ],
+    into: IntoOption,
+    checkpoint: CheckpointOption,
+    stream: Annotated[str | None, Parameter(show_default=False, help="The stream to read ...")] = None,
+    path: Annotated[
+        str | None, Parameter(show_default=False, help="... or an archive, or other Parquet files.")
+    ] = None,
+    filter: FilterOption = None,  # noqa: A002 - as everywhere
+    where: WhereOption = None,
+    start: StartOption = "earliest",
+    max_rows: MaxRowsOption = None,
+    partitions: PartitionsOption = None,
+    ignore_data_loss: LossOption = False,
+    database: DatabaseOption = None,
+    json: JsonOption = False,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
+) -> int:
+    """Send a stream's history, or an archive, through a function into another stream.
+
+    The order of each key is kept. Run it again, and it goes on where it was.
+    """
+    from headrace_spark import replay as work
+
+    set_up(log_level, log_format)
+    return finished(
+        lambda: work(
+            function, into, stream=stream, path=path, checkpoint=checkpoint, database=database, filter=filter or ">",
+            where=where, start=start, partitions=partitions, fail_on_data_loss=not ignore_data_loss,
+            **_given(max_rows=max_rows),
+        ),
+        json,
+    )  # fmt: skip
+
+
+def backfill(
+    *,
+    table: Annotated[str, Parameter(help="schema.table.")],
+    stream: Annotated[str, Parameter(help="The stream to publish to, which exists.")],
+    source: Annotated[
+        str | None,
+        Parameter(name="--from", show_default=False, help="The URL of the table's database, if it is another one."),
+    ] = None,
+    column: Annotated[
+        list[str] | None, Parameter(negative="", show_default=False, help="Only this column; may be repeated.")
+    ] = None,
+    where: Annotated[
+        str | None, Parameter(show_default=False, help="Only rows that meet this condition, in SQL.")
+    ] = None,
+    key: Annotated[
+        str | None, Parameter(show_default=False, help="A template, such as orders.{record.region}.{record.id}.")
+    ] = None,
+    partitions: PartitionsOption = None,
+    write_id: Annotated[
+        str | None,
+        Parameter(show_default=False, help="A name: what was done under it is not published again within 7 days."),
+    ] = None,
+    database: DatabaseOption = None,
+    json: JsonOption = False,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
+) -> int:
+    """Read a table, in parallel and under one snapshot, into a stream.
+
+    For a table that is captured, see `headrace source postgres backfill`.
+    """
+    from headrace_spark import backfill as work
+
+    set_up(log_level, log_format)
+    return finished(
+        lambda: work(
+            table, stream, database=database, source=source, columns=column, where=where, key=key,
+            partitions=partitions, write_id=write_id,
+        ),
+        json,
+    )  # fmt: skip
+
+
+def aggregate(
+    *,
+    stream: StreamOption,
+    into: IntoOption,
+    window: Annotated[str, Parameter(help="How long a window is, such as 1h.")],
+    aggregates: Annotated[
+        dict[str, str],
+        Parameter(
+            name="--agg",
+            negative="",
+            help="A name and an expression in SQL: --agg.total 'sum(data.total)'; may be repeated.",
+        ),
+    ],
+    checkpoint: CheckpointOption,
+    slide: Annotated[
+        str | None, Parameter(show_default=False, help="How far apart windows begin; without it, one after the other.")
+    ] = None,
+    by: Annotated[
+        list[str] | None,
+        Parameter(negative="", show_default=False, help="Group by this, instead of the key; may be repeated."),
+    ] = None,
+    time: Annotated[str, Parameter(help="When an event was: a column, or a field of data.")] = "created_at",
+    watermark: Annotated[str, Parameter(help="How late an event may come.")] = "10m",
+    schema: Annotated[
+        str | None, Parameter(show_default=False, help="What data holds: 'customer string, total double'.")
+    ] = None,
+    key: Annotated[
+        str | None, Parameter(show_default=False, help="A template of the results' keys: {key}.{window_start}.")
+    ] = None,
+    mode: Annotated[
+        Literal["update", "append"],
+        Parameter(help="update: whenever a window changes; append: once, when it is closed."),
+    ] = "update",
+    continuous: ContinuousOption = False,
+    every: EveryOption = "10s",
+    filter: FilterOption = None,  # noqa: A002 - as everywhere
+    where: WhereOption = None,
+    start: StartOption = "earliest",
+    max_rows: MaxRowsOption = None,
+    partitions: PartitionsOption = None,
+    ignore_data_loss: LossOption = False,
+    database: DatabaseOption = None,
+    json: JsonOption = False,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
+) -> int:
+    """Aggregate a stream by windows of time into another stream.
+
+    Run it again, and it goes on where it was.
+    """
+    from headrace_spark import aggregate as work
+
+    set_up(log_level, log_format)
+    return finished(
+        lambda: work(
+            stream, into, window=window, aggregates=aggregates, checkpoint=checkpoint, slide=slide, by=by or ("key",),
+            time=time, watermark=watermark, schema=schema, key=key, mode=mode, database=database, once=not continuous,
+            every=every, filter=filter or ">", where=where, start=start, partitions=partitions,
+            fail_on_data_loss=not ignore_data_loss, **_given(max_rows=max_rows),
+        ),
+        json,
+    )  # fmt: skip
+
+
+for _pipeline in (archive, replay, backfill, aggregate):
+    run.command(_pipeline)
+
+
+def set_up(log_level: Any, log_format: Any) -> None:
+    """Log as the settings say."""
+    found = settings.read({"log_level": log_level, "log_format": log_format})
+    set_up_logging(found.log_level, found.log_format)
+    # It tells of every call; what fails there is told by who called.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+
+
+def finished(work: Callable[[], Any], json: bool = False) -> int:
+    """Run to the end, and tell what was done. Returns the exit code."""
+    try:
+        result = until_stopped(work)
+    except Stopped as stopped:
+        return stopped.exit_code
+    if isinstance(result, Report):
+        print_json(msgspec.to_builtins(result)) if json else print(sentence(result))
+    return 0
+
+
+def sentence(report: Report) -> str:
+    """A report in one sentence."""
+    of = f" of {report.stream!r}" if report.stream else ""
+    rows = "rows" if report.rows is None else f"{report.rows:,} rows"
+    parts = [f"{report.pipeline}: {rows}{of} into {report.into!r}"]
+    if report.first is not None:
+        parts.append(f"seq {report.first} to {report.last}")
+    if report.files is not None:
+        parts.append(f"{report.files:,} files")
+    if report.late:
+        parts.append(f"{report.late:,} came too late")
+    return f"{', '.join(parts)}, in {report.seconds:.1f} s."
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

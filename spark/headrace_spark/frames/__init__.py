@@ -1,0 +1,1 @@
+"""Between messages and DataFrames: schemas, batches on their way in, results on their way out."""

@@ -1,0 +1,119 @@
+"""Columns: how decoded Python values become Arrow arrays of a known Spark type, one column at a time, since row by row would be slow.
+
+A column is a tree, as its type is: a `Leaf` of values, a `Record` of named columns, `Many` of one column, or `Pairs` of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, chain
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+UNFIT = (pa.ArrowException, OverflowError, ValueError, TypeError)
+"""What building raises for a value that its type has no room for."""
+
+
+class Column(Protocol):
+    """Builds an Arrow array of Python values."""
+
+    @property
+    def kind(self) -> DataType:
+        """The Spark type."""
+
+    def build(self, values: Sequence[Any]) -> pa.Array:
+        """The values, of which any may be None. Raises one of `UNFIT`."""
+
+
+def arrow_type(kind: DataType) -> pa.DataType:
+    """The Arrow type of a Spark type. Timestamps are in UTC."""
+    return to_arrow_type(kind, timezone="UTC")
+
+
+class Leaf:
+    """Values that Arrow takes as they are, or once they are converted."""
+
+    def __init__(self, kind: DataType, convert: Callable[[Any], Any] | None = None) -> None:
+        self.kind = kind
+        self._convert = convert
+        self._arrow = arrow_type(kind)
+
+    def build(self, values: Sequence[Any]) -> pa.Array:
+        """See `Column`."""
+        convert = self._convert
+        if convert is not None:
+            values = [None if value is None else convert(value) for value in values]
+        return pa.array(values, self._arrow)
+
+
+class Field(msgspec.Struct, frozen=True):
+    """A column of a record. `name`: as Spark has it; `get`: takes the value out of the record."""
+
+    name: str
+    get: Callable[[Any], Any]
+    column: Column
+    nullable: bool
+
+
+class Record:
+    """A struct of other columns."""
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self.fields = fields
+        self.kind = StructType([StructField(field.name, field.column.kind, field.nullable) for field in fields])
+        self._arrow = list(arrow_type(self.kind))
+
+    def build(self, values: Sequence[Any]) -> pa.Array:
+        """See `Column`."""
+        missing = [value is None for value in values]
+        columns = [field.column.build(_taken(field.get, values)) for field in self.fields]
+        return pa.StructArray.from_arrays(columns, fields=self._arrow, mask=pa.array(missing) if any(missing) else None)
+
+
+class Many:
+    """An array of another column's values."""
+
+    def __init__(self, column: Column, *, nullable: bool) -> None:
+        self._column = column
+        self.kind = ArrayType(column.kind, nullable)
+        self._arrow = arrow_type(self.kind)
+
+    def build(self, values: Sequence[Any]) -> pa.Array:
+        """See `Column`."""
+        inner = self._column.build(_flat(values))
+        return pa.ListArray.from_arrays(_offsets(values), inner, type=self._arrow)
+
+
+class Pairs:
+    """A map from one column's values to another's."""
+
+    def __init__(self, keys: Column, column: Column, *, nullable: bool) -> None:
+        self._keys = keys
+        self._column = column
+        self.kind = MapType(keys.kind, column.kind, nullable)
+        self._arrow = arrow_type(self.kind)
+
+    def build(self, values: Sequence[Any]) -> pa.Array:
+        """See `Column`."""
+        keys = self._keys.build(_flat(values))
+        inner = self._column.build(_flat(None if value is None else value.values() for value in values))
+        return pa.MapArray.from_arrays(_offsets(values), keys, inner, type=self._arrow)
+
+
+def _taken(get: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+    return [None if value is None else get(value) for value in values]
+
+
+def _flat(values: Iterable[Any]) -> list[Any]:
+    return list(chain.from_iterable(value for value in values if value is not None))
+
+
+def _offsets(values: Sequence[Any]) -> pa.Array:
+    """Where each begins in the flat array, and the last ends; null for one that is null."""
+    ends = list(accumulate((0 if value is None else len(value) for value in values), initial=0))
+    begins: list[int | None] = [None if value is None else at for value, at in zip(values, ends, strict=False)]
+    return pa.array([*begins, ends[-1]], pa.int32())

@@ -1,0 +1,156 @@
+"""Arrow batches as messages: what `headrace_spark.frames.outgoing` does in the plan, done inside of a Python task."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Callable, Sequence
+from datetime import UTC
+from math import isfinite
+from typing import Any
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+
+from headrace.model.errors import InvalidData, InvalidInput
+
+KEY, HEADERS, DATA = "key", "headers", "data"
+
+OURS = ("seq", "created_at")
+"""Columns of a message as it was read, which may stand beside `data`, and are left off: a new message gets its own."""
+
+_Convert = Callable[[Any], Any]
+_encode = msgspec.json.Encoder().encode
+
+MESSAGES = pa.schema([(KEY, pa.string()), (HEADERS, pa.string()), (DATA, pa.string())])
+"""What messages are as Arrow: the key, and the headers (null when there are none) and the data as JSON text."""
+
+
+def encode(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows as messages: `key`, `headers` and `data`, all strings.
+
+    Args:
+        batch: of columns that `headrace_spark.frames.outgoing.check` has passed.
+
+    Raises:
+        InvalidInput: a key or data that is null.
+        InvalidData: a value that JSON can't hold, such as a moment after the year 9999.
+    """
+    names = batch.schema.names
+    columns = {name: batch.column(place) for place, name in enumerate(names)}
+    headers = _texts(columns[HEADERS]) if HEADERS in columns else pa.nulls(batch.num_rows, pa.string())
+    data = _texts(columns[DATA]) if DATA in columns else _objects(columns)
+    encoded = pa.RecordBatch.from_arrays([columns[KEY].cast(pa.string()), headers, data], schema=MESSAGES)
+    refuse_nulls(encoded)
+    return encoded
+
+
+def refuse_nulls(messages: pa.RecordBatch | pa.Table) -> None:
+    """Raises `InvalidInput` for a key or data that is null."""
+    for name in (KEY, DATA):
+        count = messages.column(name).null_count
+        if count:
+            raise InvalidInput(
+                f"{count} of {messages.num_rows} rows of the DataFrame have a null `{name}`: a message has a key and data; filter"
+                " these rows out, or fill them."
+            )
+
+
+def _objects(columns: dict[str, pa.Array]) -> pa.Array:
+    """All columns but the key and the headers, as an object for each row."""
+    names = [name for name in columns if name not in (KEY, HEADERS)]
+    values = [_values(columns[name]) for name in names]
+    return pa.array([_json(dict(zip(names, row, strict=True))) for row in zip(*values, strict=True)], pa.string())
+
+
+def _texts(column: pa.Array) -> pa.Array:
+    """A column as JSON text: a string is that already."""
+    if _is_text(column.type) or pa.types.is_null(column.type):
+        return column.cast(pa.string())
+    return pa.array([None if value is None else _json(value) for value in _values(column)], pa.string())
+
+
+def _json(value: Any) -> str:
+    return _encode(value).decode()
+
+
+def _values(column: pa.Array) -> Sequence[Any]:
+    """Its values, as what msgspec writes as we want them."""
+    try:
+        found: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
+    except (OverflowError, ValueError) as error:
+        raise InvalidData(f"A value of the DataFrame can't be written as JSON: {error}.") from error
+    convert = _converter(column.type)
+    return found if convert is None else [None if value is None else convert(value) for value in found]
+
+
+def _converter(kind: pa.DataType) -> _Convert | None:
+    """What to do with values of this type; None when msgspec writes them as they are."""
+    if pa.types.is_decimal(kind):
+        return lambda value: f"{value:f}"
+    if pa.types.is_float32(kind):
+        return _single
+    if pa.types.is_floating(kind):
+        return lambda value: value if isfinite(value) else _special(value)
+    if pa.types.is_timestamp(kind):
+        return _moment if kind.tz is not None else lambda value: value.isoformat(timespec="microseconds")
+    if pa.types.is_date(kind):
+        return lambda value: value.isoformat()
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return lambda value: base64.b64encode(value).decode()
+    if pa.types.is_map(kind):
+        return _of_map(kind)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _of_list(kind)
+    if pa.types.is_struct(kind):
+        return _of_struct(kind)
+    return None
+
+
+def _of_map(kind: pa.MapType) -> _Convert | None:
+    inner = _converter(kind.item_type)
+    if inner is None:
+        return None if _is_text(kind.key_type) else lambda value: {str(name): one for name, one in value.items()}
+    return lambda value: {str(name): None if one is None else inner(one) for name, one in value.items()}
+
+
+def _of_list(kind: pa.ListType) -> _Convert | None:
+    inner = _converter(kind.value_type)
+    return None if inner is None else lambda value: [None if one is None else inner(one) for one in value]
+
+
+def _of_struct(kind: pa.StructType) -> _Convert | None:
+    inner = [(field.name, convert) for field in kind if (convert := _converter(field.type)) is not None]
+    if not inner:
+        return None
+
+    def converted(value: dict[str, Any]) -> dict[str, Any]:
+        for name, convert in inner:
+            if value[name] is not None:
+                value[name] = convert(value[name])
+        return value
+
+    return converted
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _moment(value: Any) -> str:
+    return f"{value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
+def _special(value: float) -> str:
+    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+
+
+def _single(value: float) -> float | str:
+    """The shortest number that is this one in single precision, as Java writes it: 0.1, and not 0.10000000149011612."""
+    if not isfinite(value):
+        return _special(value)
+    for digits in range(6, 9):
+        short = float(f"{value:.{digits}g}")
+        if struct.unpack("f", struct.pack("f", short))[0] == value:
+            return short
+    return float(f"{value:.9g}")

@@ -1,0 +1,141 @@
+"""Helpers for work key by key: all rows of a key at a time, in the order of their seq.
+
+def lines(rows: pandas.DataFrame) -> Iterator[dict]:
+    total = 0
+    for change in rows.itertuples():
+        total += change.added - change.deleted
+        yield {"key": change.key, "seq": change.seq, "total": total}
+
+each_key(df, lines, "key string, seq bigint, total bigint")
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.model.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+    import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+With = Literal["pandas", "arrow"]
+"""What the function is given: a pandas DataFrame, or an Arrow table."""
+
+
+def each_key(
+    frame: DataFrame, function: Callable[[Any], Any], schema: StructType | str, *, rows: With = "pandas"
+) -> DataFrame:
+    """Run a function for each key, with all of its rows, sorted by seq. Nothing runs yet.
+
+    It is Spark's `applyInPandas` or `applyInArrow` over the column `key`. The rows of one key must fit into the memory of one Python process.
+
+    Args:
+        frame: has the columns `key` and `seq`, as a handler's DataFrame has.
+        function: takes the rows of a key; or the key and its rows, when it has two parameters. It returns a pandas DataFrame or an Arrow table,
+            whichever it was given, or a list or an iterator of such or of dicts, one for each row of the result; a generator will do.
+        schema: of the result, as a Spark type or a DDL string.
+        rows: "pandas", or "arrow", which is quicker and leaves nulls in whole numbers as they are.
+
+    Returns:
+        What the function returned for all keys, together.
+
+    Raises:
+        InvalidInput: the frame lacks one of the two columns.
+    """
+    missing = [name for name in ("key", "seq") if name not in frame.columns]
+    if missing:
+        raise InvalidInput(
+            f"each_key needs the columns key and seq, and the DataFrame has {', '.join(frame.columns)}: keep {' and '.join(missing)} when"
+            " columns are chosen."
+        )
+    groups = frame.groupBy("key")
+    if rows == "arrow":
+        return groups.applyInArrow(_arrow(function, _as_type(schema)), schema)
+    if rows == "pandas":
+        return groups.applyInPandas(_pandas(function, _as_type(schema).names), schema)
+    raise InvalidInput(f"rows={rows!r} must be 'pandas' or 'arrow'.")
+
+
+def _as_type(schema: StructType | str) -> StructType:
+    from pyspark.sql.types import StructType
+
+    if isinstance(schema, StructType):
+        return schema
+    found = StructType.fromDDL(schema)
+    if not isinstance(found, StructType):
+        raise InvalidInput(
+            f"schema={schema!r} names no columns: write names and types, such as 'key string, total bigint'."
+        )
+    return found
+
+
+def _called(function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """The function, called with the key and the rows."""
+    if len(inspect.signature(function).parameters) == 2:
+        return function  # type: ignore[return-value]
+    return lambda _, rows: function(rows)
+
+
+def _pandas(function: Callable[[Any], Any], names: list[str]) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    call = _called(function)
+
+    def of_key(rows: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        ordered = rows.sort_values("seq", ignore_index=True)
+        parts, loose = _sorted_out(call(ordered["key"].iloc[0], ordered), pd.DataFrame)
+        if loose:
+            parts.append(pd.DataFrame.from_records(loose, columns=names))
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=names)
+
+    return of_key
+
+
+def _arrow(function: Callable[[Any], Any], schema: StructType) -> Callable[[pa.Table], pa.Table]:
+    call = _called(function)
+
+    def of_key(rows: pa.Table) -> pa.Table:
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        wanted = to_arrow_schema(schema, timezone="UTC")
+        ordered = rows.sort_by("seq")
+        parts, loose = _sorted_out(call(ordered["key"][0].as_py(), ordered), pa.Table)
+        if loose:
+            parts.append(pa.Table.from_pylist(loose, wanted))
+        return (
+            pa.concat_tables([part.select(wanted.names).cast(wanted) for part in parts])
+            if parts
+            else wanted.empty_table()
+        )
+
+    return of_key
+
+
+def _sorted_out(result: Any, whole: type) -> tuple[list[Any], list[dict[str, Any]]]:
+    """Frames, and single rows, of what a function returned for a key."""
+    if result is None:
+        return [], []
+    if isinstance(result, whole):
+        return [result], []
+    parts: list[Any] = []
+    loose: list[dict[str, Any]] = []
+    for one in _each(result):
+        if isinstance(one, whole):
+            parts.append(one)
+        else:
+            loose.append(one)
+    return parts, loose
+
+
+def _each(result: Any) -> Iterator[Any]:
+    if isinstance(result, dict) or not isinstance(result, Iterable):
+        raise TypeError(
+            f"The function of each_key returned a {type(result).__name__}, and not rows: return a list of dicts, or yield them."
+        )
+    return iter(result)

@@ -1,0 +1,173 @@
+"""A DataFrame on its way out: what its columns must be to become messages, and the plan that makes them.
+
+    key string                                   the routing key
+    data                                         a string is JSON text; anything else is written as JSON; or, without such a column,
+    all other columns                            together they are the JSON object
+    headers                                      if there are any: JSON text, or a map or a struct; null for none
+
+As JSON: numbers as they are, but decimals as strings, which nobody rounds, as in captured changes, and NaN and the infinities as strings;
+timestamps as ISO 8601 in UTC with a Z, those without a time zone without it, dates as ISO; binary as base64; a null field stays, as null.
+
+The plan runs in Spark's JVM. `headrace_spark.frames.encoding` does the same for Arrow batches inside of a Python task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sql
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    FractionalType,
+    IntegralType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from headrace.model.errors import InvalidInput
+from headrace_spark.frames.encoding import DATA, HEADERS, KEY, OURS, encode, refuse_nulls
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["check", "encode", "outgoing", "refuse_nulls"]
+
+WANTED = (
+    "a DataFrame becomes messages by a string column `key` and either a column `data` or other columns, which together are the data;"
+    " `headers` may come along"
+)
+
+_MOMENT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+_JSON = {
+    "ignoreNullFields": "false",
+    "timeZone": "UTC",
+    "timestampFormat": f"{_MOMENT}'Z'",
+    "timestampNTZFormat": _MOMENT,
+    "dateFormat": "yyyy-MM-dd",
+}
+_SCALARS = (
+    BinaryType, BooleanType, DateType, FractionalType, IntegralType, NullType, StringType, TimestampNTZType, TimestampType,
+)  # fmt: skip
+
+
+def outgoing(frame: DataFrame) -> DataFrame:
+    """The frame's rows as messages: `key`, `headers` and `data`, all strings. Nothing runs yet.
+
+    A key or data that is null is still in it: `refuse_nulls` tells, once there are rows.
+
+    Raises:
+        InvalidInput: its columns can't become messages; see `check`.
+    """
+    schema = frame.schema
+    check(schema)
+    types = {field.name: field.dataType for field in schema}
+    headers = _text(HEADERS, types[HEADERS]) if HEADERS in types else sql.lit(None).cast("string")
+    return frame.select(sql.col(KEY), headers.alias(HEADERS), _data(types).alias(DATA))
+
+
+def check(schema: StructType) -> None:
+    """Whether rows of this schema can become messages. It is known before anything runs.
+
+    Raises:
+        InvalidInput: one sentence that names the columns that came, and what is wanted.
+    """
+    if len(set(schema.names)) < len(schema.names):
+        raise _wrong(schema, "has two columns of one name")
+    fields = {field.name: field.dataType for field in schema}
+    if not isinstance(fields.get(KEY), StringType):
+        raise _wrong(schema, "has no string column `key`" if KEY not in fields else "has a `key` that is no string")
+    if not isinstance(fields.get(HEADERS, StringType()), (StringType, MapType, StructType, NullType)):
+        raise _wrong(schema, "has `headers` that are neither JSON text nor a map or a struct")
+    others = [name for name in schema.names if name not in (KEY, HEADERS, DATA)]
+    if DATA in fields:
+        more = [name for name in others if name not in OURS]
+        if more:
+            raise _wrong(schema, f"has `data` and {', '.join(more)} beside it, of which only one can be the data")
+    elif not others:
+        raise _wrong(schema, "has nothing that could be the data")
+    for field in schema:
+        for path, kind in _unwritable(field.name, field.dataType):
+            raise InvalidInput(
+                f"The DataFrame's column {path} is of type {kind.simpleString()}, which has no form in JSON: cast it to a string."
+            )
+
+
+def _wrong(schema: StructType, problem: str) -> InvalidInput:
+    came = ", ".join(f"{field.name} {_short(field.dataType)}" for field in schema) or "none"
+    return InvalidInput(f"The DataFrame {problem} (its columns: {came}): {WANTED}.")
+
+
+def _short(kind: DataType) -> str:
+    return f"{kind.simpleString():.60}"
+
+
+def _unwritable(path: str, kind: DataType) -> Iterator[tuple[str, DataType]]:
+    """What in there JSON has no form for, with the way to it."""
+    if isinstance(kind, ArrayType):
+        yield from _unwritable(f"{path}[]", kind.elementType)
+    elif isinstance(kind, MapType):
+        if not isinstance(kind.keyType, (StringType, IntegralType)):
+            yield f"{path} (its keys)", kind.keyType
+        yield from _unwritable(f"{path}[]", kind.valueType)
+    elif isinstance(kind, StructType):
+        if len(set(kind.names)) < len(kind.names):
+            yield path, kind
+        for field in kind:
+            yield from _unwritable(f"{path}.{field.name}", field.dataType)
+    elif not isinstance(kind, _SCALARS):
+        yield path, kind
+
+
+def _data(types: dict[str, DataType]) -> Column:
+    if DATA in types:
+        return _text(DATA, types[DATA])
+    names = [name for name in types if name not in (KEY, HEADERS)]
+    whole = StructType([StructField(name, types[name]) for name in names])
+    return _json(sql.struct(*(_named(name) for name in names)), whole)
+
+
+def _text(name: str, kind: DataType) -> Column:
+    """The column as JSON text; null where it is null."""
+    column = _named(name)
+    if isinstance(kind, NullType):
+        return sql.lit(None).cast("string")
+    if isinstance(kind, StringType):
+        return column.cast("string")
+    if isinstance(kind, (ArrayType, MapType, StructType)):
+        return _json(column, kind)
+    # Spark writes no scalar alone: in an array, whose brackets are left off.
+    alone = _json(sql.array(column), ArrayType(kind))
+    return sql.when(column.isNotNull(), sql.substr(alone, sql.lit(2), sql.length(alone) - 2))
+
+
+def _named(name: str) -> Column:
+    return sql.col("`" + name.replace("`", "``") + "`")
+
+
+def _json(column: Column, kind: DataType) -> Column:
+    wanted = _for_json(kind)
+    return sql.to_json(column if wanted == kind else column.cast(wanted), _JSON)
+
+
+def _for_json(kind: DataType) -> DataType:
+    """The type with its decimals, and the keys of its maps, as strings, wherever they are."""
+    if isinstance(kind, DecimalType):
+        return StringType()
+    if isinstance(kind, ArrayType):
+        return ArrayType(_for_json(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(StringType(), _for_json(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, _for_json(field.dataType), field.nullable) for field in kind])
+    return kind

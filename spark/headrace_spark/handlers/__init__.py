@@ -1,0 +1,1 @@
+"""Spark handlers: consumers that transform large batches as DataFrames."""

@@ -1,0 +1,180 @@
+"""`spark_consumer`: a consumer whose handler transforms large batches as DataFrames."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from headrace import App, Backoff, Batch, Breaker
+from headrace.model.conditions import Condition
+from headrace.model.durations import Duration, seconds
+from headrace.model.errors import ConfigurationError
+from headrace.model.handling import OnBatchError
+from headrace.model.specs import DeliverPolicy, OnExhausted
+from headrace_spark.handlers.transform import Given, Transform
+from headrace_spark.handlers.warm import warm_of
+from headrace_spark.session import SparkSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+AHEAD = 10
+"""So many batches may be unsettled at a time, over all processes, by default; but no more messages than a consumer may have so."""
+
+MOST_PENDING = 1_000_000
+
+
+def spark_consumer(
+    app: App,
+    stream: str,
+    *,
+    max_rows: int = 100_000,
+    max_wait: Duration = "10s",
+    schema: Any = None,
+    publishes: str | None = None,
+    max_results: int | None = None,
+    settings: SparkSettings | None = None,
+    log_every: Duration = "10s",
+    name: str | None = None,
+    filter: str | Sequence[str] = ">",  # noqa: A002 - the word of the field
+    where: str | Mapping[str, Any] | Condition | None = None,
+    timeout: Duration | None = None,
+    max_deliver: int = 5,
+    ack_wait: Duration = "1m",
+    max_ack_pending: int | None = None,
+    backoff: Backoff | Duration | Sequence[Duration] | None = None,
+    on_exhausted: OnExhausted = "dead_letter",
+    on_batch_error: OnBatchError = "bisect",
+    ordered: bool = True,
+    deliver_policy: DeliverPolicy = "all",
+    start_seq: int | None = None,
+    start_time: datetime | None = None,
+    rate_limit: float | str | None = None,
+    rate_burst: int | None = None,
+    priority: int = 0,
+    breaker: Breaker | bool | int | None = None,
+    middleware: Sequence[Callable[..., Any]] = (),
+) -> Callable[[F], F]:
+    """Make a plain function the Spark handler of a consumer of `stream`.
+
+        @spark_consumer(app, "events", schema=Event, publishes="sessions")
+        def sessionize(df: DataFrame, batch: Batch) -> DataFrame | None: ...
+
+    It is called in a thread, with a DataFrame of the batch, in the order of key and seq, and the `Batch`, if it takes two arguments. The columns are
+    `key`, `seq`, `headers` (JSON text, or null), `created_at` and `data`. What it returns is published, and the messages are acked, in one transaction; if it raises,
+    halves of the batch are tried until the messages at fault stand alone. The worker's memory holds up to two batches and the results.
+
+    Args:
+        app: the app that the consumer belongs to. With it a Spark session is started, if there is none, and stopped.
+        max_rows: the most messages of a batch.
+        max_wait: how long to wait for a batch to fill, from its first message on; up to a minute.
+        schema: the type of the payloads: a msgspec Struct (or dataclass, TypedDict, NamedTuple), or a DDL string such as
+            "id bigint NOT NULL, total decimal(12, 2)". Then `data` is a struct, as in `data.total`, and payloads that don't fit go to the dead letters
+            alone. None: `data` is JSON text.
+        publishes: the stream for what is returned: a DataFrame with a string column `key`, and a column `data` or others that are the data together.
+        max_results: rows that may be returned for a batch; ten for each of `max_rows` by default.
+        settings: how the session is made, if there is none.
+        log_every: how often a long job tells in the log how far it is.
+        timeout: how long a call may take. Then its Spark jobs are cancelled, and it counts as failed.
+        max_deliver: attempts before a message is exhausted. Those that fail alone have failed in each of these.
+        ack_wait: the visibility timeout; it is extended while a job runs.
+        max_ack_pending: how many messages may be unsettled at a time, over all processes; ten batches by default.
+        on_batch_error: "bisect", or "retry" the whole batch.
+        name, filter, where, backoff, on_exhausted, ordered, deliver_policy, start_seq, start_time, rate_limit, rate_burst, priority,
+            breaker, middleware: as for `App.consumer`.
+
+    Raises:
+        ConfigurationError: a setting that can't be, a function that can't be called so, a type that has no columns.
+        InvalidFilter: a filter that breaks the grammar.
+    """
+
+    def register(function: F) -> F:
+        called = _name(function) if name is None else name
+        given = Given(
+            name=f"{stream}:{called}",
+            function=_called(function, called),
+            source=_source(schema),
+            publishes=publishes,
+            max_results=_positive(max_results, "max_results") if max_results is not None else 10 * max_rows,
+            log_every=max(seconds(log_every, "log_every"), 0.01),
+            timeout=None if timeout is None else seconds(timeout, "timeout"),
+        )
+        _positive(max_rows, "max_rows")
+        transform: list[Transform] = []
+
+        async def handle(payloads: list[msgspec.Raw], batch: Batch) -> Any:
+            return await transform[0].handle(batch)
+
+        handle.__name__ = handle.__qualname__ = called
+        app.consumer(
+            stream, name=name, filter=filter, where=where, timeout=timeout, max_deliver=max_deliver, ack_wait=ack_wait, backoff=backoff,
+            on_exhausted=on_exhausted, ordered=ordered, deliver_policy=deliver_policy, start_seq=start_seq, start_time=start_time,
+            rate_limit=rate_limit, rate_burst=rate_burst, priority=priority, breaker=breaker, middleware=middleware, publishes=publishes,
+            batch=max_rows, batch_timeout=max_wait, concurrency=1, on_batch_error=on_batch_error,
+            max_ack_pending=min(AHEAD * max_rows, MOST_PENDING) if max_ack_pending is None else max_ack_pending,
+        )(handle)  # fmt: skip
+        warm = warm_of(app)
+        warm.settings = settings or warm.settings
+        transform.append(Transform(given, warm))
+        return function
+
+    if not isinstance(app, App):
+        raise ConfigurationError(
+            "Write @spark_consumer(app, 'events'): the decorator needs the app, and the stream that it reads."
+        )
+    return register
+
+
+def _positive(number: int, what: str) -> int:
+    if not isinstance(number, int) or number < 1:
+        raise ConfigurationError(f"{what}={number!r} must be a whole number from 1 on.")
+    return number
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _called(function: Callable[..., Any], name: str) -> Callable[[DataFrame, Batch], Any]:
+    """The function, called with the DataFrame and the batch. Raises `ConfigurationError`."""
+    if not callable(function):
+        raise ConfigurationError(f"A Spark handler is a function, not {type(function).__name__}.")
+    if (
+        inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+        or inspect.isasyncgenfunction(function)
+    ):
+        raise ConfigurationError(
+            f"The Spark handler {name!r} must be a plain function, def {name}(df, batch): it runs in a thread, and returns a DataFrame."
+        )
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return function
+    places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
+    needed = [one for one in places if one.default is one.empty]
+    if named or len(needed) > 2 or not (places or any(one.kind is one.VAR_POSITIONAL for one in parameters)):
+        raise ConfigurationError(
+            f"The Spark handler {name!r} takes a DataFrame, and a Batch if it wants: write def {name}(df, batch)."
+        )
+    if len(places) == 1 and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return lambda frame, _: function(frame)
+    return function
+
+
+def _source(schema: Any) -> Any:
+    if schema is None:
+        return None
+    from headrace_spark.session.errors import extra
+
+    with extra():
+        from headrace_spark.frames import schema as schemas
+
+        return schemas.of(schema)

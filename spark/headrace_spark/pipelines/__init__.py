@@ -1,0 +1,1 @@
+"""Pipelines over the whole history of a stream."""

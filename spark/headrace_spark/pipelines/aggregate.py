@@ -1,0 +1,259 @@
+"""Aggregate: windows over a stream, by key or by columns of the data, as messages of another stream.
+
+A window's state is kept in the checkpoint until the watermark has passed its end: the latest time that was seen, less the time that a late event
+may take. With mode "update" a window's result is published whenever a batch changes it, so the last message of a key counts; with mode
+"append" it is published once, when nothing can change it any more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import msgspec
+
+from headrace.model.durations import Duration, seconds
+from headrace.model.errors import ConfigurationError, InvalidInput
+from headrace.model.keys import check_filters, check_key
+from headrace_spark.pipelines.claims import claimed
+from headrace_spark.pipelines.connected import connected
+from headrace_spark.pipelines.files import Files, files_at
+from headrace_spark.pipelines.running import Progress, Report, follow, telling, timed, triggered
+from headrace_spark.pipelines.streams import Selection, prepare, stream_of
+from headrace_spark.session import is_connect, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+Mode = Literal["update", "append"]
+
+MAX_ROWS = 500_000
+_IDENTITY = "aggregate.json"
+_FIELD = re.compile(r"\{([^{}]*)\}")
+_TIMES = ("window_start", "window_end")
+_LONGEST_VALUE = 96  # bytes, as in other keys
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint is of; `id` is what its results are known by. What isn't here may change from run to run."""
+
+    id: str
+    stream: str
+    into: str
+    window: float
+    slide: float
+    by: tuple[str, ...]
+    aggregates: dict[str, str]
+    mode: str
+    time: str
+
+
+def aggregate(
+    stream: str,
+    into: str,
+    *,
+    window: Duration,
+    aggregates: Mapping[str, str],
+    checkpoint: str | os.PathLike[str],
+    slide: Duration | None = None,
+    by: Sequence[str] = ("key",),
+    time: str = "created_at",
+    watermark: Duration = "10m",
+    schema: str | None = None,
+    key: str | None = None,
+    mode: Mode = "update",
+    spark: SparkSession | None = None,
+    database: str | None = None,
+    once: bool = True,
+    every: Duration = "10s",
+    filter: str | Sequence[str] = ">",  # noqa: A002 - as everywhere
+    where: str | None = None,
+    start: str | int = "earliest",
+    max_rows: int = MAX_ROWS,
+    partitions: int | None = None,
+    fail_on_data_loss: bool = True,
+) -> Report:
+    """Aggregate a stream by windows of time, and publish the results.
+
+    A result's data has `window_start` and `window_end`, the columns of `by`, and the aggregates. Each is published once, also by a run that was
+    killed and is started again.
+
+    Args:
+        stream: the stream to read.
+        into: the stream to publish to, which exists. For mode "update" one with `one_message_per_key` keeps just the latest results.
+        window: how long a window is, in seconds or as text.
+        aggregates: a name and an expression of Spark SQL for each, such as `{"orders": "count(*)", "total": "sum(data.total)"}`.
+        checkpoint: a directory of this aggregate alone, which is made: its state, and how far it is.
+        slide: how far apart windows begin; None for one after the other.
+        by: what is grouped by, besides the window: columns, or fields such as `data.customer`; the last part names it in the result.
+        time: when a message's event was: a column, a field such as `data.at`, or an expression. Where that is null, the message is in no window.
+        watermark: how late an event may come. Those that come later, for windows that are closed, are left out and counted.
+        schema: what `data` holds, as Spark's DDL: `customer string, total decimal(12, 2)`. Without it `data` is JSON text.
+        key: a template of the results' keys, of `{window_start}`, `{window_end}` and the names of `by`; None for all of `by`, and the start.
+        mode: "update" or "append"; see above.
+        spark: a session; None for the process's own.
+        database: a Postgres URL; None for what the settings say.
+        once: take what is there now, and end; otherwise go on until stopped.
+        every: unless `once`: how often to look, in seconds or as text.
+        filter, where, start, max_rows, partitions, fail_on_data_loss: what is read; see `archive`.
+
+    Returns:
+        What was done. `late` is how many rows came too late, counted after those of one window and group that a task had read together
+        were put together, as Spark counts them.
+
+    Raises:
+        UnknownStream: there is no such stream, to read or to publish to.
+        InvalidInput: an expression, a column or a schema that can't be; the checkpoint is of another aggregate.
+        ConfigurationError: a setting that can't be.
+    """
+    if mode not in get_args(Mode):
+        raise ConfigurationError(f"mode={mode!r} must be 'update' or 'append'.")
+    if not aggregates:
+        raise ConfigurationError("There is nothing to aggregate: give at least one, such as {'count': 'count(*)'}.")
+    if stream == into:
+        raise ConfigurationError(f"The stream {into!r} can't be aggregated into itself: give another one.")
+    length = _length(window, "window")
+    identity = Identity(
+        id=uuid.uuid4().hex, stream=stream, into=into, window=length, slide=length if slide is None else _length(slide, "slide"),
+        by=tuple(by), aggregates=dict(aggregates), mode=mode, time=time,
+    )  # fmt: skip
+    if identity.slide > identity.window:
+        raise ConfigurationError(f"slide={slide!r} must not be longer than window={window!r}.")
+    names = _names(identity)
+    template = key if key is not None else ".".join(f"{{{name}}}" for name in (*names, "window_start"))
+    selection = Selection(
+        stream=stream, filters=check_filters(filter), where=where, start=str(start), max_rows=max_rows,
+        partitions=partitions, fail_on_data_loss=fail_on_data_loss,
+    )  # fmt: skip
+    spark = spark or session()
+    prepare(spark)
+    report = Report(pipeline="aggregate", stream=stream, into=into, late=0)
+    with timed(report), connected(database) as base:
+        base.stream(stream)
+        base.stream(into)
+        files = files_at(checkpoint, spark)
+        with telling():
+            rows = stream_of(spark, base.url, selection)
+            results = _results(rows, identity, names, schema, seconds(watermark, "watermark"), template)
+            results.schema  # noqa: B018 - which has Spark look whether all that is named is there
+        identity = _claimed(files, identity)
+        # Spark has a source in Python write what is appended alone, so what is updated goes batch by batch; then both may.
+        writer = results.writeStream.queryName(f"aggregate_{stream}").outputMode(mode)
+        writer = writer.foreachBatch(_Publishing(base.url, identity))
+        writer = writer.option("checkpointLocation", f"{files.root}/checkpoint")
+
+        def seen(progress: Progress) -> None:
+            report.add(progress["numInputRows"])
+            report.late = (report.late or 0) + sum(
+                one["numRowsDroppedByWatermark"] for one in progress["stateOperators"]
+            )
+
+        follow(triggered(writer, once=once, every=every), seen)
+        if is_connect(spark):
+            report.uncounted()
+    return report
+
+
+def _results(
+    rows: DataFrame, identity: Identity, names: Sequence[str], schema: str | None, watermark: float, template: str
+) -> DataFrame:
+    from pyspark.sql import functions as sql
+
+    if schema is not None:
+        rows = rows.withColumn("data", sql.from_json("data", schema))
+    rows = rows.withColumn("event_time", sql.expr(identity.time).cast("timestamp"))
+    rows = rows.withWatermark("event_time", _interval(watermark))
+    windows = sql.window("event_time", _interval(identity.window), _interval(identity.slide))
+    groups = [sql.expr(text).alias(name) for text, name in zip(identity.by, names, strict=True)]
+    made = [sql.expr(text).alias(name) for name, text in identity.aggregates.items()]
+    grouped = rows.groupBy(windows.alias("window"), *groups).agg(*made)
+    columns = [sql.col("window.start").alias("window_start"), sql.col("window.end").alias("window_end")]
+    columns += [sql.col(f"`{name}`") for name in (*names, *identity.aggregates)]
+    data = sql.struct(*columns)
+    keys = {name for text, name in zip(identity.by, names, strict=True) if text == "key"}
+    return grouped.select(_key(template, (*_TIMES, *names), keys).alias("key"), data.alias("data"))
+
+
+def _key(template: str, known: Sequence[str], keys: Collection[str]) -> Column:
+    """A result's key. Args: keys: those of the names that hold keys of messages, which may have many tokens."""
+    from pyspark.sql import functions as sql
+
+    pieces = _FIELD.split(template)
+    check_key("x".join(pieces[::2]))
+    parts: list[Column] = [sql.lit(pieces[0])]
+    for field, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        if field not in known:
+            raise ConfigurationError(
+                f"The key template {template!r} has the field {{{field}}}: there are {', '.join(f'{{{name}}}' for name in known)}."
+            )
+        if field in _TIMES:
+            moment = sql.col("window.start" if field == "window_start" else "window.end")
+            in_utc = sql.to_utc_timestamp(moment, sql.current_timezone())  # whatever the session's time zone is
+            parts.append(sql.date_format(in_utc, "yyyy-MM-dd'T'HH:mm:ss'Z'"))
+        else:
+            value = sql.col(f"`{field}`")
+            parts.append(value if field in keys else _token(value.cast("string")))
+        parts.append(sql.lit(text))
+    return sql.concat(*parts)
+
+
+def _token(value: Column) -> Column:
+    """A value as one token of a key, by the rules of other keys."""
+    from pyspark.sql import functions as sql
+
+    plain = sql.regexp_replace(value, r"[.*>\p{C}\p{Z}]", "_")
+    hashed = sql.upper(sql.sha2(value, 256))
+    return (
+        sql.when(value.isNull() | (value == ""), "_")
+        .when(sql.octet_length(value) > _LONGEST_VALUE, hashed)
+        .otherwise(plain)
+    )
+
+
+def _names(identity: Identity) -> tuple[str, ...]:
+    """What the columns of `by` are called in a result."""
+    names = tuple(text.rpartition(".")[2].strip("`") for text in identity.by)
+    every = (*_TIMES, *names, *identity.aggregates)
+    double = next((name for name in every if every.count(name) > 1), None)
+    if double is not None:
+        raise ConfigurationError(f"Two columns of the result are called {double!r}: give one of them another name.")
+    return names
+
+
+def _claimed(files: Files, identity: Identity) -> Identity:
+    """The identity with the id of the checkpoint, which is made if there is none."""
+    known = claimed(files, _IDENTITY, identity, "checkpoint of an aggregate")
+    if msgspec.structs.replace(identity, id=known.id) != known:
+        raise InvalidInput(
+            f"The checkpoint {files.root!r} is of another aggregate, of {known.stream!r}: its state doesn't fit these settings, so give"
+            " another directory."
+        )
+    return known
+
+
+class _Publishing:
+    """Publishes the results of a batch, once. It holds nothing but plain values, since Spark Connect sends it to the server."""
+
+    def __init__(self, database: str, identity: Identity) -> None:
+        self._database = database
+        self._identity = identity
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        prepare(batch.sparkSession)
+        batch.write.format("headrace").mode("append").options(
+            database=self._database, stream=self._identity.into, writeId=f"aggregate:{self._identity.id}:{number}"
+        ).save()
+
+
+def _length(value: Any, name: str) -> float:
+    found = seconds(value, name)
+    if found <= 0:
+        raise ConfigurationError(f"{name}={value!r} must be longer than nothing.")
+    return found
+
+
+def _interval(length: float) -> str:
+    return f"{round(length * 1_000_000)} microseconds"

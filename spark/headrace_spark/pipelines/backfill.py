@@ -1,0 +1,194 @@
+"""Backfill: a table, read in parallel, as messages of a stream.
+
+All tasks read under one snapshot, which the driver exports and holds, so that together they see the table as it is at one moment. Nothing is known
+here of changes that are made meanwhile: this is for tables that nobody else writes, or that aren't captured. For a table that is, there is
+`headrace source postgres backfill`, which never puts an older row behind a newer change.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace_spark.pipelines.connected import connected
+from headrace_spark.pipelines.rowkeys import KeyShape, default_shape, shape_of
+from headrace_spark.pipelines.running import Report, telling, timed
+from headrace_spark.pipelines.streams import prepare
+from headrace_spark.pipelines.tables import checked, literal, metadata, ranges, selected, table_named
+from headrace_spark.pipelines.values import SETTINGS
+from headrace_spark.session import session
+from headrace_spark.source.connection import ask, connect, translated
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from adbc_driver_postgresql.dbapi import Connection  # type: ignore[import-untyped]
+    from pyspark.sql import DataFrame, SparkSession
+
+_IDX_BITS = (
+    32  # rows are numbered within their range; the ranges above that. Together it fits the integers of JSON, 53 bits
+)
+_HINT = 4 * 1024 * 1024  # bytes of a batch
+_SCHEMA = "key string, data string"
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A snapshot that the driver holds. `lsn` is where the WAL was, as a number."""
+
+    id: str
+    taken_at: str
+    lsn: int
+
+
+def backfill(
+    table: str,
+    stream: str,
+    *,
+    spark: SparkSession | None = None,
+    database: str | None = None,
+    source: str | None = None,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    key: str | None = None,
+    partitions: int | None = None,
+    write_id: str | None = None,
+) -> Report:
+    """Read a table into a stream; each row is a message as change capture makes them of a backfill, with `action: "read"`.
+
+    All of it is published in one transaction, or nothing.
+
+    Args:
+        table: `schema.table`, quoted where SQL needs it; a partitioned table, a view and a foreign table will do.
+        stream: the stream to publish to, which exists.
+        spark: a session; None for the process's own.
+        database: the URL of Headrace's database; None for what the settings say.
+        source: the URL of the table's database; None for the same one. It must not be a standby, nor behind a pooler of transactions.
+        columns: only these; None for all.
+        where: only rows that meet this condition, in the SQL of the table's database; the table is called `t` there.
+        key: a template of the keys, such as `orders.{record.region}.{record.id}`; None for the schema, the table and the primary key.
+        partitions: about how many tasks read; None for two for each core.
+        write_id: a name for this backfill: of one that is repeated within 7 days under the same name, nothing is published again.
+
+    Returns:
+        What was done. With a `write_id`, `written` is None: it may have been published before.
+
+    Raises:
+        UnknownStream: there is no such stream.
+        UnknownTable: there is no such table.
+        InvalidInput: a column, a condition or a key that can't be.
+        StoreUnavailable: a database can't be reached.
+    """
+    spark = spark or session()
+    report = Report(pipeline="backfill", into=stream)
+    with timed(report), connected(database) as base:
+        base.stream(stream)
+        with _exported(source or base.url) as (connection, snapshot):
+
+            def asked(sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
+                return ask(connection, source or base.url, sql, *arguments)
+
+            found = table_named(asked, table)
+            shape = (
+                default_shape(found.schema, found.name, found.key)
+                if key is None
+                else shape_of(key, found.schema, found.name)
+            )
+            select = selected(asked, found, found.chosen(columns), shape)
+            condition = "" if where is None else f" and ({where}\n)"
+            parts = ranges(found, partitions or 2 * _cores(spark))
+            if where is not None:
+                checked(asked, f"{select} {parts[0]}{condition}", where)
+            queries = [f"{select} {part}{condition}" for part in parts]
+            reading = _Reading(
+                source or base.url, queries, snapshot, metadata(found, snapshot.taken_at, snapshot.lsn), shape
+            )
+            report.rows = _publish(spark, reading, base.url, stream, write_id)
+        report.batches = 1
+        report.written = report.rows if write_id is None else None
+    return report
+
+
+@contextmanager
+def _exported(url: str) -> Iterator[tuple[Connection, Snapshot]]:
+    """A connection with a snapshot that others may take on, while it stays open."""
+    with connect(url, autocommit=False) as connection:
+        ask(connection, url, "set transaction isolation level repeatable read, read only")
+        ask(connection, url, "select set_config('idle_in_transaction_session_timeout', '0', true)")
+        _settle(connection, url)
+        rows = ask(
+            connection,
+            url,
+            """select pg_export_snapshot(), to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+                      (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint""",
+        )
+        yield connection, Snapshot(*rows[0])
+
+
+def _settle(connection: Connection, url: str) -> None:
+    settings = ", ".join(f"set_config({literal(name)}, {literal(value)}, true)" for name, value in SETTINGS.items())
+    ask(connection, url, f"select {settings}")
+
+
+class _Reading:
+    """Reads ranges of a table, in a task. It holds nothing but plain values."""
+
+    def __init__(self, url: str, queries: Sequence[str], snapshot: Snapshot, metadata: str, shape: KeyShape) -> None:
+        self.url = url
+        self.queries = queries
+        self.snapshot = snapshot
+        self.metadata = metadata
+        self.shape = shape
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self._range(number)
+
+    def _range(self, number: int) -> Iterator[pa.RecordBatch]:
+        rows = number << _IDX_BITS
+        with connect(self.url, autocommit=False) as connection:
+            ask(connection, self.url, "set transaction isolation level repeatable read, read only")
+            ask(connection, self.url, f"set transaction snapshot {literal(self.snapshot.id)}")
+            _settle(connection, self.url)
+            with (
+                translated(self.url),
+                connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": _HINT}) as cursor,
+            ):
+                cursor.execute(self.queries[number])
+                for batch in cursor.fetch_record_batch():
+                    yield self._messages(batch, rows)
+                    rows += batch.num_rows
+
+    def _messages(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+        import pyarrow as pa
+        import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+        records, *keys = batch.columns
+        numbers = pa.array(range(first, first + batch.num_rows), pa.int64()).cast(pa.string())
+        data = pc.binary_join_element_wise('{"record":', records, self.metadata, numbers, "}}", "")
+        key = self.shape.keys(keys) if keys else pa.array([self.shape.literals[0]] * batch.num_rows, pa.string())
+        return pa.RecordBatch.from_arrays([key, data], names=["key", "data"])
+
+
+def _publish(spark: SparkSession, reading: Callable[..., Any], database: str, stream: str, write_id: str | None) -> int:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as sql
+
+    prepare(spark)
+    count = len(reading.queries)  # type: ignore[attr-defined]
+    numbers = spark.range(0, count, 1, numPartitions=count)
+    seen = Observation()
+    rows: DataFrame = numbers.mapInArrow(reading, _SCHEMA).observe(seen, sql.count(sql.lit(1)).alias("rows"))
+    options = {"database": database, "stream": stream, "writeId": write_id or str(uuid.uuid4())}
+    with telling():
+        rows.write.format("headrace").mode("append").options(**options).save()
+    return int(seen.get["rows"])
+
+
+def _cores(spark: SparkSession) -> int:
+    """How many tasks the session runs at a time; over Connect nobody says so, and 8 is a guess that does no harm."""
+    context = getattr(spark, "_sc", None)
+    return int(context.defaultParallelism) if context is not None else 8

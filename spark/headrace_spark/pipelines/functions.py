@@ -1,0 +1,72 @@
+"""Finding a user's function: `module:function`, or `path/to/file.py:function`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from headrace.model.errors import ConfigurationError, HeadraceError, InvalidInput
+
+
+class NoFunction(HeadraceError, LookupError):
+    """There is no such file, no such module, or no such function in it."""
+
+    exit_code = 66  # EX_NOINPUT
+
+
+def function_named(target: str) -> Callable[..., Any]:
+    """The function that `target` names; the working directory is searched first.
+
+    Raises:
+        InvalidInput: `target` is written wrongly.
+        NoFunction: there is no such module, or no such function in it.
+        ConfigurationError: what it names can't be called, or its module raises.
+    """
+    place, colon, names = target.rpartition(":")
+    if not (colon and place and names):
+        raise InvalidInput(f"{target!r} does not name a function: write module:function, or file.py:function.")
+    found: object = _module(place)
+    for name in names.split("."):
+        if not hasattr(found, name):
+            raise NoFunction(f"The module {place!r} has no function {names!r}.")
+        found = getattr(found, name)
+    if not callable(found):
+        raise ConfigurationError(f"{target!r} is of type {type(found).__name__}, and must be a function.")
+    return found
+
+
+def send_along(function: Callable[..., Any]) -> None:
+    """Have its module sent along wherever the function goes, for a server that can't import it."""
+    from pyspark.cloudpickle import register_pickle_by_value
+
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    if module is not None and module.__name__ != "__main__":  # which is sent along anyway
+        register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def _module(place: str) -> ModuleType:
+    path = Path(place)
+    is_file = path.suffix == ".py"
+    if is_file and not path.is_file():
+        raise NoFunction(f"There is no file {place!r} in {Path.cwd()}.")
+    directory, name = (path.resolve().parent, path.stem) if is_file else (Path.cwd(), place)
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+    try:
+        module = importlib.import_module(name)
+    except HeadraceError:
+        raise
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            raise NoFunction(f"There is no module {name!r} in {directory}.") from error
+        raise ConfigurationError(f"The module {name!r} can't be imported: {type(error).__name__}: {error}.") from error
+    if is_file and Path(module.__file__ or "").resolve() != path.resolve():
+        raise NoFunction(
+            f"The file {place!r} can't be imported, since there is another module {name!r}: rename the file."
+        )
+    return module

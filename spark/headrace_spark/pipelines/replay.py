@@ -1,0 +1,217 @@
+"""Replay: a stream's whole history, or an archive, through a function into another stream; the order of each key is kept.
+
+It goes batch by batch, in the order of seq, and each batch's results are published in one transaction under an id of the replay and the batch. So a replay
+that is killed is started again with the same checkpoint, and goes on: what was published is not published again.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.model.errors import ConfigurationError, InvalidInput
+from headrace.model.keys import check_filters
+from headrace_spark.frames.outgoing import check
+from headrace_spark.pipelines.claims import claimed
+from headrace_spark.pipelines.connected import connected
+from headrace_spark.pipelines.files import Files, files_at
+from headrace_spark.pipelines.functions import function_named, send_along
+from headrace_spark.pipelines.layout import Layout
+from headrace_spark.pipelines.running import Report, follow, telling, timed, triggered
+from headrace_spark.pipelines.streams import Selection, prepare, stream_of
+from headrace_spark.session import is_connect, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Function = Callable[["DataFrame"], "DataFrame"]
+
+_IDENTITY = "replay.json"
+_DONE = "done"
+MAX_ROWS = 500_000
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint is of; `id` is what the replay's writes are known by."""
+
+    id: str
+    source: str
+    into: str
+    filters: tuple[str, ...] = (">",)
+    where: str | None = None
+
+
+def replay(
+    function: Function | str,
+    into: str,
+    *,
+    stream: str | None = None,
+    path: str | os.PathLike[str] | None = None,
+    checkpoint: str | os.PathLike[str],
+    spark: SparkSession | None = None,
+    database: str | None = None,
+    filter: str | Sequence[str] = ">",  # noqa: A002 - as everywhere
+    where: str | None = None,
+    start: str | int = "earliest",
+    max_rows: int = MAX_ROWS,
+    partitions: int | None = None,
+    fail_on_data_loss: bool = True,
+) -> Report:
+    """Send the messages of a stream, up to now, or those of an archive, through a function into another stream.
+
+    The function gets a DataFrame of `key`, `seq`, `headers`, `created_at` and `data` for each batch, the rows of a key all in one partition, in their
+    order, and returns one with `key` and either `data` or other columns, which become it. If what it returns has `seq`, its rows are put into that
+    order for each key once more, and `seq` is no part of the data; without it they are published as they come, so a function that shuffles must
+    leave `seq` in.
+
+    Args:
+        function: the function, or its name: `module:function`, or `file.py:function`. Over Spark Connect it runs on the server: by its name, its
+            module is sent along, and what that imports must be there; a function must be there itself, unless it is of the program that runs.
+        into: the stream to publish to, which exists.
+        stream: the stream to read ...
+        path: ... or the directory to read, one of the two: an archive, or any Parquet files with `key` and `data`. Files that are no archive
+            are read as one batch.
+        checkpoint: a directory of this replay alone, which is made: how far it is.
+        spark: a session; None for the process's own.
+        database: a Postgres URL; None for what the settings say.
+        filter: of a stream, only messages whose keys match; or several filters.
+        where: of a stream, only messages that meet this condition.
+        start: of a stream, where to begin: "earliest", a seq or a time.
+        max_rows: of a stream, how many seqs a batch spans at most.
+        partitions: how many tasks read at a time; None for as many as are worth it.
+        fail_on_data_loss: whether it is an error that messages were removed from the stream before they were read.
+
+    Returns:
+        What was done.
+
+    Raises:
+        UnknownStream: there is no such stream, to read or to publish to.
+        InvalidInput: the checkpoint is of another replay; what the function returns can't become messages.
+        NoFunction: there is no such function.
+        ConfigurationError: neither or both of `stream` and `path` are given, or a stream is to be replayed into itself.
+        PipelineFailed: the function raised.
+    """
+    if (stream is None) == (path is None):
+        raise ConfigurationError("What is to be replayed? Give a stream or a path: one of them.")
+    if stream == into:
+        raise ConfigurationError(f"The stream {into!r} can't be replayed into itself: give another one.")
+    selection = Selection(
+        stream=stream or "", filters=check_filters(filter), where=where, start=str(start), max_rows=max_rows,
+        partitions=partitions, fail_on_data_loss=fail_on_data_loss,
+    )  # fmt: skip
+    call = function_named(function) if isinstance(function, str) else function
+    spark = spark or session()
+    if isinstance(function, str) and is_connect(spark):
+        send_along(call)
+    prepare(spark)
+    report = Report(pipeline="replay", stream=stream, into=into)
+    with timed(report), connected(database) as base:
+        base.stream(into)
+        files = files_at(checkpoint, spark)
+        if stream is not None:
+            base.stream(stream)
+            identity = _identity(files, selection, f"stream:{stream}", into)
+            _of_stream(spark, _Step(call, base.url, identity), selection, files, report)
+        else:
+            source = files_at(path or "", spark)
+            identity = _identity(files, selection, source.root, into)
+            _of_files(spark, _Step(call, base.url, identity), Layout(source), files, report)
+    return report
+
+
+def _identity(files: Files, selection: Selection, source: str, into: str) -> Identity:
+    made = Identity(id=uuid.uuid4().hex, source=source, into=into, filters=selection.filters, where=selection.where)
+    known = claimed(files, _IDENTITY, made, "checkpoint of a replay")
+    if msgspec.structs.replace(made, id=known.id) != known:
+        raise InvalidInput(
+            f"The checkpoint {files.root!r} is of a replay of {known.source} into {known.into!r}, with other settings than these: give another"
+            " directory."
+        )
+    return known
+
+
+def _of_stream(spark: SparkSession, step: _Step, selection: Selection, files: Files, report: Report) -> None:
+    rows = stream_of(spark, step.database, selection)
+    writer = rows.writeStream.queryName(f"replay_{selection.stream}").foreachBatch(step)
+    writer = triggered(writer.option("checkpointLocation", f"{files.root}/checkpoint"), once=True, every="1m")
+
+    def seen(progress: Any) -> None:
+        report.add(progress["numInputRows"])
+
+    follow(writer, seen)
+    if is_connect(spark):
+        report.uncounted()
+
+
+def _of_files(spark: SparkSession, step: _Step, source: Layout, files: Files, report: Report) -> None:
+    """Batch by batch as the archive was written; a batch that was done is noted, and one in doubt is known by its id."""
+    if source.identity() is None:
+        parts = [(0, [source.files.root])]
+        if not source.files.below(""):
+            raise InvalidInput(
+                f"There is nothing to replay in {source.files.root!r}: give an archive, or a directory of Parquet files."
+            )
+    else:
+        parts = [(manifest.batch, source.paths(manifest)) for manifest in source.manifests()]
+    done = set(files.names(_DONE))
+    for number, paths in parts:
+        if str(number) in done:
+            continue
+        with telling():
+            rows = spark.read.parquet(*paths)
+            missing = [name for name in ("key", "data") if name not in rows.columns]
+            if missing:
+                raise InvalidInput(
+                    f"The files in {source.files.root!r} have no column {missing[0]!r}, but {', '.join(rows.columns)}: a message needs key and data."
+                )
+            columns = [name for name in ("key", "seq", "headers", "created_at", "data") if name in rows.columns]
+            step(rows.select(*columns), number)
+            report.add(step.rows(rows))
+        files.create(f"{_DONE}/{number}", b"")
+
+
+class _Step:
+    """What is done with a batch. It holds nothing but the function and plain values, since Spark Connect sends it to the server."""
+
+    def __init__(self, function: Function, database: str, identity: Identity) -> None:
+        self.function = function
+        self.database = database
+        self.identity = identity
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        prepare(batch.sparkSession)
+        made = self._called(_in_order(batch))
+        if "seq" in made.columns:
+            made = _in_order(made).drop("seq")
+        if "data" in made.columns:
+            made = made.select(*[name for name in ("key", "headers", "data") if name in made.columns])
+        made.write.format("headrace").mode("append").options(
+            database=self.database, stream=self.identity.into, writeId=f"replay:{self.identity.id}:{number}"
+        ).save()
+
+    def rows(self, batch: DataFrame) -> int:
+        """How many rows a batch of files has, by their footers."""
+        return batch.count()
+
+    def _called(self, batch: DataFrame) -> DataFrame:
+        made = self.function(batch)
+        if not hasattr(made, "sparkSession"):
+            raise InvalidInput(
+                f"The function {_name(self.function)} returned {type(made).__name__}, and must return a DataFrame."
+            )
+        check(made.schema)
+        return made
+
+
+def _in_order(rows: DataFrame) -> DataFrame:
+    """The rows of a key in one partition, in their order; where there is no seq, as they come."""
+    parted = rows.repartition("key")
+    return parted.sortWithinPartitions("seq") if "seq" in rows.columns else parted
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return repr(getattr(function, "__qualname__", type(function).__name__))

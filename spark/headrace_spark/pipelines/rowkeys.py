@@ -1,0 +1,112 @@
+"""Keys of rows, by the rules of change capture: `{schema}.{table}.` and the primary key, or a template's.
+
+What stands between a template's braces is `record.column`, `schema` or `table`. A value becomes one token: dots, spaces, `*`, `>` and what
+can't be printed become `_`, as does a null; one of more than 96 bytes is replaced by its SHA-256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.model.errors import ConfigurationError
+from headrace.model.keys import MAX_KEY_BYTES, check_key
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+LONGEST_VALUE = 96  # bytes
+_FIELD = re.compile(r"\{([^{}]*)\}")
+_RECORD = re.compile(r'record\.(?:"((?:[^"]|"")+)"|([^."{}]+))')
+
+
+class KeyShape(msgspec.Struct, frozen=True):
+    """What a key is put together of.
+
+    Attributes:
+        literals: what stands before, between and behind the values ...
+        columns: ... of these columns, one fewer.
+    """
+
+    literals: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    def keys(self, values: Sequence[pa.Array]) -> pa.Array:
+        """The keys of rows, of an array of texts for each column."""
+        import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+        parts: list[object] = [self.literals[0]]
+        for array, text in zip(values, self.literals[1:], strict=True):
+            parts += [_tokens(array), text]
+        keys = pc.binary_join_element_wise(*parts, "")
+        if len(values) > 1 and (pc.max(pc.binary_length(keys)).as_py() or 0) > MAX_KEY_BYTES:
+            return _shortened(keys, self.literals[0])
+        return keys
+
+
+def default_shape(schema: str, table: str, primary_key: Sequence[str]) -> KeyShape:
+    """The keys that change capture gives by default; a table without a primary key has one for all its rows."""
+    prefix = f"{token(schema)}.{token(table)}"
+    if not primary_key:
+        return KeyShape((prefix,), ())
+    return KeyShape((prefix + ".", *["."] * (len(primary_key) - 1), ""), tuple(primary_key))
+
+
+def shape_of(template: str, schema: str, table: str) -> KeyShape:
+    """What a template's keys are put together of.
+
+    Raises:
+        ConfigurationError: it can't be, or makes no valid keys.
+    """
+    pieces = _FIELD.split(template)
+    literals, columns = [pieces[0]], []
+    known = {"schema": token(schema), "table": token(table)}
+    for field, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        if field in known:
+            literals[-1] += known[field] + text
+        elif found := _RECORD.fullmatch(field):
+            columns.append(found[2] or found[1].replace('""', '"'))
+            literals.append(text)
+        else:
+            raise ConfigurationError(
+                f"The key template {template!r} has the field {{{field}}}: write {{record.column}}, {{table}} or {{schema}}."
+            )
+    if any(brace in text for text in literals for brace in "{}"):
+        raise ConfigurationError(f"The key template {template!r} has a brace without its other half.")
+    check_key("x".join(literals))
+    return KeyShape(tuple(literals), tuple(columns))
+
+
+def token(text: str) -> str:
+    """A text as one token of a key."""
+    if not text:
+        return "_"
+    if len(text) * 4 > LONGEST_VALUE and len(text.encode("utf-8", "surrogatepass")) > LONGEST_VALUE:
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest().upper()
+    return text if text.isalnum() else "".join("_" if c in ".*> " or not c.isprintable() else c for c in text)
+
+
+def _tokens(values: pa.Array) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = pc.fill_null(values, "")
+    plain = (
+        pc.all(pc.utf8_is_alnum(values)).as_py() and (pc.max(pc.utf8_length(values)).as_py() or 0) * 4 <= LONGEST_VALUE
+    )
+    return values if plain else pa.array([token(text) for text in values.to_pylist()], pa.string())
+
+
+def _shortened(keys: pa.Array, prefix: str) -> pa.Array:
+    """A key of many long columns is replaced by its SHA-256."""
+    import pyarrow as pa
+
+    def short(key: str) -> str:
+        data = key.encode()
+        return key if len(data) <= MAX_KEY_BYTES else prefix + hashlib.sha256(data).hexdigest().upper()
+
+    return pa.array([short(key) for key in keys.to_pylist()], pa.string())

@@ -1,0 +1,67 @@
+"""Streams as pipelines read them: what is selected of one, as a streaming DataFrame, and a consumer's place behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace_spark.session import is_connect, register
+from headrace_spark.source.connection import ask, connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pipeline reads of a stream; see the options of the data source."""
+
+    stream: str
+    filters: tuple[str, ...] = (">",)
+    where: str | None = None
+    start: str = "earliest"
+    max_rows: int | None = None
+    partitions: int | None = None
+    fail_on_data_loss: bool = True
+    consumer: str | None = None
+
+    def options(self, database: str) -> dict[str, str]:
+        """As options of the data source."""
+        found = {
+            "database": database,
+            "stream": self.stream,
+            "filter": msgspec.json.encode(self.filters).decode(),
+            "start": self.start,
+            "failOnDataLoss": "true" if self.fail_on_data_loss else "false",
+        }
+        more = {"where": self.where, "maxRows": self.max_rows, "partitions": self.partitions, "consumer": self.consumer}
+        return found | {name: str(value) for name, value in more.items() if value is not None}
+
+
+def prepare(spark: SparkSession) -> None:
+    """Make the data source known to a session, and the session known to this thread.
+
+    When it is to write, Spark looks for sources written in Python in the thread's active session alone, and a thread has the one that it has made, or none.
+    """
+    register(spark)
+    if not is_connect(spark):
+        jvm: Any = spark._jvm
+        jvm.SparkSession.setActiveSession(spark._jsparkSession)
+
+
+def stream_of(spark: SparkSession, database: str, selection: Selection) -> DataFrame:
+    """A stream as a streaming DataFrame: `key`, `seq`, `headers`, `created_at`, `data`."""
+    return spark.readStream.format("headrace").options(**selection.options(database)).load()
+
+
+def confirm(database: str, stream: str, consumer: str, position: int) -> None:
+    """Move a consumer's place forward: it is done with everything up to `position`."""
+    with connect(database) as connection:
+        ask(
+            connection,
+            database,
+            "select headrace.confirm_range($1::text, $2::text, $3::bigint)",
+            stream,
+            consumer,
+            position,
+        )

@@ -1,0 +1,174 @@
+"""Tables as a source: what the catalog says of one, the ranges in which tasks read it, and the query of a range.
+
+A table is read by ranges of `ctid`, the place of a row in its file: Postgres 14 and later go straight to such a range, whatever indexes there are.
+A partitioned table is read partition by partition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from adbc_driver_manager import Error
+
+from headrace.model.errors import HeadraceError, InvalidInput
+from headrace_spark.pipelines.rowkeys import KeyShape
+from headrace_spark.pipelines.values import as_json, literal, load_types, quoted
+
+Ask = Callable[..., list[tuple[Any, ...]]]
+
+_SAID = re.compile(r"ERROR:\s+(.+)")
+_BLOCK = 8192
+_MOST_PARTITIONS = 10_000
+
+
+class UnknownTable(HeadraceError, LookupError):
+    """There is no table of that name."""
+
+    exit_code = 66  # EX_NOINPUT
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """A table.
+
+    Attributes:
+        schema, name: as the catalog has them.
+        columns: names and types, in their order; those that were dropped are left out.
+        key: the columns of the primary key; or else of a unique index over columns that are not null; empty if there is none.
+        leaves: what holds its rows: itself, or its partitions; as SQL has them, with their size in bytes; -1 where there is no ctid.
+    """
+
+    schema: str
+    name: str
+    columns: tuple[tuple[str, int], ...]
+    key: tuple[str, ...]
+    leaves: tuple[tuple[str, int], ...]
+
+    def chosen(self, names: Sequence[str] | None) -> tuple[tuple[str, int], ...]:
+        """Of the columns those of these names; all if None. Raises `InvalidInput` for one that isn't there."""
+        if names is None:
+            return self.columns
+        known = dict(self.columns)
+        for name in names:
+            if name not in known:
+                raise InvalidInput(
+                    f"The table {self.schema}.{self.name} has no column {name!r}: it has {', '.join(known)}."
+                )
+        return tuple((name, known[name]) for name in names)
+
+
+def table_named(ask: Ask, name: str) -> Table:
+    """What the catalog says of a table; without a schema in its name the search path counts.
+
+    Raises:
+        UnknownTable: there is none.
+        InvalidInput: the name can't be one.
+    """
+    try:
+        found = ask("select pg_catalog.to_regclass($1::text)::oid::bigint", name)
+    except Error as error:
+        raise InvalidInput(
+            f"{name!r} can't be a table: write schema.table, such as public.orders or 'public.\"Odd Name\"'."
+        ) from error
+    oid = found[0][0]
+    rows = ask(_TABLE, oid) if oid is not None else []
+    if not rows:
+        raise UnknownTable(f"There is no table {name!r} in that database: write schema.table, such as public.orders.")
+    schema, relation, columns, key, leaves = rows[0]
+    return Table(
+        schema=schema, name=relation,
+        columns=tuple(map(tuple, msgspec.json.decode(columns or "[]"))),
+        key=tuple(msgspec.json.decode(key or "[]")),
+        leaves=tuple(map(tuple, msgspec.json.decode(leaves or "[]"))),
+    )  # fmt: skip
+
+
+# The key as change capture has it. A leaf without storage (a view, a foreign table) is read as a whole.
+_TABLE = """
+    select n.nspname::text, c.relname::text,
+           (select json_agg(json_build_array(a.attname, a.atttypid::bigint) order by a.attnum)::text from pg_catalog.pg_attribute as a
+             where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
+           (select (select json_agg(a.attname order by k.place)::text
+                      from unnest(i.indkey::int2[]) with ordinality as k (attnum, place)
+                           join pg_catalog.pg_attribute as a on a.attrelid = c.oid and a.attnum = k.attnum
+                     where k.place <= i.indnkeyatts)
+              from pg_catalog.pg_index as i
+             where i.indrelid = c.oid and i.indisunique and i.indisvalid and i.indpred is null and i.indexprs is null
+               and not exists (select from unnest(i.indkey::int2[]) with ordinality as k (attnum, place)
+                                 join pg_catalog.pg_attribute as a on a.attrelid = c.oid and a.attnum = k.attnum
+                                where k.place <= i.indnkeyatts and not a.attnotnull)
+             order by i.indisprimary desc, i.indisreplident desc, i.indexrelid limit 1),
+           case when c.relkind = 'p'
+                then (select json_agg(json_build_array(format('%I.%I', ln.nspname, l.relname),
+                                                       case when l.relkind in ('r', 'm') then pg_catalog.pg_relation_size(l.oid) else -1 end)
+                                      order by l.oid)::text
+                        from pg_catalog.pg_partition_tree(c.oid) as p
+                             join pg_catalog.pg_class as l on l.oid = p.relid join pg_catalog.pg_namespace as ln on ln.oid = l.relnamespace
+                       where p.isleaf)
+                else json_build_array(json_build_array(format('%I.%I', n.nspname, c.relname),
+                                      case when c.relkind in ('r', 'm') and not c.relhassubclass
+                                           then pg_catalog.pg_relation_size(c.oid) else -1 end))::text end
+      from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+     where c.oid = $1::bigint::oid and c.relkind in ('r', 'p', 'm', 'v', 'f')
+"""
+
+
+def ranges(table: Table, partitions: int) -> list[str]:
+    """What tasks read: for each a relation, and of that a range, as the end of a query. They are about equally large.
+
+    Args:
+        table: the table.
+        partitions: about how many there should be.
+    """
+    partitions = min(max(partitions, 1), _MOST_PARTITIONS)
+    blocks = {name: -(-size // _BLOCK) for name, size in table.leaves if size >= 0}
+    width = max(1, -(-sum(blocks.values()) // partitions))
+    found = []
+    for name, size in table.leaves:
+        if size < 0:
+            found.append(f"from {name} as t where true")
+            continue
+        starts = range(0, max(blocks[name], 1), width)
+        for start in starts:
+            # The last has no end: the file may have grown, and the snapshot says what counts of that.
+            end = f" and t.ctid < '({start + width},0)'::tid" if start != starts[-1] else ""
+            found.append(f"from only {name} as t where t.ctid >= '({start},0)'::tid{end}")
+    return found
+
+
+def selected(ask: Ask, table: Table, columns: Sequence[tuple[str, int]], shape: KeyShape) -> str:
+    """What a query selects: the record as JSON text, and then the columns of the key as text.
+
+    Raises:
+        InvalidInput: the table has no such column.
+    """
+    key = table.chosen(shape.columns)
+    types = load_types(ask, [oid for _, oid in {*columns, *key}])
+    fields = ", ".join(f"{as_json(oid, f't.{quoted(name)}', types)} as {quoted(name)}" for name, oid in columns)
+    record = f"(select row_to_json(r) from (select {fields}) as r)::text as record"
+    keys = [f"({as_json(oid, f't.{quoted(name)}', types)}) #>> '{{}}' as k{n}" for n, (name, oid) in enumerate(key)]
+    return f"select {', '.join([record, *keys])}"
+
+
+def checked(ask: Ask, query: str, where: str) -> None:
+    """Whether a query with a user's condition can be planned. Raises `InvalidInput`."""
+    try:
+        ask(f"{query} limit 0")
+    except (Error, HeadraceError) as error:
+        said = _SAID.search(str(error))
+        reason = said[1] if said else " ".join(str(error).split())
+        raise InvalidInput(f"The condition {where!r} can't be: {reason.rstrip('.')}.") from error
+
+
+def metadata(table: Table, taken_at: str, lsn: int) -> str:
+    """The last members of a message, up to the number of the row, which is to follow."""
+    schema, name, at = (msgspec.json.encode(text).decode() for text in (table.schema, table.name, taken_at))
+    return (
+        f',"changes":null,"action":"read","metadata":{{"table_schema":{schema},"table_name":{name},'
+        f'"commit_timestamp":{at},"commit_lsn":{lsn},"commit_idx":'
+    )
+
+
+__all__ = ["Table", "UnknownTable", "checked", "literal", "metadata", "ranges", "selected", "table_named"]

@@ -1,0 +1,168 @@
+"""Values of Postgres as JSON, made by the server while it reads: the same forms that change capture gives them.
+
+    boolean, integers, floats    as they are; NaN and the infinities as strings
+    numeric                      a string, which nobody rounds
+    timestamptz                  ISO 8601 in UTC, with a Z; timestamp, date, time, timetz likewise
+    json, jsonb                  as they are
+    arrays, composites, ranges   arrays, objects, {"lower", "upper", "bounds"}
+    all else                     a string of its text; bytea as `\\x6869`
+
+Years that don't have four digits are written as the server writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+SETTINGS = {
+    "client_encoding": "UTF8",
+    "datestyle": "ISO,MDY",
+    "intervalstyle": "iso_8601",
+    "timezone": "UTC",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "xmlbinary": "base64",
+    "lc_monetary": "C",
+}
+"""Settings of a session in which values are read."""
+
+
+class Type(msgspec.Struct, frozen=True):
+    """A type of the catalog, as far as it matters here.
+
+    Attributes:
+        oid: its own.
+        name: as SQL has it, with its schema where that is needed.
+        kind: base, domain, composite, array, range or multirange; an enum is base.
+        element: of an array its elements' type, of a domain what it is over, of a range its bounds', of a multirange its ranges'.
+        attributes: of a composite, names and types.
+    """
+
+    oid: int
+    name: str
+    kind: str = "base"
+    element: int = 0
+    attributes: tuple[tuple[str, int], ...] = ()
+
+
+# A type is what its output function writes: int2vector and oidvector, arrays to the catalog, are base types here.
+TYPES = """
+    select t.oid::bigint, pg_catalog.format_type(t.oid, null), k.kind,
+           coalesce(case k.kind when 'array' then t.typelem when 'domain' then t.typbasetype
+                                when 'range' then r.rngsubtype when 'multirange' then m.rngtypid end, 0)::bigint,
+           (select json_agg(json_build_array(a.attname, a.atttypid::bigint) order by a.attnum)::text from pg_catalog.pg_attribute as a
+             where a.attrelid = t.typrelid and k.kind = 'composite' and a.attnum > 0 and not a.attisdropped)
+      from pg_catalog.pg_type as t
+           left join pg_catalog.pg_range as r on r.rngtypid = t.oid
+           left join pg_catalog.pg_range as m on m.rngmultitypid = t.oid
+           cross join lateral (select case when t.typtype = 'd' then 'domain'
+                                           when t.typoutput = 'pg_catalog.array_out'::regproc then 'array'
+                                           when t.typtype = 'c' then 'composite'
+                                           when t.typtype = 'r' then 'range'
+                                           when t.typtype = 'm' then 'multirange'
+                                           else 'base' end as kind) as k
+     where t.oid = any(string_to_array($1::text, ',')::oid[])
+"""
+
+
+def load_types(ask: Callable[..., list[tuple[Any, ...]]], oids: Sequence[int]) -> dict[int, Type]:
+    """These types, and all that they are made of.
+
+    Args:
+        ask: runs a query with arguments.
+        oids: of the types.
+    """
+    known: dict[int, Type] = {}
+    wanted = set(oids)
+    while wanted:
+        for oid, name, kind, element, attributes in ask(TYPES, ",".join(map(str, sorted(wanted)))):
+            members = tuple((str(name), int(one)) for name, one in msgspec.json.decode(attributes or "[]"))
+            known[oid] = Type(oid, name, kind, element, members)
+        parts = {part for one in known.values() for part in (one.element, *(oid for _, oid in one.attributes)) if part}
+        wanted = parts - known.keys()
+    return known
+
+
+_AS_IT_IS = "to_json({0})"
+_AS_TEXT = "to_json({0}::text)"
+_IN_UTC = """replace(to_json({0})::text, '+00:00"', 'Z"')::json"""
+_BASE = {
+    16: _AS_IT_IS,  # bool
+    20: _AS_IT_IS,  # int8
+    21: _AS_IT_IS,  # int2
+    23: _AS_IT_IS,  # int4
+    26: "to_json({0}::bigint)",  # oid
+    22: "array_to_json(string_to_array({0}::text, ' ')::bigint[])",  # int2vector
+    30: "array_to_json(string_to_array({0}::text, ' ')::bigint[])",  # oidvector
+    114: "{0}::json",  # json
+    3802: "{0}::json",  # jsonb
+    700: _AS_IT_IS,  # float4
+    701: _AS_IT_IS,  # float8
+    1082: _AS_IT_IS,  # date
+    1114: _AS_IT_IS,  # timestamp
+    1184: _IN_UTC,  # timestamptz
+    1266: r"to_json({0}::text || case when {0}::text ~ '[+-]\d\d$' then ':00' else '' end)",  # timetz
+}
+_ARRAYS = {1184: _IN_UTC, 1700: "to_json({0}::text[])", 26: "to_json({0}::bigint[])"}
+
+
+def as_json(oid: int, value: str, types: Mapping[int, Type]) -> str:
+    """An expression of SQL for a value's JSON.
+
+    Args:
+        oid: the value's type.
+        value: an expression for it.
+        types: see `load_types`.
+    """
+    one = types.get(oid)
+    if one is None or oid in _BASE or one.kind == "base":
+        return _BASE.get(oid, _AS_TEXT).format(value)
+    if one.kind == "domain":
+        return as_json(one.element, f"({value})::{types[one.element].name}", types)
+    if one.kind == "array":
+        return _array(one.element, value, types)
+    if one.kind == "composite":
+        fields = ", ".join(
+            f"{as_json(part, f'({value}).{quoted(name)}', types)} as {quoted(name)}" for name, part in one.attributes
+        )
+        made = f"(select row_to_json(composed) from (select {fields}) as composed)" if fields else f"to_json({value})"
+        return f"case when ({value})::text is not null then {made} end"
+    if one.kind == "range":
+        return _range(one.element, value, types)
+    inner = as_json(one.element, "part", types)
+    return f"case when {value} is not null then (select coalesce(json_agg({inner}), '[]') from unnest({value}) as part) end"
+
+
+def _array(element: int, value: str, types: Mapping[int, Type]) -> str:
+    kind = types[element].kind
+    if kind == "base" and element not in (22, 30, 1266):
+        return _ARRAYS.get(element, _AS_IT_IS).format(value)
+    place = f"i{len(value)}"  # of an array within an array the inner one is longer, so its places have another name
+    inner = as_json(element, f"({value})[{place}]", types)
+    return (
+        f"case when {value} is not null then (select coalesce(json_agg({inner} order by {place}), '[]')"
+        f" from generate_subscripts({value}, 1) as {place}) end"
+    )
+
+
+def _range(bound: int, value: str, types: Mapping[int, Type]) -> str:
+    lower, upper = as_json(bound, f"lower({value})", types), as_json(bound, f"upper({value})", types)
+    bounds = (
+        f"case when isempty({value}) then 'empty' else case when lower_inc({value}) then '[' else '(' end"
+        f" || case when upper_inc({value}) then ']' else ')' end end"
+    )
+    return f"case when {value} is not null then json_build_object('lower', {lower}, 'upper', {upper}, 'bounds', {bounds}) end"
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A text as a literal of SQL."""
+    escaped = text.replace("'", "''")
+    return f"'{escaped}'" if "\\" not in text else "E'" + escaped.replace("\\", "\\\\") + "'"

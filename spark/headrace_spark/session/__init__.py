@@ -1,0 +1,16 @@
+"""Spark sessions: Java found, settings read, a session made, and a job tried."""
+
+from headrace_spark.session.errors import SparkMisconfigured, SparkUnavailable
+from headrace_spark.session.sessions import is_connect, register, session, started, stop
+from headrace_spark.session.settings import SparkSettings
+
+__all__ = [
+    "SparkMisconfigured",
+    "SparkSettings",
+    "SparkUnavailable",
+    "is_connect",
+    "register",
+    "session",
+    "started",
+    "stop",
+]

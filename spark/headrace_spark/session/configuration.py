@@ -1,0 +1,122 @@
+"""What Spark is started with: its configuration, and the environment of its processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import site
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from headrace_spark.session.java import Java
+from headrace_spark.session.settings import APP_NAME, Resolved
+
+SECRET = re.compile(r"secret|password|token|access[.]?key|credential|database|dsn", re.IGNORECASE)
+"""Keys of configuration whose values are nobody's business."""
+
+# A password in a URL, wherever a plan or a log shows one.
+_PASSWORD_IN_URL = r"(?<=://[^\s:/@]{0,200}:)[^\s/@]+(?=@)"
+# Not spark.sql.python.filterPushdown.enabled: Spark 4.3.0 plans a DataFrame's reading once, and where it is used again, reads it with the filters
+# that its first use had pushed down, so rows are missing.
+_SESSION = {"spark.sql.session.timeZone": "UTC"}
+_SHARED = {
+    **_SESSION,
+    "spark.log.level": "ERROR",
+    "spark.redaction.regex": f"(?i){SECRET.pattern}",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.redaction.options.regex": f"(?i)url|{SECRET.pattern}",
+    "spark.sql.redaction.string.regex": _PASSWORD_IN_URL,
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def configuration(resolved: Resolved) -> dict[str, str]:
+    """Spark's configuration for a master: what the settings say, and below it what suits us.
+
+    What the installation's own `spark-defaults.conf` says, counts before what suits us.
+    """
+    suits = _SHARED | (_of_this_machine(resolved.master) if resolved.local else {})
+    installed = _installed_keys()
+    conf = {key: value for key, value in suits.items() if key not in installed} | resolved.settings.conf
+    conf["spark.app.name"] = resolved.settings.app_name or APP_NAME
+    if "PYSPARK_GATEWAY_PORT" not in os.environ or resolved.settings.master:  # spark-submit has set one
+        conf["spark.master"] = resolved.master
+    return conf
+
+
+def of_a_server(resolved: Resolved) -> dict[str, str]:
+    """What is configured in a session of a Connect server: only what is a session's. The rest, such as memory, was said where the server was started."""
+    return _SESSION | {key: value for key, value in resolved.settings.conf.items() if key.startswith("spark.sql.")}
+
+
+def cores(master: str) -> int:
+    """How many threads a local master works with."""
+    found = re.match(r"local\[(\d+)", master)
+    if found is not None:
+        return int(found[1])
+    if not master.startswith("local["):
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def scratch() -> Path:
+    """Where the tables are that somebody saves without saying where. It goes when the session is stopped."""
+    return Path(tempfile.gettempdir()) / f"headrace-spark-{os.getuid()}-{os.getpid()}"
+
+
+def _of_this_machine(master: str) -> dict[str, str]:
+    return {
+        # The name of a machine may be none that can be resolved, and its address may change while it sleeps.
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        # 200, Spark's own number, is for a cluster: here it would be 200 tasks of a few rows.
+        "spark.sql.shuffle.partitions": str(max(2, cores(master))),
+        "spark.sql.warehouse.dir": (scratch() / "warehouse").as_uri(),
+    }
+
+
+def _installed_keys() -> set[str]:
+    """The keys that `spark-defaults.conf` sets."""
+    places = (os.environ.get("SPARK_CONF_DIR"), (home := os.environ.get("SPARK_HOME")) and os.path.join(home, "conf"))
+    directory = next(filter(None, places), None)
+    try:
+        text = (Path(directory or os.devnull) / "spark-defaults.conf").read_text(encoding="utf-8")
+    except OSError:
+        return set()
+    return {re.split(r"[\s=]", line.strip(), maxsplit=1)[0] for line in text.splitlines() if line.strip()[:1] != "#"}
+
+
+def environment(resolved: Resolved, java: Java | None) -> dict[str, str]:
+    """The variables with which Spark's processes are started.
+
+    Workers on this machine run the Python that runs this process, and import what it can import. Those of a cluster run
+    what the setting `python` says, or what the cluster has.
+    """
+    python = resolved.settings.python or (sys.executable if resolved.local else os.environ.get("PYSPARK_PYTHON"))
+    found = {"PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_HOME": _home()}
+    if python:
+        found["PYSPARK_PYTHON"] = python
+    if java is not None:
+        found["JAVA_HOME"] = str(java.home)
+    if resolved.local:
+        found["PYTHONPATH"] = os.pathsep.join(_imported_from())
+    return found
+
+
+def _home() -> str:
+    """The installation of Spark. Its scripts would find it by running a Python whose path must have no space in it."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    return str(_find_spark_home())
+
+
+def _imported_from() -> list[str]:
+    """The places of `sys.path` that a new interpreter wouldn't have by itself; those of the environment among them."""
+    own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    own |= {*site.getsitepackages(), site.getusersitepackages()}
+    own |= {os.path.join(place, "lib-dynload") for place in own}
+    places = [os.path.abspath(place) for place in sys.path]
+    return [place for place in dict.fromkeys(places) if place not in own and os.path.exists(place)]

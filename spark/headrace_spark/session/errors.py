@@ -1,0 +1,47 @@
+"""What is raised when there is no Spark to be had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headrace.model.errors import ConfigurationError, HeadraceError
+
+
+class SparkUnavailable(HeadraceError):
+    """Spark can't be started or reached: it is not installed, there is no Java, or a cluster or a Connect server doesn't answer."""
+
+    exit_code = 69  # EX_UNAVAILABLE
+
+
+class SparkMisconfigured(ConfigurationError, SparkUnavailable):
+    """Settings with which Spark can never start, such as a master that is none."""
+
+
+_OF_THE_EXTRA = (
+    "pyspark",
+    "py4j",
+    "pyarrow",
+    "pandas",
+    "numpy",
+    "grpc",
+    "grpc_status",
+    "google",
+    "adbc_driver_manager",
+    "adbc_driver_postgresql",
+)
+
+
+@contextmanager
+def extra() -> Iterator[None]:
+    """Around imports of what the extra brings: if it isn't installed, raises a `SparkUnavailable` that says so."""
+    try:
+        yield
+    except ImportError as error:
+        name = (error.name or "").partition(".")[0]
+        # PySpark tells by an error without a name which of the libraries that it needs is missing or too old.
+        if name not in _OF_THE_EXTRA and "Pandas" not in str(error) and "PyArrow" not in str(error):
+            raise
+        raise SparkUnavailable(
+            f"The Spark side of Headrace isn't installed whole ({error}): run pip install 'headrace[spark]'."
+        ) from error

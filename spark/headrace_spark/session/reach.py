@@ -1,0 +1,82 @@
+"""Whether anybody answers where a cluster or a Connect server is said to be, asked with bounded patience.
+
+Spark itself tries for a minute to reach a master, and its Connect client for ten.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from urllib.parse import urlsplit
+
+from headrace_spark.session.errors import SparkMisconfigured, SparkUnavailable
+from headrace_spark.session.settings import without_token
+
+PATIENCE = 5.0  # seconds
+_CONNECT_PORT = 15002
+_RETRIES = {"max_retries": 3, "initial_backoff": 200, "max_backoff": 1000}
+
+
+def cluster(master: str) -> None:
+    """Raises `SparkUnavailable` if nobody listens at a master with an address in it."""
+    if master.startswith("spark://"):
+        addresses = [_split(one) for one in master.removeprefix("spark://").split(",")]
+    elif master.startswith("k8s://"):
+        url = master.removeprefix("k8s://")
+        parts = urlsplit(url if "://" in url else f"https://{url}")
+        addresses = [(parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443))]
+    else:
+        return
+    complaints = [_complaint(host, port) for host, port in addresses]
+    if None not in complaints:
+        raise SparkUnavailable(f"The Spark master {master} can't be reached: {complaints[0]}.")
+
+
+def server(remote: str) -> None:
+    """Raises `SparkUnavailable` if no Spark Connect server answers there, or it doesn't let us in."""
+    import grpc  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+    from pyspark.sql.connect.client import SparkConnectClient
+    from pyspark.sql.connect.client.core import DefaultChannelBuilder
+
+    shown = without_token(remote)
+    try:
+        builder = DefaultChannelBuilder(remote)
+    except PySparkException as error:
+        raise SparkMisconfigured(f"The Spark Connect server {shown!r} can't be: {_first_line(error)}.") from error
+    host, port = _split(builder.endpoint, _CONNECT_PORT)
+    if (complaint := _complaint(host, port)) is not None:
+        raise SparkUnavailable(f"The Spark Connect server {shown} can't be reached: {complaint}.")
+    client = SparkConnectClient(builder, retry_policy=_RETRIES)
+    try:
+        grpc.channel_ready_future(client._channel).result(PATIENCE)
+        client._analyze("spark_version")
+        client.release_session()
+    except grpc.FutureTimeoutError as error:
+        raise SparkUnavailable(f"At {shown} somebody listens, but no Spark Connect server answers.") from error
+    except (PySparkException, grpc.RpcError) as error:
+        raise SparkUnavailable(f"The Spark Connect server {shown} refuses: {_first_line(error)}.") from error
+    finally:
+        client.close()
+
+
+def _split(address: str, port: int = 0) -> tuple[str, int]:
+    found = re.fullmatch(r"\[?([^\]]*?)\]?(?::(\d+))?", address)
+    return (found[1], int(found[2] or port)) if found else (address, port)
+
+
+def _complaint(host: str, port: int) -> str | None:
+    """What is wrong with an address; None if somebody listens there."""
+    try:
+        socket.create_connection((host, port), timeout=PATIENCE).close()
+    except TimeoutError:
+        return f"{host}:{port} doesn't answer within {PATIENCE:g} s"
+    except OSError as error:
+        return f"{host}:{port}: {(error.strerror or str(error)).lower()}"
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    details = getattr(error, "details", None)
+    text = (details() if callable(details) else None) or str(error)
+    return (text.strip().splitlines() or ["no reason is given"])[0].rstrip(".")

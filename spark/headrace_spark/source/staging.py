@@ -1,0 +1,268 @@
+"""Staging: what a write's tasks have is put beside the stream, and published by one commit. See `store/sql/functions/writes.sql`.
+
+Nothing here knows Spark: a task attempt gives its Arrow batches to `stage`, and whoever knows which attempts count gives what came of them to `commit`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import msgspec
+
+from headrace.model.errors import HeadraceError, InvalidData, InvalidInput, InvalidKey, StoreFull, StoreUnavailable
+from headrace_spark.source.connection import Place, ask, connect, translated
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+    from adbc_driver_postgresql.dbapi import Connection  # type: ignore[import-untyped, unused-ignore]
+
+logger = logging.getLogger("headrace.spark")
+
+PIECE = 8_000_000
+"""Bytes of a task's rows that are encoded and sent at a time, about: what bounds its memory, whatever Spark's batches are."""
+
+PATIENCE = 0.2, 1.0, 3.0, 10.0
+"""Seconds to wait before a commit is tried again that the database could not do, or whose answer was lost."""
+
+
+class Write(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written, by all of its tasks together.
+
+    Attributes:
+        place: the database.
+        stream: the stream's name.
+        id: what makes it the same write again.
+        batch: the number of the batch, from 0 on; of a single write 0.
+        streaming: whether batch follows on batch.
+    """
+
+    place: Place
+    stream: str
+    id: str
+    batch: int = 0
+    streaming: bool = False
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What one attempt at a task has staged.
+
+    Attributes:
+        partition: the task's number.
+        attempt: a random id.
+        rows: how many.
+    """
+
+    partition: int
+    attempt: str
+    rows: int
+
+
+def check(place: Place, stream: str) -> None:
+    """Raises `UnknownStream` if there is no such stream, `SchemaError` if the database lacks Headrace's schema or has an older one."""
+    connection = connect(place)
+    try:
+        ask(connection, place, "select (headrace.stream_named($1)).id", stream)
+        ask(connection, place, "select 'headrace.stage_write(text, text, bigint, boolean)'::regprocedure::text")
+    finally:
+        connection.close()
+
+
+def stage(write: Write, partition: int, batches: Iterable[pa.RecordBatch]) -> Part:
+    """Put a task's messages beside the stream. They are published by `commit`, if this attempt is among those that count.
+
+    Args:
+        write: which write it is.
+        partition: the task's number.
+        batches: rows that `headrace_spark.frames.encoding.encode` takes. They are read to the end, and never held all at once.
+
+    Returns:
+        What `commit` wants to know of it. Of a batch that is committed already nothing is staged.
+
+    Raises:
+        InvalidInput: a row can't be published; the error names its key.
+        StreamFull: the stream takes nothing for now.
+        StoreUnavailable: the database can't be reached, or what was staged is gone. The task may be tried again.
+    """
+    from headrace_spark.frames.encoding import encode
+
+    attempt = uuid4()
+    connection: Connection | None = None
+    table: str | None = None
+    rows = 0
+    try:
+        for piece in _pieces(batches):
+            if connection is None:
+                connection = connect(write.place)
+                table = _table(connection, write)
+            if table is not None:
+                _ingest(connection, write, table, _numbered(encode(piece), attempt.bytes, rows))
+            rows += piece.num_rows
+    finally:
+        if connection is not None:
+            connection.close()
+    return Part(partition=partition, attempt=str(attempt), rows=rows)
+
+
+def commit(write: Write, parts: Sequence[Part], *, patience: Sequence[float] = PATIENCE) -> int:
+    """Publish what these attempts have staged, all of it or nothing, and once: a batch that was committed before changes nothing.
+
+    Args:
+        write: which write it is.
+        parts: one for each task.
+        patience: seconds before each further try, if the database could not do it.
+
+    Returns:
+        How many messages that made; 0 if it was committed before.
+
+    Raises:
+        StreamFull: the stream takes nothing for now; what is staged stays, for a day.
+        StagedRowsGone: what was staged is gone, so it must be written again.
+        StoreUnavailable: the database can't be reached.
+    """
+    wanted = sum(part.rows for part in parts)
+    if not wanted:
+        return 0
+    pauses = iter(patience)
+    while True:
+        try:
+            count = _commit(write, parts)
+            break
+        except StoreFull:
+            raise
+        except StoreUnavailable as error:
+            pause = next(pauses, None)
+            if pause is None:
+                raise
+            logger.warning("%s The commit is tried again in %g s.", error, pause)
+            time.sleep(pause)
+    if count == 0:
+        logger.info("Nothing of the write %r was published: it was before, or no payload has changed.", write.id)
+    return count
+
+
+def abort(write: Write) -> None:
+    """Forget what was staged, if the batch is not committed. If the database can't, that is only logged: it is forgotten within a day."""
+    try:
+        connection = connect(write.place)
+        try:
+            sql = "select headrace.abort_write($1, $2, $3)::text"
+            ask(connection, write.place, sql, write.stream, write.id, write.batch)
+        finally:
+            connection.close()
+    except HeadraceError as error:
+        logger.warning("What the write %r had staged is there still, for a day at most: %s", write.id, error)
+
+
+def _commit(write: Write, parts: Sequence[Part]) -> int:
+    connection = connect(write.place)
+    try:
+        ((count,),) = ask(
+            connection,
+            write.place,
+            "select headrace.commit_write($1, $2, $3, $4::json)",
+            write.stream,
+            write.id,
+            write.batch,
+            json.dumps([msgspec.to_builtins(part) for part in parts]),
+        )
+        return int(count)
+    finally:
+        connection.close()
+
+
+def _table(connection: Connection, write: Write) -> str | None:
+    ((table,),) = ask(
+        connection,
+        write.place,
+        "select headrace.stage_write($1, $2, $3, $4)",
+        write.stream,
+        write.id,
+        write.batch,
+        write.streaming,
+    )
+    return table if table is None else str(table)
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        step = max(1, batch.num_rows * PIECE // max(batch.get_total_buffer_size(), PIECE))
+        for start in range(0, batch.num_rows, step):
+            yield batch.slice(start, step)
+
+
+def _numbered(messages: pa.RecordBatch, attempt: bytes, first: int) -> pa.RecordBatch:
+    """The rows as the staging table has them."""
+    import pyarrow as pa
+
+    count = messages.num_rows
+    return pa.record_batch(
+        {
+            "attempt": pa.repeat(pa.scalar(attempt, pa.binary()), count),
+            "place": pa.array(range(first, first + count), pa.int64()),
+            "key": messages.column("key"),
+            "data": messages.column("data"),
+            "headers": messages.column("headers"),
+        }
+    )
+
+
+def _ingest(connection: Connection, write: Write, table: str, rows: pa.RecordBatch) -> None:
+    """One COPY, and one transaction: a task that takes long keeps none open."""
+    schema, _, name = table.partition(".")
+    with translated(write.place.url), connection.cursor() as cursor:
+        try:
+            cursor.adbc_ingest(name.strip('"'), rows, mode="append", db_schema_name=schema)
+        except Exception as error:
+            ours = _explain(error, write, rows)
+            if ours is None:
+                raise
+            raise ours from error
+
+
+def _explain(error: Any, write: Write, rows: pa.RecordBatch) -> HeadraceError | None:
+    """Why the database refuses a row, with the row's key; or what became of the table."""
+    state = getattr(error, "sqlstate", None) or ""
+    # The driver looks the table up itself, and then has no code to tell.
+    if state == "42P01" or (not state and "headrace_staging" in str(error) and "does not exist" in str(error)):
+        return StoreUnavailable(
+            f"What the write {write.id!r} to the stream {write.stream!r} had staged is gone: it was committed or given up meanwhile."
+        )
+    if state[:2] not in ("22", "23", "54"):
+        return None
+    where = _detail(error, "CONTEXT")
+    line = re.search(r"^COPY .*, line (\d+)(?:, column (\w+))?", where, re.MULTILINE)
+    place = int(line[1]) - 1 if line else -1
+    if not 0 <= place < rows.num_rows:
+        return None
+    key, constraint = rows.column("key")[place].as_py(), _detail(error, "CONSTRAINT_NAME")
+    start = f"The row with the key {_short(key)} can't be published:"
+    if constraint == "valid_key":
+        return InvalidKey(
+            f"{start} a key has 1 to 1024 bytes, and its tokens, parted by dots, are neither empty nor exactly '*' or '>'."
+        )
+    if constraint == "no_nul" or state == "22021":
+        return InvalidData(f"{start} it has a NUL character, which Postgres can't hand out as text.")
+    if constraint == "headers_are_objects":
+        return InvalidData(f'{start} its headers are not a JSON object, such as {{"trace": "abc"}}.')
+    if line and line[2] in ("data", "headers") and state == "22P02":
+        said = _detail(error, "MESSAGE_DETAIL").rstrip(".")
+        return InvalidData(f"{start} its {line[2]}, a string, must be JSON text, and is not ({said}).")
+    return InvalidInput(f"{start} {_detail(error, 'MESSAGE_PRIMARY')}.")
+
+
+def _short(key: str) -> str:
+    return repr(key if len(key) <= 80 else key[:80] + "…")
+
+
+def _detail(error: Any, field: str) -> str:
+    """A field of what the server said; empty if it said nothing of it."""
+    for name, value in getattr(error, "details", None) or ():
+        if name in (f"PG_DIAG_{field}".encode(), f"PG_DIAG_{field}"):
+            return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return ""

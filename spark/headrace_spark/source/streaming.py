@@ -1,0 +1,142 @@
+"""A stream as a streaming DataFrame, micro-batch by micro-batch.
+
+An offset is {"stream": its own id, "position": a seq}, and everything up to that seq was resolved before Spark wrote it down. So what lies
+between two offsets is the same whenever it is read, and a query that is started again goes on exactly.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from headrace.model.errors import ConfigurationError, InvalidInput, UnknownStream
+from headrace_spark.source.marks import Marks
+from headrace_spark.source.options import Options
+from headrace_spark.source.ranges import Ranges
+from headrace_spark.source.reader import RangePartition, check_columns, read
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+logger = logging.getLogger("headrace.spark")
+
+PATIENCE = 0.25
+"""Seconds that a micro-batch waits for publishers in progress. They mostly take milliseconds; of one that takes longer the next one knows."""
+
+
+class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream.format("headrace")`: one lives in a process of its own beside the driver, as long as the query does."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        if options.end != "latest":
+            raise ConfigurationError(
+                f"end={options.end} is for spark.read: a streaming query has no end; trigger(availableNow=True) reads what is there, and stops."
+            )
+        self._options = options
+        self._schema = schema
+        self._columns = check_columns(schema)
+        self._ranges = Ranges(options, patience=options.settle_timeout)
+        self._marks = Marks()
+        self._drawn = 0  # the last seq that anybody has drawn, by the newest mark
+        self._target: int | None = None  # with AvailableNow, where to stop
+        self._uid: str | None = None
+        self._confirmed = -1
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a new query begins. From the earliest message that is there nothing is lost, whatever goes until then."""
+        begin = self._offset(self._ranges.start(self._options.start))
+        return {**begin, "earliest": True} if self._options.start == "earliest" else begin
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """By `maxRows`."""
+        most = self._options.max_rows
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Note where the stream ends now, once those who are publishing have ended or had their time."""
+        self._drawn = self._ranges.mark(self._marks)
+        if not self._ranges.settle(self._marks, self._drawn, self._options.settle_timeout):
+            logger.warning(
+                "The stream %r is complete up to seq %d, and not up to %d after %g s, since somebody still publishes (%s):"
+                " this run ends there.",
+                self._options.stream, self._marks.position, self._drawn, self._options.settle_timeout, self._ranges.holders(self._marks),
+            )  # fmt: skip
+        self._target = self._marks.position
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """How far the next micro-batch goes.
+
+        Raises:
+            UnknownStream: the stream was deleted; also if there is a new one of its name.
+            InvalidInput: the checkpoint is ahead of the stream, as after the database was restored from an older backup.
+        """
+        after = self._position(start)
+        self._confirm(after)
+        last = self._resolved(after) if self._target is None else self._target
+        if self._drawn < after and self._options.fail_on_data_loss:
+            raise InvalidInput(
+                f"The checkpoint has read the stream {self._options.stream!r} up to seq {after}, and its last one is {self._drawn}: the database"
+                " is older than the checkpoint; begin anew, with a new checkpoint."
+            )
+        if last > after and isinstance(limit, ReadMaxRows):
+            last = self._ranges.limit(after, last, limit.max_rows)
+        return self._offset(last) if last > after else start
+
+    def _resolved(self, after: int) -> int:
+        self._marks.raise_to(after)
+        self._drawn = self._ranges.mark(self._marks)
+        if self._drawn > after:
+            self._ranges.settle(self._marks, after + 1, PATIENCE)
+        return self._marks.position
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Cut what lies between two offsets. Raises `InvalidInput` when retention has removed some of it (see `failOnDataLoss`)."""
+        first, last = self._position(start) + 1, self._position(end)
+        if first > last:
+            return []
+        begin = None if start.get("earliest") else first
+        parts = self._ranges.parts(begin, last, self._columns, uid=start["stream"])
+        return [RangePartition(self._options.place, self._options.stream, part.query) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The messages of one partition."""
+        assert isinstance(partition, RangePartition)
+        return read(partition, self._schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark is done with everything up to here: move the consumer there that stands for it, if one was named."""
+        self._confirm(self._position(end))
+
+    def _confirm(self, position: int) -> None:
+        # Spark commits a micro-batch only when there is another one. But when it asks for another, the one before is done with, too.
+        if self._options.consumer is not None and position > self._confirmed:
+            self._ranges.confirm(self._options.consumer, position)
+            self._confirmed = position
+
+    def stop(self) -> None:
+        """The query has ended."""
+        self._ranges.close()
+
+    def _offset(self, position: int) -> dict[str, Any]:
+        if self._uid is None:
+            self._uid = self._ranges.uid()
+        return {"stream": self._uid, "position": position}
+
+    def _position(self, offset: dict[str, Any]) -> int:
+        uid = self._ranges.uid()
+        if offset["stream"] != uid:
+            raise UnknownStream(
+                f"The stream {self._options.stream!r} was deleted and created anew: what the checkpoint has read is of another one;"
+                " begin anew, with a new checkpoint."
+            )
+        self._uid = uid
+        return int(offset["position"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get a copy of it, to read with; a connection stays here."""
+        return {**self.__dict__, "_ranges": None, "_marks": None}

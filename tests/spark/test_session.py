@@ -1,0 +1,218 @@
+"""The process's one Spark session: made once, quiet, discreet, and gone with its process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+import headrace_spark
+from headrace_spark.session import (
+    SparkMisconfigured,
+    SparkSettings,
+    SparkUnavailable,
+    is_connect,
+    session,
+    sessions,
+    stop,
+)
+from headrace_spark.session.gateway import Listener, launch
+from tests.spark.processes import PATIENCE, surroundings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_the_package_is_there_without_pyspark_being_imported() -> None:
+    program = "import sys, headrace_spark, headrace_spark.cli.group; sys.exit('pyspark' in sys.modules or 'pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", headrace_spark.__all__)
+def test_what_the_package_promises_is_there(name: str) -> None:
+    assert callable(getattr(headrace_spark, name))
+
+
+def test_where_pyspark_is_not_installed_a_sentence_says_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules.update(pyspark=None)\n"
+        "import headrace_spark\n"
+        "try: headrace_spark.session()\n"
+        "except headrace_spark.SparkUnavailable as error: print(error)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert ended.stdout.endswith("run pip install 'headrace[spark]'.\n")
+
+
+def test_the_session_is_the_same_at_every_call(spark: SparkSession) -> None:
+    assert session() is spark
+    assert not is_connect(spark)
+    with pytest.raises(SparkMisconfigured, match="has its Spark session already, made with other settings"):
+        session(SparkSettings(master="local[7]"))
+
+
+def test_a_session_that_the_process_has_already_is_taken_as_it_is_and_left_alone(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_current", None)
+    assert session(SparkSettings(master="local[7]")) is spark
+    stop()
+    assert spark.range(2).count() == 2
+
+
+def test_a_session_has_the_data_source(spark: SparkSession) -> None:
+    assert spark.read.format("headrace").option("stream", "orders").load().columns == [
+        "key", "seq", "headers", "created_at", "data",
+    ]  # fmt: skip
+
+
+def test_passwords_are_not_shown_in_plans(spark: SparkSession) -> None:
+    url = "postgresql://me:hunter2@host/db"
+    literal = spark.range(1).selectExpr(f"'{url}' as url")
+    read = spark.read.format("headrace").option("database", url).option("stream", "orders").load()
+    plans = [one._jdf.queryExecution().toString() for one in (literal, read)]
+    assert "me:*********(redacted)@host" in plans[0]
+    assert "hunter2" not in "".join(plans)
+
+
+def _program() -> None:
+    """What the process below does. It is told by lines on standard input when to go on, and tells by lines how far it is."""
+    import signal
+    import threading
+
+    from pyspark import SparkContext
+
+    from headrace_spark.session import session
+
+    drains = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: drains.set())
+
+    def tell(**what: Any) -> None:
+        print(json.dumps(what), flush=True)
+
+    found: list[SparkSession] = []
+    threads = [threading.Thread(target=lambda: found.append(session())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    def failing(batches: Iterator[Any]) -> Iterator[Any]:
+        raise ValueError("no good")
+        yield from batches
+
+    spark = found[0]
+    errors = []
+    for attempt in (
+        lambda: spark.range(1).mapInArrow(failing, "id bigint").collect(),
+        lambda: spark.sql("select nothing from range(1)"),
+    ):
+        try:
+            attempt()
+        except Exception as error:
+            errors.append(type(error).__name__)
+    gateway: Any = SparkContext._gateway
+    tell(same=found[0] is found[1], errors=errors, java=gateway.proc.pid)
+
+    marks = Path.cwd()
+
+    def slow(batches: Iterator[Any]) -> Iterator[Any]:
+        import time
+
+        (marks / "at work").touch()
+        while not (marks / "go on").exists():
+            time.sleep(0.02)
+        yield from batches
+
+    rows = spark.range(3).mapInArrow(slow, "id bigint").count()
+    tell(rows=rows, drains=drains.is_set())
+
+    gateway.proc.kill()  # as the system does when memory runs out
+    gateway.proc.wait()
+    again = session()
+    gateway = SparkContext._gateway
+    tell(another=again is not spark, rows=again.range(4).count(), java=gateway.proc.pid)
+    sys.stdin.readline()
+
+
+def test_a_session_is_made_once_says_nothing_twice_outlives_ctrl_c_is_made_anew_and_dies_with_its_process(
+    tmp_path: Path,
+) -> None:
+    """One process for all of it, since a session takes its time to start."""
+    errors = tmp_path / "errors"
+    with (
+        errors.open("wb") as sink,
+        subprocess.Popen(
+            [sys.executable, "-c", "from tests.spark.test_session import _program; _program()"],
+            cwd=tmp_path, env=surroundings(PYTHONPATH=str(Path(__file__).parents[2])),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink, start_new_session=True, text=True,
+        ) as process,
+    ):  # fmt: skip
+        assert process.stdout is not None
+        try:
+            told = json.loads(process.stdout.readline())
+            assert (told["same"], told["errors"]) == (True, ["PythonException", "AnalysisException"])
+            assert errors.read_text() == "", "what is raised is not printed as well"
+            _await(tmp_path / "at work", process)
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to all that run in it
+            (tmp_path / "go on").touch()
+            assert json.loads(process.stdout.readline()) == {"rows": 3, "drains": True}
+            told = json.loads(process.stdout.readline())
+            assert (told["another"], told["rows"]) == (True, 4)
+            java = psutil.Process(told["java"])
+            family = [java, *java.children(recursive=True)]
+            process.kill()
+            gone, left = psutil.wait_procs(family, timeout=PATIENCE)
+            assert (len(gone), left) == (len(family), [])
+        finally:
+            process.kill()
+    assert sorted(os.listdir(tmp_path)) == ["at work", "errors", "go on"]
+
+
+def _await(mark: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until the workers have left their mark. Their files are all that they can tell by, so it is looked for again and again."""
+    import time
+
+    until = time.monotonic() + PATIENCE
+    while not mark.exists():
+        assert process.poll() is None, "the process ended"
+        assert time.monotonic() < until, f"{mark} never came"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        (
+            'WARNING: Using incubator modules: x\nException in thread "main" org.apache.spark.SparkException: No such thing.\n\tat org.X.y(Z)\n',
+            "No such thing",
+        ),
+        (
+            "Invalid maximum heap size: -Xmx1x\nError: Could not create the Java Virtual Machine.\n",
+            "Invalid maximum heap size: -Xmx1x",
+        ),
+        ("", "it said nothing"),
+    ],
+)
+def test_of_what_java_says_when_it_does_not_start_the_reason_is_told(said: str, complaint: str) -> None:
+    source, sink = os.pipe()
+    listener = Listener(source)
+    listener.start()
+    os.write(sink, said.encode())
+    os.close(sink)
+    listener.join(PATIENCE)
+    assert listener.complaint() == complaint
+
+
+def test_a_spark_that_is_not_where_it_should_be_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(SparkUnavailable, match=r"Spark doesn't start: .*No such file or directory: .*spark-submit"):
+        launch({})

@@ -1,0 +1,149 @@
+"""Settings of the Spark session: one rule of precedence, and sentences about what can't be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace_spark.session.configuration import configuration, cores, environment, of_a_server
+from headrace_spark.session.errors import SparkMisconfigured, SparkUnavailable
+from headrace_spark.session.settings import Resolved, SparkSettings, check_master, read, without_token
+
+
+def _read(directory: Path, text: str = "", given: SparkSettings | None = None, **variables: str) -> Resolved:
+    (directory / "pyproject.toml").write_text(text)
+    variables = {f"HEADRACE_SPARK_{name.upper()}": value for name, value in variables.items()}
+    return read(given, environment=variables, directory=directory)
+
+
+TABLE = """\
+[tool.headrace.spark]
+master = "local[1]"
+app_name = "file"
+[tool.headrace.spark.conf]
+"spark.a" = "file"
+spark.b = 2
+spark.c.d = true
+"""
+
+
+def test_an_argument_counts_before_the_environment_before_the_project_before_the_default(tmp_path: Path) -> None:
+    given = SparkSettings(app_name="argument", conf={"spark.a": "argument"})
+    found = _read(tmp_path, TABLE, given, app_name="variable", master="local[2]", conf="spark.a=variable,spark.b=3")
+    assert found.settings == SparkSettings(
+        master="local[2]", app_name="argument", conf={"spark.a": "argument", "spark.b": "3", "spark.c.d": "true"}
+    )
+    assert found.places == {
+        "app_name": "an argument",
+        "conf.spark.a": "an argument",
+        "master": "the environment (HEADRACE_SPARK_…)",
+        "conf.spark.b": "the environment (HEADRACE_SPARK_…)",
+        "conf.spark.c.d": f"[tool.headrace.spark] of {tmp_path}/pyproject.toml",
+    }
+
+
+def test_without_anything_it_is_all_cores_of_this_machine(tmp_path: Path) -> None:
+    found = _read(tmp_path)
+    assert (found.master, found.local, found.settings) == ("local[*]", True, SparkSettings())
+
+
+def test_who_says_where_hides_what_lesser_places_say_of_it(tmp_path: Path) -> None:
+    found = _read(tmp_path, TABLE, remote="sc://server:1")
+    assert (found.settings.master, found.settings.remote, found.local) == (None, "sc://server:1", False)
+    found = _read(tmp_path, TABLE, SparkSettings(master="local"), remote="sc://server:1")
+    assert (found.settings.master, found.settings.remote) == ("local", None)
+
+
+def test_a_comma_may_be_part_of_a_value(tmp_path: Path) -> None:
+    found = _read(tmp_path, conf="spark.jars=a.jar,b.jar, spark.x.y=1=2,")
+    assert found.settings.conf == {"spark.jars": "a.jar,b.jar", "spark.x.y": "1=2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[tool.headrace]\nspark = 5", "must be a table"),
+        (
+            "[tool.headrace.spark]\nmastr = 'local'",
+            "There is no Spark setting 'mastr' for .*: there are master, remote",
+        ),
+        ("[tool.headrace.spark]\nmaster = 5", "'master' is 5 in .*, and must be a text"),
+        ("[tool.headrace.spark]\nmaster = 'local'\nremote = 'sc://x'", "leave out 'master' or 'remote'"),
+        ("[tool.headrace.spark]\nconf = 'x'", "'conf' is 'x' in .*, and must be a table"),
+        ("[tool.headrace.spark.conf]\nspark.master = 'local'", "'master' is the place for spark.master"),
+        ("[tool.headrace.spark.conf]\nspark.x = []", r"spark.x .* is \[\] in .*, and must be a text"),
+        ("[tool.headrace.spark", "can't be read"),
+    ],
+)
+def test_a_table_that_is_wrong_is_told_what_would_be_right(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(SparkMisconfigured, match=said) as raised:
+        _read(tmp_path, text)
+    assert isinstance(raised.value, SparkUnavailable)
+    assert raised.value.exit_code == 78
+
+
+@pytest.mark.parametrize(
+    "master",
+    [
+        "local", "local[*]", "local[3]", "local[*, 4]", "local-cluster[2,1,1024]", "yarn", "spark://a:7077,b:7077",
+        "k8s://https://host:6443", "other://somewhere",
+    ],
+)  # fmt: skip
+def test_masters_that_can_be(master: str) -> None:
+    check_master(master)
+
+
+@pytest.mark.parametrize(
+    "master", ["", "lokal[*]", "local[0]", "local[x]", "local[", "spark:/x", "spark://host", "sc://host", "Yarn", "x"]
+)
+def test_masters_that_can_not_be(master: str) -> None:
+    with pytest.raises(SparkMisconfigured, match="is none: write"):
+        check_master(master)
+
+
+def test_a_token_of_a_connect_server_is_not_shown() -> None:
+    assert without_token("sc://host:1/;token=x;use_ssl=true") == "sc://host:1/;…"
+    assert without_token("sc://host:1") == "sc://host:1"
+
+
+def test_what_suits_a_local_master_is_not_asked_of_a_cluster(tmp_path: Path) -> None:
+    local = configuration(_read(tmp_path, master="local[3]", conf="spark.ui.enabled=true"))
+    assert (local["spark.sql.shuffle.partitions"], local["spark.ui.enabled"]) == ("3", "true")
+    assert (local["spark.driver.host"], local["spark.app.name"]) == ("127.0.0.1", "headrace")
+    cluster = configuration(_read(tmp_path, master="spark://a:7077"))
+    assert {"spark.sql.shuffle.partitions", "spark.driver.host"}.isdisjoint(cluster)
+    assert cluster["spark.sql.session.timeZone"] == "UTC"
+    server = of_a_server(_read(tmp_path, remote="sc://a", conf="spark.sql.ansi.enabled=false,spark.driver.memory=4g"))
+    assert server == {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "false"}
+
+
+def test_what_the_installation_says_counts_before_what_suits_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("# ours\nspark.ui.enabled  true\nspark.log.level=WARN\n\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    found = configuration(_read(tmp_path))
+    assert {"spark.ui.enabled", "spark.log.level"}.isdisjoint(found)
+    assert configuration(_read(tmp_path, conf="spark.log.level=INFO"))["spark.log.level"] == "INFO"
+
+
+def test_the_threads_of_a_local_master() -> None:
+    assert [cores("local"), cores("local[3]"), cores("local[3,2]")] == [1, 3, 3]
+    assert cores("local[*]") >= 1
+
+
+def test_workers_of_this_machine_import_what_this_process_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYSPARK_PYTHON", "elsewhere")
+    import sys
+    import sysconfig
+
+    local = environment(_read(tmp_path), None)
+    assert local["PYSPARK_PYTHON"] == local["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    places = local["PYTHONPATH"].split(":")
+    assert places[0] == str(tmp_path)
+    assert sysconfig.get_path("stdlib") not in places
+    cluster = environment(_read(tmp_path, master="spark://a:7077"), None)
+    assert (cluster["PYSPARK_PYTHON"], "PYTHONPATH" in cluster) == ("elsewhere", False)
+    assert environment(_read(tmp_path, master="spark://a:1", python="there"), None)["PYSPARK_PYTHON"] == "there"

@@ -1,0 +1,147 @@
+"""What the two readers plan, asked without Spark: where a read ends, what it waits for, and what it may lose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import Filter, GreaterThan, LessThan, LessThanOrEqual
+
+from headrace import store
+from headrace.model.errors import InvalidInput
+from headrace.model.specs import StreamSpec
+from headrace_spark.source.options import Options
+from headrace_spark.source.reader import SCHEMA, HeadraceReader
+from headrace_spark.source.streaming import HeadraceStreamReader
+from tests.conftest import Connect
+from tests.runtime.running import eventually
+from tests.support.ranges import begin, make_old
+from tests.support.readers import publish
+from tests.support.waiting import start
+
+pytestmark = pytest.mark.asyncio
+
+SEQ = ("seq",)
+
+
+def options(dsn: str, **given: Any) -> Options:
+    return Options.of({"database": dsn, "stream": "orders", **{name: str(value) for name, value in given.items()}})
+
+
+def found(dsn: str, filters: Sequence[Filter] = (), **given: Any) -> list[int]:
+    """The seqs that a read has."""
+    reader = HeadraceReader(options(dsn, **given), SCHEMA)
+    assert list(reader.pushFilters(list(filters))) == []
+    return [seq for part in reader.partitions() for seq in seqs(reader, part)]
+
+
+def seqs(reader: Any, part: Any) -> list[int]:
+    return [seq for batch in reader.read(part) for seq in batch.column("seq").to_pylist()]
+
+
+async def test_what_was_published_late_and_after_the_end_is_not_read(
+    dsn: str, database: store.Database, connect: Connect
+) -> None:
+    async def waits() -> bool:
+        sql = """select exists (select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+                                and query like '%still_open%')"""
+        return bool(await database.fetchval(sql))
+
+    await store.create_stream(database, "orders")
+    await publish(database, "a")
+    time = await database.fetchval("select clock_timestamp()")
+    _, late = await begin(connect, "late")
+    await publish(database, "b")
+    # As soon as it waits for the late one, the end is before the message 3; and once that one is there, before the message 2.
+    reading = await start(asyncio.to_thread(found, dsn, end=time.isoformat(), settleTimeout="60s"))
+    await eventually(waits)
+    await late.commit()
+    assert await reading == [1]
+
+
+async def test_a_filter_of_seqs_waits_for_nobody_above_them(
+    dsn: str, database: store.Database, connect: Connect
+) -> None:
+    await store.create_stream(database, "orders")
+    await publish(database, "a", "b", "c")
+    _, late = await begin(connect, "late")
+    await publish(database, "d")
+    filters = [LessThanOrEqual(SEQ, 2)]
+    assert await asyncio.wait_for(asyncio.to_thread(found, dsn, filters, settleTimeout="1h"), 60) == [1, 2]
+    await late.rollback()
+
+
+@pytest.mark.parametrize(
+    ("filters", "seqs_"),
+    [
+        ([GreaterThan(SEQ, 2**63 - 1)], []),
+        ([LessThan(SEQ, -(2**63))], []),
+        ([LessThan(SEQ, -(2**63) + 1)], []),
+        ([LessThan(SEQ, 1)], []),
+        ([GreaterThan(SEQ, 2), LessThan(SEQ, 2)], []),
+        ([GreaterThan(SEQ, -(2**63)), LessThan(SEQ, 2**63 - 1)], [1, 2, 3]),
+    ],
+)
+async def test_seqs_that_can_not_be_are_not_found(
+    dsn: str, database: store.Database, filters: list[Filter], seqs_: list[int]
+) -> None:
+    await store.create_stream(database, "orders")
+    await publish(database, "a", "b", "c")
+    assert await asyncio.to_thread(found, dsn, filters) == seqs_
+
+
+async def test_from_the_earliest_on_a_query_begins_although_messages_go_all_the_time(
+    dsn: str, database: store.Database
+) -> None:
+    await store.create_stream(database, StreamSpec(name="orders", retain_up_to=3600))
+    await publish(database, *(f"k.{n}" for n in range(10)))
+    reader = HeadraceStreamReader(options(dsn), SCHEMA)
+
+    def ask() -> list[int]:
+        return [seq for part in reader.partitions(begin_, end) for seq in seqs(reader, part)]
+
+    try:
+        begin_ = reader.initialOffset()
+        assert reader.latestOffset(begin_, reader.getDefaultReadLimit())["position"] == 10
+        end = {**begin_, "position": 5}
+        await make_old(database, 4)
+        assert (await store.sweep(database)).messages_trimmed == 3
+        assert await asyncio.to_thread(ask) == [4, 5]
+        begin_, end = {"stream": begin_["stream"], "position": 2}, {**begin_, "position": 5}
+        with pytest.raises(InvalidInput, match="the seqs from 3 to 3 were removed by retention before they were read"):
+            await asyncio.to_thread(ask)
+    finally:
+        reader.stop()
+
+
+async def test_a_stream_without_news_has_no_new_offset(dsn: str, database: store.Database) -> None:
+    await store.create_stream(database, "orders")
+    reader = HeadraceStreamReader(options(dsn), SCHEMA)
+    try:
+        begin_ = reader.initialOffset()
+        assert reader.latestOffset(begin_, reader.getDefaultReadLimit()) == begin_
+    finally:
+        reader.stop()
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+async def test_a_checkpoint_that_is_ahead_of_its_stream_is_told(
+    dsn: str, database: store.Database, available_now: bool
+) -> None:
+    """As after the database was restored from a backup."""
+    await store.create_stream(database, "orders")
+    await publish(database, "a", "b")
+    reader, tolerant = (HeadraceStreamReader(options(dsn, failOnDataLoss=fail), SCHEMA) for fail in ("true", "false"))
+    try:
+        ahead = {**reader.initialOffset(), "position": 3}
+        for one in (reader, tolerant):
+            if available_now:
+                one.prepareForTriggerAvailableNow()
+        with pytest.raises(InvalidInput, match="up to seq 3, and its last one is 2: the database is older"):
+            reader.latestOffset(ahead, reader.getDefaultReadLimit())
+        assert tolerant.latestOffset(ahead, tolerant.getDefaultReadLimit()) == ahead
+    finally:
+        reader.stop()
+        tolerant.stop()

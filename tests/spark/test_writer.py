@@ -1,0 +1,189 @@
+"""`df.write` and `df.writeStream` on a real session: what is written is published once and as a whole, whatever is run again."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+
+from tests.spark.written import Written
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture
+def written(dsn: str) -> Written:
+    written = Written(dsn)
+    written.create("orders")
+    return written
+
+
+def save(frame: DataFrame, written: Written, **options: str) -> None:
+    frame.write.format("headrace").mode("append").options(
+        **{"database": written.url, "stream": "orders", **options}
+    ).save()
+
+
+def test_a_dataframe_becomes_messages_in_the_order_of_its_partitions(spark: SparkSession, written: Written) -> None:
+    frame = spark.range(0, 100, 1, 2).selectExpr(
+        "concat('k.', id) as key", "id as n", "cast(id as decimal(10, 2)) as price", "map('h', 'x') as headers"
+    )
+    save(frame, written)
+    messages = written.messages()
+    assert [key for key, _ in messages] == [f"k.{n}" for n in range(100)]
+    assert [json.loads(data) for _, data in messages] == [{"n": n, "price": f"{n}.00"} for n in range(100)]
+    assert written.ask("select distinct headers::text from headrace_streams.orders") == [('{"h":"x"}',)]
+    assert written.staged() == 0
+
+
+def test_a_save_with_an_id_is_published_once_however_often_it_is_repeated(
+    spark: SparkSession, written: Written
+) -> None:
+    def save_batch(frame: DataFrame, batch: int) -> None:
+        save(frame, written, writeId=f"batch-{batch}")
+
+    frame = spark.createDataFrame([("a", "1"), ("b", "2")], "key string, data string").coalesce(1)
+    for batch in (0, 0, 1):
+        save_batch(frame, batch)
+    assert written.messages() == [("a", "1"), ("b", "2")] * 2
+
+
+def test_a_row_that_cant_be_published_fails_the_save_and_nothing_is_there(
+    spark: SparkSession, written: Written
+) -> None:
+    frame = spark.range(0, 50, 1, 1).selectExpr("concat('k.', id) as key", "if(id = 40, 'no json', '1') as data")
+    with pytest.raises(PySparkException, match=r"The row with the key 'k\.40' can't be published: its data, a string,"):
+        save(frame, written)
+    assert written.messages() == []
+    assert written.staged() == 0
+
+
+def test_what_cant_be_is_told_before_any_task(spark: SparkSession, written: Written) -> None:
+    frame = spark.range(1).selectExpr("'a' as key", "id")
+    for options, said in [({"stream": "oders"}, "There is no stream 'oders'"), ({"writeIdd": "x"}, "did you mean writeId")]:  # fmt: skip
+        with pytest.raises(PySparkException, match=said):
+            save(frame, written, **options)
+    with pytest.raises(PySparkException, match="has no string column `key`"):
+        save(spark.range(1), written)
+    with pytest.raises(PySparkException, match=r"write with \.mode\('append'\)"):
+        frame.write.format("headrace").mode("overwrite").options(database=written.url, stream="orders").save()
+
+
+class Files:
+    """JSON lines in files, which a streaming query reads one by one, and its checkpoint."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.checkpoint = directory / "in", directory / "checkpoint"
+        self.directory.mkdir()
+
+    def add(self, number: int, *keys: str) -> None:
+        path = self.directory / f"{number:03}.txt"
+        path.write_text("".join(f"{key}\n" for key in keys))
+        os.utime(path, (1_000_000_000 + number,) * 2)  # Spark reads the oldest first
+
+    def query(self, spark: SparkSession, written: Written, *, partitions: int = 1, **options: str) -> Any:
+        """The query, started: what is there, a file for each micro-batch."""
+        lines = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(self.directory))
+        frame = lines.selectExpr("value as key", "'{}' as data")
+        return (
+            (frame.coalesce(1) if partitions == 1 else frame.repartition(partitions, "key"))
+            .writeStream.format("headrace")
+            .options(**{"database": written.url, "stream": "orders", **options})
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    def run(self, spark: SparkSession, written: Written, **options: Any) -> None:
+        query = self.query(spark, written, **options)
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+
+    def forget_last_commit(self) -> None:
+        """As if the driver had died after the commit in Postgres, and before Spark wrote down its own."""
+        commits = self.checkpoint / "commits"
+        last = max((path for path in commits.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+        last.unlink()
+        (commits / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def test_micro_batches_are_published_once_through_restarts_that_run_them_again(
+    spark: SparkSession, written: Written, tmp_path: Path
+) -> None:
+    files = Files(tmp_path)
+    files.add(0, "a", "b", "c")
+    files.add(1, "d")
+    files.run(spark, written)
+    assert written.keys() == ["a", "b", "c", "d"]
+    assert written.writes() == [(1, 4)]
+
+    files.forget_last_commit()
+    files.add(2, "e", "f")
+    files.run(spark, written, partitions=2)  # the batch that runs again is cut otherwise
+    assert written.keys()[:4] == ["a", "b", "c", "d"]
+    assert sorted(written.keys()[4:]) == ["e", "f"]
+    assert written.writes() == [(2, 6)]
+    assert written.staged() == 0
+
+
+def test_a_micro_batch_that_failed_is_written_by_the_restart(
+    spark: SparkSession, written: Written, tmp_path: Path
+) -> None:
+    """A file has a line that can't be a key, until somebody mends it."""
+    files = Files(tmp_path)
+    files.add(0, "a")
+    files.run(spark, written)
+    files.add(1, "b", "not..a.key")
+    files.add(2, "c")
+    with pytest.raises(StreamingQueryException, match=r"The row with the key 'not\.\.a\.key' can't be published"):
+        files.run(spark, written)
+    assert written.keys() == ["a"]
+    files.add(1, "b", "is.a.key")
+    files.run(spark, written)
+    assert written.keys() == ["a", "b", "is.a.key", "c"]
+    assert written.staged() == 0
+
+
+def test_two_queries_write_into_one_stream_as_two_writes(spark: SparkSession, written: Written, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        files = Files(tmp_path / name)
+        files.add(0, name)
+        files.run(spark, written)
+    assert written.keys() == ["one", "two"]
+    assert written.writes() == [(0, 1), (0, 1)]
+
+
+def test_each_batch_of_a_query_can_be_saved_under_an_id(spark: SparkSession, written: Written, tmp_path: Path) -> None:
+    """foreachBatch runs a batch again after a failure: here, after it has been saved."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.txt").write_text("a\nb\n")
+    fails = [True]
+
+    def save_batch(frame: DataFrame, batch: int) -> None:
+        save(frame.coalesce(1), written, writeId=f"copy-{batch}")
+        if fails:
+            fails.clear()
+            raise RuntimeError("after it was saved")
+
+    def run() -> None:
+        frame = spark.readStream.text(str(tmp_path / "in")).selectExpr("value as key", "'1' as data")
+        query = (
+            frame.writeStream.foreachBatch(save_batch)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="after it was saved"):
+        run()
+    run()
+    assert written.keys() == ["a", "b"]

@@ -1,0 +1,274 @@
+"""What tasks stage is published by one commit: attempts that are tried again, answers that are lost, rows that can't be. Without Spark."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from headrace.model.errors import (
+    ConfigurationError,
+    InvalidData,
+    InvalidInput,
+    InvalidKey,
+    SchemaError,
+    StagedRowsGone,
+    StoreUnavailable,
+    StreamFull,
+    UnknownStream,
+)
+from headrace_spark.source import staging
+from headrace_spark.source.staging import Part, Write
+from headrace_spark.source.writer import HeadraceStreamWriter, HeadraceWriter
+from tests.spark.written import Written
+
+SCHEMA = StructType().add("key", "string").add("n", "long")
+
+
+@pytest.fixture
+def written(dsn: str) -> Written:
+    written = Written(dsn)
+    written.create("orders")
+    return written
+
+
+def rows(*keys: str | None, **columns: list[Any]) -> pa.RecordBatch:
+    """A batch as Spark hands it over: with a number, if no other columns are given."""
+    return pa.record_batch({"key": pa.array(keys, pa.string()), **(columns or {"n": list(range(len(keys)))})})
+
+
+def a_write(written: Written, **which: Any) -> Write:
+    return Write(**{"place": written.place, "stream": "orders", "id": "w", **which})
+
+
+def test_rows_are_published_by_the_commit_in_the_order_of_partitions(written: Written) -> None:
+    write = a_write(written)
+    second = staging.stage(write, 1, [rows("c"), rows("a", "c")])
+    first = staging.stage(write, 0, [rows("b")])
+    assert written.messages() == []
+    assert staging.commit(write, [second, first]) == 4
+    assert written.messages() == [("b", '{"n":0}'), ("c", '{"n":0}'), ("a", '{"n":0}'), ("c", '{"n":1}')]
+    assert written.staged() == 0
+
+
+def test_attempts_that_failed_or_ran_twice_are_not_published(written: Written) -> None:
+    write = a_write(written)
+
+    def breaks() -> Iterator[pa.RecordBatch]:
+        yield rows("a", "b")
+        raise RuntimeError("the task has died")
+
+    with pytest.raises(RuntimeError, match="has died"):
+        staging.stage(write, 0, breaks())
+    attempts = [staging.stage(write, 0, [rows("a", "b")]) for _ in range(2)]
+    assert written.staged() == 6
+    assert staging.commit(write, attempts[1:]) == 2
+    assert staging.commit(write, attempts[:1]) == 0
+    assert written.keys() == ["a", "b"]
+    assert written.staged() == 0
+
+
+def test_batches_are_sent_as_they_come_and_large_ones_in_pieces(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task never holds all of its rows."""
+    monkeypatch.setattr(staging, "PIECE", 10_000)
+    sent: list[int] = []
+    ingest = staging._ingest
+    monkeypatch.setattr(staging, "_ingest", lambda *args: (sent.append(args[-1].num_rows), ingest(*args)))
+    seen: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for n in range(3):
+            yield rows(*[f"k{n}"] * 500, data=["1"] * 500)
+            seen.append(written.staged())
+
+    part = staging.stage(a_write(written), 0, batches())
+    assert seen == [500, 1000, 1500]
+    assert len(sent) == 3, "a small batch is one piece"
+    sent.clear()
+    large = staging.stage(a_write(written), 1, [rows(*["big"] * 100, data=['"' + "x" * 998 + '"'] * 100)])
+    assert max(sent) <= 11
+    assert staging.commit(a_write(written), [part, large]) == 1600
+    assert written.keys() == ["k0"] * 500 + ["k1"] * 500 + ["k2"] * 500 + ["big"] * 100
+
+
+def test_what_was_committed_before_is_not_staged_again_and_read_to_the_end(written: Written) -> None:
+    write = a_write(written)
+    assert staging.commit(write, [staging.stage(write, 0, [rows("a")])]) == 1
+    batches = iter([rows("a"), rows("b")])
+    part = staging.stage(write, 0, batches)
+    assert next(batches, None) is None
+    assert part.rows == 2
+    assert written.staged() == 0
+    assert staging.commit(write, [part]) == 0
+    assert written.keys() == ["a"]
+
+
+def test_a_task_without_rows_leaves_nothing(written: Written) -> None:
+    write = a_write(written)
+    part = staging.stage(write, 0, [rows()])
+    assert part.rows == 0
+    assert staging.commit(write, [part]) == 0
+    assert staging.commit(write, []) == 0
+    assert written.writes() == []
+
+
+def test_after_a_crash_of_the_server_the_batch_is_written_again(written: Written) -> None:
+    """An unlogged table is empty then."""
+    write = a_write(written, streaming=True)
+    lost = staging.stage(write, 0, [rows("a", "b")])
+    ((table,),) = written.ask("select staging from headrace.writes")
+    written.ask(f"truncate {table}")
+    late = staging.stage(write, 1, [rows("c")])
+    with pytest.raises(StagedRowsGone, match=r"Of the 2 rows .* are there, .* write them again\.$"):
+        staging.commit(write, [lost, late])
+    assert written.messages() == []
+    staging.abort(write)
+    again = [staging.stage(write, n, [rows(key)]) for n, key in enumerate("abc")]
+    assert staging.commit(write, again) == 3
+    assert written.keys() == ["a", "b", "c"]
+
+
+def test_a_commit_whose_connection_breaks_is_tried_again(written: Written, dsn: str) -> None:
+    write = a_write(written)
+    part = staging.stage(write, 0, [rows("a")])
+    holder = staging.connect(written.place, autocommit=False)
+    try:
+        staging.ask(holder, dsn, "select write_id from headrace.writes for update")
+        counts: list[int] = []
+        committing = threading.Thread(target=lambda: counts.append(staging.commit(write, [part], patience=(0.0,) * 5)))
+        committing.start()
+        killed: list[Any] = []
+        while not killed:
+            killed = written.ask(
+                """select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()
+                   and wait_event_type = 'Lock' and query like '%commit_write%' and pid <> pg_backend_pid()"""
+            )
+    finally:
+        holder.close()
+    committing.join(60)
+    assert counts == [1]
+    assert written.keys() == ["a"]
+
+
+def test_a_commit_whose_answer_is_lost_is_asked_again_and_published_once(
+    written: Written, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = a_write(written)
+    part = staging.stage(write, 0, [rows("a")])
+    commit, lost = staging._commit, []
+
+    def loses(*args: Any) -> int:
+        count = commit(*args)
+        if not lost:
+            lost.append(count)
+            raise StoreUnavailable("The connection broke.")
+        return count
+
+    monkeypatch.setattr(staging, "_commit", loses)
+    with caplog.at_level(logging.INFO, "headrace.spark"):
+        assert staging.commit(write, [part], patience=(0.0,)) == 0
+    assert lost == [1]
+    assert "The connection broke. The commit is tried again in 0 s." in caplog.text
+    staging.abort(write)
+    assert written.keys() == ["a"]
+
+
+def test_patience_with_the_database_ends(
+    written: Written, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = a_write(written)
+    part = staging.stage(write, 0, [rows("a")])
+    gone = Write(place=staging.Place("postgresql://127.0.0.1:1/none"), stream="orders", id="w")
+    with pytest.raises(StoreUnavailable, match="can't be reached"):
+        staging.commit(gone, [part], patience=(0.0, 0.0))
+    assert caplog.text.count("The commit is tried again") == 2
+    staging.abort(gone)
+    assert "is there still, for a day at most" in caplog.text
+
+
+def test_a_full_stream_is_told_at_once(written: Written) -> None:
+    write = a_write(written)
+    part = staging.stage(write, 0, [rows("a")])
+    written.ask("update headrace.streams set full_until = now() + interval '1 hour', max_storage = 1 returning 1")
+    with pytest.raises(StreamFull):
+        staging.commit(write, [part])
+    with pytest.raises(StreamFull):
+        staging.stage(a_write(written, id="other"), 0, [rows("a")])
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "said"),
+    [
+        (rows("ok", "a..b"), InvalidKey, r"^The row with the key 'a\.\.b' can't be published: a key has 1 to 1024 bytes"),
+        (rows("ok", "x" * 2000), InvalidKey, r"^The row with the key 'x{80}…' can't"),
+        (rows("ok", "bad", data=["1", '{"a":']), InvalidData, r"key 'bad' .* its data, a string, must be JSON text"),
+        (rows("ok", "bad", data=["1", '"\\u0000"']), InvalidData, r"key 'bad' .* NUL"),
+        (rows("ok", "bad", data=["1", "1"], headers=[None, "[]"]), InvalidData, r"key 'bad' .* not a JSON object"),
+        (rows("ok", "bad", data=["1", "1"], headers=[None, "{"]), InvalidData, r"key 'bad' .* its headers, a string"),
+        (rows("ok", "bad", data=["1", "[" * 50000]), InvalidInput, r"key 'bad' .* stack depth limit exceeded"),
+        (rows("ok", None), InvalidInput, r"have a null `key`"),
+        (rows("ok", "bad", data=["1", None]), InvalidInput, r"have a null `data`"),
+    ],
+)  # fmt: skip
+def test_a_row_that_cant_be_published_is_told_by_its_key(
+    written: Written, bad: pa.RecordBatch, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        staging.stage(a_write(written), 0, [rows("fine"), bad])
+
+
+def test_a_task_of_a_write_that_was_given_up_is_told(written: Written) -> None:
+    write = a_write(written)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield rows("a")
+        staging.abort(write)
+        yield rows("b")
+
+    with pytest.raises(StoreUnavailable, match="is gone: it was committed or given up meanwhile"):
+        staging.stage(write, 0, batches())
+
+
+def test_the_writer_knows_before_any_task_what_cant_be(written: Written, empty_dsn: str) -> None:
+    good = {"database": written.url, "stream": "orders"}
+    for options, schema, overwrite, error, said in [
+        (good, SCHEMA, True, ConfigurationError, r"write with \.mode\('append'\)"),
+        (good, StructType().add("id", "long"), False, InvalidInput, "no string column `key`"),
+        ({**good, "stream": "oders"}, SCHEMA, False, UnknownStream, "There is no stream 'oders'"),
+        ({**good, "writeid": ""}, SCHEMA, False, ConfigurationError, "A writeId has 1 to 200 bytes"),
+        ({**good, "writeids": "x"}, SCHEMA, False, ConfigurationError, "did you mean writeId"),
+        ({**good, "database": empty_dsn}, SCHEMA, False, SchemaError, "run `headrace migrate`"),
+        ({**good, "database": "postgresql://127.0.0.1:1/no"}, SCHEMA, False, StoreUnavailable, "can't be reached"),
+    ]:  # fmt: skip
+        with pytest.raises(error, match=said):
+            HeadraceWriter(options, schema, overwrite)
+    with pytest.raises(ConfigurationError, match=r"\.outputMode\('append'\)"):
+        HeadraceStreamWriter(good, SCHEMA, True)
+    with pytest.raises(ConfigurationError, match="writeId is for single writes"):
+        HeadraceStreamWriter({**good, "writeId": "x"}, SCHEMA, False)
+
+
+def test_writers_without_an_id_are_different_writes(written: Written) -> None:
+    good = {"database": written.url, "stream": "orders"}
+    for _ in range(2):
+        writer = HeadraceWriter(good, SCHEMA, False)
+        writer.commit([writer.write(iter([rows("a")])), None])
+    assert written.keys() == ["a", "a"]
+    writer = HeadraceWriter(good, SCHEMA, False)
+    writer.abort([writer.write(iter([rows("b")])), None])
+    assert written.staged() == 0
+
+
+def test_a_part_goes_through_json_as_the_database_takes_it() -> None:
+    assert staging.msgspec.to_builtins(Part(partition=1, attempt="x", rows=2)) == {
+        "partition": 1,
+        "attempt": "x",
+        "rows": 2,
+    }

@@ -1,0 +1,54 @@
+"""A database for what Spark writes, in the hands of a test that is not asynchronous."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace import store
+from headrace.model.specs import StreamSpec
+from headrace_spark.source.connection import Place, ask, connect
+from tests.support import servers
+
+
+class Written:
+    """Streams, and what was published into them."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.place = Place(url)
+
+    def create(self, name: str, **policy: Any) -> None:
+        async def create() -> None:
+            database = store.Database(self.url)
+            await database.open()
+            try:
+                await store.create_stream(database, StreamSpec(name=name, **policy))
+            finally:
+                await database.close()
+
+        servers.run(create())
+
+    def ask(self, sql: str) -> list[tuple[Any, ...]]:
+        connection = connect(self.place)
+        try:
+            return ask(connection, self.place, sql)
+        finally:
+            connection.close()
+
+    def messages(self, stream: str = "orders") -> list[tuple[str, str]]:
+        """Key and data of each, in order."""
+        return self.ask(f'select key, data::text from headrace_streams."{stream}" order by seq')  # type: ignore[return-value]
+
+    def keys(self, stream: str = "orders") -> list[str]:
+        return [key for key, _ in self.messages(stream)]
+
+    def staged(self) -> int:
+        """How many rows lie in staging tables."""
+        tables = [
+            row[0] for row in self.ask("select tablename::text from pg_tables where schemaname = 'headrace_staging'")
+        ]
+        return sum(int(self.ask(f'select count(*) from headrace_staging."{table}"')[0][0]) for table in tables)
+
+    def writes(self) -> list[tuple[Any, ...]]:
+        """Of each write the last batch that was committed, and how many messages it all made."""
+        return self.ask("select batch, messages from headrace.writes order by begun_at")
