@@ -147,9 +147,7 @@ def _stuck(batches: Iterator[Any]) -> Iterator[Any]:
     return batches
 
 
-def test_a_job_that_takes_too_long_is_given_up(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_takes_too_long_is_given_up(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "_introduce", _stuck)
     report = checks.check(patience=0.5)
     assert (report.exit_code, report.workers) == (69, [])
