@@ -27,9 +27,8 @@ class Gathering(Generic[T]):
         self.messages: list[T] = []
         self._lanes = lanes
         self._held: list[Lane[T]] = []
-        self._more: list[
-            Lane[T]
-        ] = []  # of those that it holds, which have more: a large batch holds too many to look into each
+        # Of these, the lanes that have more: a large batch holds too many to look into each.
+        self._more: list[Lane[T]] = []
         self._limit = limit
         self._one_key = one_key
         self._hold(first)
