@@ -47,10 +47,7 @@ declare
     v_itself    bigint[];
     v_gone      bigint;
 begin
-    if current_setting('transaction_isolation') <> 'read committed' then
-        raise exception using errcode = 'HR003', message =
-            'headrace.replay must run under read committed: each of its reads must see the newest state.';
-    end if;
+    perform headrace.require_read_committed('headrace.replay');
     select * into v_consumer from headrace.consumers where id = p_consumer;
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';

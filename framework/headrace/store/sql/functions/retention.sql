@@ -20,10 +20,7 @@ language plpgsql as $$
 declare
     v_stream  headrace.streams;
 begin
-    if current_setting('transaction_isolation') <> 'read committed' then
-        raise exception using errcode = 'HR003', message =
-            'Retention must run under read committed: what it reads after it got a lock must be the newest state.';
-    end if;
+    perform headrace.require_read_committed('Retention');
     if pg_try_advisory_xact_lock(1212498510, p_stream) then
         select * into v_stream from headrace.streams where id = p_stream;
     end if;

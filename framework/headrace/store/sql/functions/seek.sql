@@ -10,10 +10,7 @@ declare
     v_next    headrace.cursors;
     v_low     bigint;
 begin
-    if current_setting('transaction_isolation') <> 'read committed' then
-        raise exception using errcode = 'HR003', message =
-            'headrace.seek must run under read committed: each of its reads must see the newest state.';
-    end if;
+    perform headrace.require_read_committed('headrace.seek');
     perform pg_advisory_xact_lock(1212498508, p_consumer);
     select s.* into v_stream
         from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where c.id = p_consumer;

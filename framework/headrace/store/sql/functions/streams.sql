@@ -63,6 +63,16 @@ begin
     return v_stream.id;
 end $$;
 
+-- Where a function reads several times, and after it got a lock, each of its reads must see the newest state.
+create function headrace.require_read_committed(p_function text) returns void
+language plpgsql stable as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception using errcode = 'HR003', message = format(
+            '%s must run under read committed: each of its reads must see the newest state.', p_function);
+    end if;
+end $$;
+
 create function headrace.stream_named(p_name text) returns headrace.streams
 language plpgsql stable as $$
 declare

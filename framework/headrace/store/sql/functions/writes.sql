@@ -47,15 +47,6 @@ begin
     return v_write.staging;
 end $$;
 
-create function headrace.require_read_committed(p_function text) returns void
-language plpgsql stable as $$
-begin
-    if current_setting('transaction_isolation') <> 'read committed' then
-        raise exception using errcode = 'HR003', message = format(
-            '%s must run under read committed: what it reads after it got a lock must be the newest state.', p_function);
-    end if;
-end $$;
-
 -- What the stream refuses the staging table refuses, too, while there is somebody who knows which row it is.
 create function headrace.make_staging(p_stream headrace.streams, p_write text) returns text
 language plpgsql as $$
