@@ -47,14 +47,35 @@ class Person:
     async def look(self) -> None:
         """Have the program ask for everything."""
         await self.observer.look()
-        await self.pilot.pause()
+        await self.settle()
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
-        await self.pilot.pause()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Let the program go on until it has nothing to do. (The pilot's own pause goes by the processor's time, so on a busy
+        machine it ends too early.)"""
+        quiet = 0
+        async with asyncio.timeout(WITHIN):
+            while quiet < 2:  # what is done once a queue is empty can lead to more
+                await self.pilot._wait_for_screen()
+                self.observer.screen._on_timer_update()
+                quiet = 0 if self._busy() else quiet + 1
+
+    def _busy(self) -> bool:
+        """Whether a message waits, something is to be drawn, or a worker is at it that doesn't wait for somebody's answer."""
+        screen = self.observer.screen
+        pumps = [self.observer, *screen.walk_children(with_self=True)]
+        asks = bool(screen._result_callbacks) and isinstance(screen, Confirm | AskPlace | AskText)
+        return (
+            any(pump.message_queue_size or pump._next_callbacks for pump in pumps)
+            or bool(screen._layout_required or screen._repaint_required or screen._dirty_widgets or screen._callbacks)
+            or (not asks and any(not worker.is_finished for worker in self.observer.workers if worker.name != "watch"))
+        )
 
     async def until(self, there: Callable[[], Any]) -> None:
-        """Wait until something is so: each look lets the program go on until it has nothing to do."""
+        """Wait until something is so."""
         async with asyncio.timeout(WITHIN):
             while not there():
                 await self.pilot.pause()
@@ -63,15 +84,14 @@ class Person:
         """Press a key that opens a dialog. Returns what that says."""
         await self.pilot.press(key)
         await self.until(lambda: isinstance(self.observer.screen, dialog))
-        await self.pilot.pause()
+        await self.settle()
         return " ".join(self.text.replace("│", " ").split())
 
     async def answer(self, *keys: str) -> None:
         """Answer a dialog, and wait for what follows from it."""
         await self.pilot.press(*keys)
         await self.until(lambda: not isinstance(self.observer.screen, Confirm | AskPlace | AskText))
-        await self.observer.workers.wait_for_complete()
-        await self.pilot.pause()
+        await self.settle()
 
     async def choose(self, table: str, name: str) -> None:
         """Put the cursor on a line."""
