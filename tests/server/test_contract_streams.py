@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.server.calling import Api
@@ -35,6 +37,11 @@ async def test_a_stream_is_made_with_its_settings_and_told_with_its_stats(api: A
 async def test_durations_of_a_stream_may_be_text(api: Api) -> None:
     made = await api.stream(retain_up_to="30d", dedupe_window="5m")
     assert (made["retain_up_to"], made["dedupe_window"]) == (2_592_000, 300)
+
+
+async def test_of_several_creations_at_once_one_is_told_that_it_made_the_stream(api: Api) -> None:
+    answers = await asyncio.gather(*(api.answer("POST", "/streams", {"name": "orders"}) for _ in range(8)))
+    assert sorted(answer.status_code for answer in answers) == [201, *[409] * 7]
 
 
 async def test_a_stream_that_exists_is_told_with_409(api: Api) -> None:

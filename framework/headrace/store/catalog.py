@@ -28,9 +28,16 @@ async def create_stream(executor: Executor, stream: str | StreamSpec) -> int:
 
     Raises `InvalidInput` for a name that can't be.
     """
-    spec = StreamSpec(name=stream) if isinstance(stream, str) else stream
-    stream_id: int = await executor.fetchval("select headrace.create_stream($1, $2)", spec.name, _settings(spec))
+    stream_id, _ = await declare_stream(executor, StreamSpec(name=stream) if isinstance(stream, str) else stream)
     return stream_id
+
+
+async def declare_stream(executor: Executor, spec: StreamSpec) -> tuple[int, bool]:
+    """As `create_stream`; returns its id, and whether it is new."""
+    row = await executor.fetchrow(
+        "select stream_id, new from headrace.declare_stream($1, $2)", spec.name, _settings(spec)
+    )
+    return row["stream_id"], row["new"]
 
 
 async def edit_stream(executor: Executor, spec: StreamSpec) -> None:

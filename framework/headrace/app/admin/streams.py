@@ -18,7 +18,7 @@ from headrace.app.admin.given import (
     refuse_changes,
     selection_of,
 )
-from headrace.model.errors import InUse, UnknownStream
+from headrace.model.errors import InUse
 from headrace.model.keys import check_key
 from headrace.model.records import (
     Standing,
@@ -49,17 +49,9 @@ class Streams(Base):
             InvalidInput: it exists with other settings, or the name can't be.
         """
         spec = StreamSpec(name=spec) if isinstance(spec, str) else spec
-        new = await self._is_new(spec.name)
-        await store.create_stream(self._database, spec)
+        _, new = await store.declare_stream(self._database, spec)
         refuse_changes(_stream_spec(await self.stream(spec.name)), spec, f"The stream {spec.name!r}")
         return new
-
-    async def _is_new(self, stream: str) -> bool:
-        try:
-            await store.stream(self._database, stream)
-        except UnknownStream:
-            return True
-        return False
 
     async def edit_stream(self, name: str, /, **changes: Any) -> StreamSpec:
         """Change what a stream keeps. `changes` are settings of `StreamSpec`; durations may be text such as "30d".

@@ -10,7 +10,7 @@ from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
-from headrace.model.errors import UnknownStream
+from headrace import store
 from headrace.server.access import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
@@ -29,15 +29,13 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         """409 if there is one of this name."""
         await desk.named(request, data.name, "admin")
         spec = data.spec()
-        try:
-            found = await desk.admin.stream(spec.name)
-        except UnknownStream:
-            await desk.admin.create_stream(spec)
-            engine.forget()
-            return Stream.of(await desk.admin.stream(spec.name))
-        raise Problem(
-            409, "exists", f"There is a stream {found.name!r} already: change it by PATCH, or take another name."
-        )
+        _, new = await store.declare_stream(engine.app.database, spec)
+        if not new:
+            raise Problem(
+                409, "exists", f"There is a stream {spec.name!r} already: change it by PATCH, or take another name."
+            )
+        engine.forget()
+        return Stream.of(await desk.admin.stream(spec.name))
 
     @get("/streams", summary="List streams", tags=["Streams"])
     async def list_streams(request: AnyRequest) -> Listed[Stream]:

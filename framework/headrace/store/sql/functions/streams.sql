@@ -1,7 +1,8 @@
 -- Streams: one table each, in the schema headrace_streams, under the stream's own name.
 
 -- p_settings: any of the policy's columns of headrace.streams, durations in seconds. A stream that exists stays as it is.
-create function headrace.create_stream(p_name text, p_settings json default '{}') returns int
+-- `new`: whether it was not there before.
+create function headrace.declare_stream(p_name text, p_settings json, out stream_id int, out new boolean)
 language plpgsql as $$
 declare
     v_stream  headrace.streams;
@@ -12,14 +13,17 @@ begin
     end if;
     perform pg_advisory_xact_lock(1212498508, 0);   -- one at a time: a second creation finds the first one's work
     select * into v_stream from headrace.streams where name = p_name;
-    if found then
-        return v_stream.id;
+    stream_id := v_stream.id;
+    new := not found;
+    if not new then
+        return;
     end if;
 
     insert into headrace.streams (name, relation, sequence, one_message_per_key)
         values (p_name, format('headrace_streams.%I', p_name), format('headrace_streams.%I', p_name || '.seq'),
                 coalesce((p_settings ->> 'one_message_per_key')::boolean, false))
         returning * into v_stream;
+    stream_id := v_stream.id;
     perform headrace.set_policy(v_stream.id, p_settings);
     select * into v_stream from headrace.streams where id = v_stream.id;
     execute format('create sequence %s', v_stream.sequence);
@@ -60,8 +64,12 @@ begin
         perform headrace.lay_out(v_stream.id, 1, case when v_stream.max_storage is null then 100000
             else least(100000, greatest(1000, v_stream.max_storage / 16 / 256)) end);
     end if;
-    return v_stream.id;
 end $$;
+
+create function headrace.create_stream(p_name text, p_settings json default '{}') returns int
+language sql as $$
+    select stream_id from headrace.declare_stream(p_name, p_settings)
+$$;
 
 -- Where a function reads several times, and after it got a lock, each of its reads must see the newest state.
 create function headrace.require_read_committed(p_function text) returns void
