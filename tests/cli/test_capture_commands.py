@@ -215,6 +215,18 @@ def test_an_edit_changes_only_what_is_given(shop: Operator) -> None:
 
 
 @BOTH_WAYS
+@pytest.mark.parametrize(
+    "change", [("--columns", "public.orders=id,prize"), ("--where", "data.record.prize > 1"), ("--group", "prize")]
+)
+def test_an_edit_that_names_an_unknown_column_is_told_so(shop: Operator, change: tuple[str, str]) -> None:
+    shop.call(*ADD, "--table", "public.orders", "--no-check")
+    edit = ("source", "postgres", "edit", "orders")
+    assert "prize" in shop.call(*edit, *change).err
+    assert "prize" not in shop.call(*edit, *change, "--no-check").err
+    assert "prize" not in shop.call(*edit, change[0], "none").err
+
+
+@BOTH_WAYS
 def test_both_kinds_are_listed_each_with_what_matters_of_it(shop: Operator) -> None:
     assert "source postgres add" in shop.call("source", "postgres", "ls").err
     shop.call("stream", "add", "forms")

@@ -106,6 +106,12 @@ def edit(
     /,
     *,
     settings: CaptureOptions = CaptureOptions(),  # noqa: B008 - frozen
+    check: Annotated[
+        bool,
+        Parameter(
+            negative="--no-check", show_default=False, help="Look afterwards whether it can work, as is the default."
+        ),
+    ] = True,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
@@ -117,12 +123,23 @@ def edit(
     changes = settings.given()
     if not changes:
         raise UsageProblem("There is nothing to change: give a setting, such as --rate 5000.")
-    changed = administer(backend, lambda admin: admin.edit_source(source, **changes))
+    changed, findings = administer(backend, _edit, source, changes, check)
     if json:
         print_json(changed)
     else:
         print(f"Changed the source {changed.name!r}.")
         print_pairs(facts(changed))
+    for finding in findings:
+        if finding.level != "ok":
+            say(_sentence(finding))
+
+
+async def _edit(
+    admin: Administration, source: str, changes: dict[str, Any], check: bool
+) -> tuple[SourceInfo, list[Finding]]:
+    """How it is now, and what a look at its tables found: after the change, since what it was made of is known only there."""
+    changed = await admin.edit_source(source, **changes)
+    return changed, await admin.check_source(changed.id) if check else []
 
 
 def check(

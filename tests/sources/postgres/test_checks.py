@@ -157,6 +157,15 @@ async def test_columns_that_are_missing_are_named_with_their_setting(link: Link,
     assert "The table has no column 'region', which group names." in told
 
 
+async def test_a_condition_on_a_column_that_is_missing_is_told(link: Link, empty_dsn: str) -> None:
+    findings = await check(empty_dsn, spec(where="data.record.nota = 'a' and data.action = 'insert'"), fresh())
+    assert "The table has no column 'nota', which where looks at: did you mean 'note'?" in of(findings, "error")
+    several = spec("public.orders", "public.items", where="data.record.nota = 'a'")
+    findings = await check(empty_dsn, several, fresh())
+    assert any("'nota', which where looks at" in told for told in of(findings, "warning"))
+    assert not any("nota" in told for told in of(findings, "error"))
+
+
 async def test_old_values_take_a_replica_identity(link: Link, empty_dsn: str) -> None:
     await link.query("alter table orders replica identity default")
     findings = await check(empty_dsn, spec(), fresh())

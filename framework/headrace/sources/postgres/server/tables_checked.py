@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 
 import msgspec
 
+from headrace.model import conditions
 from headrace.model.capture import Finding
 from headrace.sources.postgres.connection.link import Link
 from headrace.sources.postgres.server import catalog, names
@@ -14,6 +15,7 @@ from headrace.sources.postgres.server.findings import error, good, warning
 from headrace.sources.postgres.server.publications import full_identity
 from headrace.sources.postgres.server.tables import Table
 from headrace.sources.postgres.shaping.keys import RowKeyTemplate
+from headrace.sources.postgres.shaping.wheres import Where
 from headrace.sources.postgres.spec import PostgresSpec
 
 # int2, int4, int8, oid, numeric, float4, float8, date, timestamp, timestamptz, pg_lsn: of values that can grow.
@@ -60,7 +62,7 @@ async def tables(link: Link, spec: PostgresSpec, fit: list[Table]) -> AsyncItera
         facts = await _facts(link, table, spec)
         findings = [
             *_privileges(table, facts, spec), *_key(table, spec), *_identity(table, spec), *_partitions(table, facts, spec),
-            *_columns(table, spec), *_sort(table, facts, spec),
+            *_columns(table, spec), *_where(table, spec), *_sort(table, facts, spec),
         ]  # fmt: skip
         if place.wrong is None and not any(finding.level == "error" for finding in findings):
             about = f", about {table.estimate:,} rows" if (table.estimate or 0) > 1 else ""
@@ -198,6 +200,16 @@ def _columns(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
             table.name,
             f"Columns that are generated, or left out by the publication, are not captured: {', '.join(generated)}.",
         )
+
+
+def _where(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
+    """The condition is one for all tables, and what looks at a column of some of them is null for the others."""
+    if spec.where is None:
+        return
+    have = [column.name for column in table.columns]
+    level = error if len(spec.tables) == 1 else warning
+    for name in sorted(Where(conditions.parse(spec.where)).columns.difference(have)):
+        yield level(table.name, f"The table has no column {name!r}, which where looks at{_near(name, have)}")
 
 
 def _near(name: str, have: Iterable[str]) -> str:
