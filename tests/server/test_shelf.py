@@ -66,6 +66,17 @@ def test_history_that_one_reads_alone_is_not_kept() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_database_that_went_away_may_come_back_with_other_messages(engine: Engine, consume: Consume) -> None:
+    ship, bill = await consume("ship"), await consume("bill")
+    await engine.app.publish("orders", "a", "lost")
+    assert (await engine.receive(ship, 10)).data == ['"lost"']
+    await engine.app.database.fetch("""update headrace_streams.orders set data = '"other"'""")
+    engine.hear(deaf=True)
+    assert engine._shelves.size == 0
+    assert (await engine.receive(bill, 10)).data == ['"other"']
+
+
+@pytest.mark.asyncio
 async def test_of_known_messages_a_lease_leaves_the_contents_out(engine: Engine, consume: Consume) -> None:
     database = engine.app.database
     await engine.app.publish_many("orders", [(key, place) for place, key in enumerate("abcadef", 1)])

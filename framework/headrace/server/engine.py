@@ -343,6 +343,8 @@ class Engine:
 
     def hear(self, *, deaf: bool) -> None:
         self._deaf = deaf
+        if deaf:  # the database may come back as it was a moment ago, and give seqs again: after a failover, or without synchronous_commit
+            self._shelves.clear()
         for receivers in self._receivers.values():
             receivers.deaf = deaf
             receivers.wake()

@@ -1,7 +1,8 @@
 """The shelf: messages read lately, as the API tells them. Several consumers of a stream mostly read the same ones within a moment.
 
-A message at a seq never changes, so what is kept is never wrong. A lease call is told which seqs are at hand, and brings only the
-contents of the others; they are read from the stream, sent, decoded and written as JSON once, however many consumers there are.
+A message at a seq never changes, so what is kept is never wrong, unless the database forgets what it had committed: when it goes away,
+everything is let go. A lease call is told which seqs are at hand, and brings only the contents of the others; they are read from the
+stream, sent, decoded and written as JSON once, however many consumers there are.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class Shelves:
             shelf = self._shelves[key] = Shelf(self)
         return shelf
 
+    def clear(self) -> None:
+        """Let everything go."""
+        for shelf in self._shelves.values():
+            shelf.clear()
+
     def changed(self, by: int) -> None:
         """A shelf holds more, or less. When they all hold too much, what has been there for longest goes, shelf by shelf."""
         self.size += by
@@ -103,6 +109,12 @@ class Shelf:
         while len(self.ranges) > MOST_RANGES:
             grown -= self._drop(*self.ranges.pop(0))
         self._shelves.changed(grown)
+
+    def clear(self) -> None:
+        """Let everything go."""
+        self._shelves.size -= sum(len(one.told) for one in self._kept.values())
+        self._kept.clear()
+        self.ranges = []
 
     def make_room(self, size: int) -> None:
         """Let the lowest go, until so many characters are free, and some more: not one message at a time."""
