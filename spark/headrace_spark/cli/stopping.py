@@ -16,6 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from headrace_spark.session import is_connect, stop
+from headrace_spark.session.gateway import kill_all
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,7 +77,7 @@ def until_stopped(work: Callable[[], T]) -> T:
         What it returns.
 
     Raises:
-        Stopped: SIGINT or SIGTERM came. Its queries and jobs are stopped. A second signal doesn't wait for its end.
+        Stopped: SIGINT or SIGTERM came. Its queries and jobs are stopped. A second signal ends Java at once, whatever it is at.
         Whatever the program raises.
     """
     news = threading.Event()
@@ -99,6 +100,8 @@ def _signals(news: threading.Event) -> Iterator[list[int]]:
 
     def note(number: int, _: FrameType | None) -> None:
         numbers.append(number)
+        if len(numbers) > 1:
+            kill_all()
         news.set()
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -110,7 +113,8 @@ def _signals(news: threading.Event) -> Iterator[list[int]]:
 
 
 def _stop(program: _Program[T], numbers: list[int]) -> None:
-    logger.info("%s: stopping queries and jobs; again to stop at once", signal.Signals(numbers[0]).name)
+    # A warning, since that is told also where logging was not set up.
+    logger.warning("%s: stopping queries and jobs; again to stop at once", signal.Signals(numbers[0]).name)
     for _ in range(int(PATIENCE / _AGAIN)):
         with suppress(Exception):  # the session may be on its way up, or down
             _stop_what_runs()

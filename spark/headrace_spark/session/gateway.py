@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _KEPT = 200  # lines
 _LINE = 64 * 1024  # bytes; a longer one is passed on in pieces
-_END = 20.0  # seconds that a Java process has to end by itself
+_END = 20.0  # seconds that a Java process has to end by itself, and before that a session to stop: it can wait for ever for a worker
 _RAISED = re.compile(r'(?:Exception in thread "[^"]*" |Caused by: )?(?:[\w$]+\.)+[\w$]*(?:Exception|Error)\b:?\s*(.*)')
 _SAYS_NOTHING = re.compile(
     r"\s+at |\s+\.\.\. |WARNING: |Error: (Could not create|A fatal exception)|Using Spark's|Setting default log level|To adjust logging"
@@ -63,6 +63,15 @@ class Listener(threading.Thread):
         return " ".join((raised or lines or ["it said nothing"])[-1].split()).rstrip(".")
 
 
+_running: list[Gateway] = []
+
+
+def kill_all() -> None:
+    """End the Java processes of all sessions now, whatever they are at. Also a signal's handler may call it."""
+    for gateway in _running:
+        gateway.kill()
+
+
 class Gateway:
     """A Java process that a session was started in."""
 
@@ -70,6 +79,7 @@ class Gateway:
         self._java = java
         self._process: subprocess.Popen[bytes] = java.proc
         self.listener = listener
+        _running.append(self)
 
     @property
     def alive(self) -> bool:
@@ -78,6 +88,17 @@ class Gateway:
     def kill(self) -> None:
         """End the process now."""
         self._process.kill()
+
+    @contextlib.contextmanager
+    def patient(self) -> Iterator[None]:
+        """Around what the process is asked for last: if it has not answered by then, it is killed."""
+        impatience = threading.Timer(_END, self.kill)
+        impatience.daemon = True
+        impatience.start()
+        try:
+            yield
+        finally:
+            impatience.cancel()
 
     def end(self) -> None:
         """End the process, and have PySpark forget it, so that it can start another one."""
@@ -95,6 +116,7 @@ class Gateway:
             self._process.kill()
             self._process.wait()
         self.listener.join(_END)
+        _running.remove(self)
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
         SparkSession._instantiatedSession = SparkSession._activeSession = None
 

@@ -89,10 +89,12 @@ def stop() -> None:
         current, _current = _current, None
         if current is None or current.resolved is None:  # it is somebody else's
             return
-        stopped(current.spark)
         if current.gateway is not None:
+            with current.gateway.patient():
+                stopped(current.spark)
             current.gateway.end()
         else:
+            stopped(current.spark)
             os.environ.pop(_CONNECT_MODE, None)
         shutil.rmtree(configuration.scratch(), ignore_errors=True)
 
