@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from statistics import mean
 from typing import Any
 
 import anyio
@@ -16,7 +17,7 @@ from benchmarks.timing import milliseconds
 from headrace import store
 from headrace.model.specs import ConsumerSpec
 
-TIMES = 300
+SECONDS = 46.5
 PAUSES = (0.01, 0.3)
 """Seconds between an answer and the next commit: one while the server has just looked, one when it has long been at rest."""
 
@@ -38,7 +39,7 @@ class Waiter(Connection):
 
 async def wake(options: Options) -> dict[str, Any]:
     """Percentiles of the time from the return of COMMIT, in another process than the server's, to the answer."""
-    times = options.count(TIMES, 20)
+    times = round(options.duration(SECONDS, 3) / mean(PAUSES))
     took: list[int] = []
     async with bench(options) as place:
         await store.declare_consumer(
