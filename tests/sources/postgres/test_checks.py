@@ -191,6 +191,8 @@ async def test_generated_columns_that_are_not_captured_are_named(link: Link, emp
     assert of(findings, "warning")[-1].endswith("are not captured: twice.")
     told = of(await check(empty_dsn, spec(columns={"public.orders": ("id", "twice")}), fresh()), "error")
     assert told == ["The generated column 'twice', which columns names, is not replicated: leave it out."]
+    told = of(await check(empty_dsn, spec(where="data.record.twice > 2"), fresh()), "error")
+    assert told == ["The generated column 'twice', which where looks at, is not replicated: leave it out."]
 
 
 async def test_a_sort_column_that_does_not_grow_is_explained(link: Link, empty_dsn: str) -> None:

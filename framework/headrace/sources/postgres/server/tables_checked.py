@@ -62,7 +62,7 @@ async def tables(link: Link, spec: PostgresSpec, fit: list[Table]) -> AsyncItera
         facts = await _facts(link, table, spec)
         findings = [
             *_privileges(table, facts, spec), *_key(table, spec), *_identity(table, spec), *_partitions(table, facts, spec),
-            *_columns(table, spec), *_where(table, spec), *_sort(table, facts, spec),
+            *_columns(table, spec), *_sort(table, facts, spec),
         ]  # fmt: skip
         if place.wrong is None and not any(finding.level == "error" for finding in findings):
             about = f", about {table.estimate:,} rows" if (table.estimate or 0) > 1 else ""
@@ -181,18 +181,20 @@ def _partitions(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Fin
 
 def _columns(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
     have = {column.name: column for column in table.columns}
-    for setting, wanted in (
-        ("columns", spec.columns.get(table.name) or ()),
-        ("group", spec.group or ()),
-        ("sort", (spec.sort,)),
+    # The condition is one for all tables: what it looks at may be a column of some of them, and is null for the others.
+    of_where = error if len(spec.tables) == 1 else warning
+    for setting, wanted, level in (
+        ("columns names", spec.columns.get(table.name) or (), error),
+        ("group names", spec.group or (), error),
+        ("sort names", (spec.sort,), error),
+        ("where looks at", _looked_at(spec.where), of_where),
     ):
         for name in wanted:
             if name is not None and name not in have:
-                yield error(table.name, f"The table has no column {name!r}, which {setting} names{_near(name, have)}")
+                yield level(table.name, f"The table has no column {name!r}, which {setting}{_near(name, have)}")
             elif name is not None and not have[name].published:
-                yield error(
-                    table.name,
-                    f"The generated column {name!r}, which {setting} names, is not replicated: leave it out.",
+                yield level(
+                    table.name, f"The generated column {name!r}, which {setting}, is not replicated: leave it out."
                 )
     generated = [column.name for column in table.columns if not column.published]
     if generated and table.name not in spec.columns:
@@ -202,14 +204,9 @@ def _columns(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
         )
 
 
-def _where(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
-    """The condition is one for all tables, and what looks at a column of some of them is null for the others."""
-    if spec.where is None:
-        return
-    have = [column.name for column in table.columns]
-    level = error if len(spec.tables) == 1 else warning
-    for name in sorted(Where(conditions.parse(spec.where)).columns.difference(have)):
-        yield level(table.name, f"The table has no column {name!r}, which where looks at{_near(name, have)}")
+def _looked_at(where: str | None) -> Iterable[str]:
+    """The columns that a condition looks at."""
+    return () if where is None else sorted(Where(conditions.parse(where)).columns)
 
 
 def _near(name: str, have: Iterable[str]) -> str:
