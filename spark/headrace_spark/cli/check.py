@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
@@ -37,7 +36,6 @@ def check(
     def work() -> Report:
         return check(where.settings(), patience=patience)
 
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells of every call that a signal ends
     try:
         report = work() if started() else until_stopped(work)  # which ends the session, too
     except Stopped as stopped:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import runpy
 import sys
 import traceback
@@ -327,8 +326,6 @@ def set_up(log_level: Any, log_format: Any) -> None:
     """Log as the settings say."""
     found = settings.read({"log_level": log_level, "log_format": log_format})
     set_up_logging(found.log_level, found.log_format)
-    # It tells of every call; what fails there is told by who called.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 
 def finished(work: Callable[[], Any], json: bool = False) -> int:

@@ -80,6 +80,8 @@ def until_stopped(work: Callable[[], T]) -> T:
         Stopped: SIGINT or SIGTERM came. Its queries and jobs are stopped. A second signal ends Java at once, whatever it is at.
         Whatever the program raises.
     """
+    # It tells of every call; what fails there is told by who called.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     news = threading.Event()
     with _signals(news) as numbers:
         program = _Program(work, news)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _KEPT = 200  # lines
 _LINE = 64 * 1024  # bytes; a longer one is passed on in pieces
-_END = 20.0  # seconds that a Java process has to end by itself, and before that a session to stop: it can wait for ever for a worker
+_END = 20.0  # seconds that a Java process has to end by itself
 _RAISED = re.compile(r'(?:Exception in thread "[^"]*" |Caused by: )?(?:[\w$]+\.)+[\w$]*(?:Exception|Error)\b:?\s*(.*)')
 _SAYS_NOTHING = re.compile(
     r"\s+at |\s+\.\.\. |WARNING: |Error: (Could not create|A fatal exception)|Using Spark's|Setting default log level|To adjust logging"
@@ -90,15 +90,15 @@ class Gateway:
         self._process.kill()
 
     @contextlib.contextmanager
-    def patient(self) -> Iterator[None]:
-        """Around what the process is asked for last: if it has not answered by then, it is killed."""
-        impatience = threading.Timer(_END, self.kill)
-        impatience.daemon = True
-        impatience.start()
+    def given(self, seconds: float) -> Iterator[None]:
+        """Around something that it may take so long for. Then it is ended, and with it the wait for its answer."""
+        timer = threading.Timer(seconds, self.kill)
+        timer.daemon = True
+        timer.start()
         try:
             yield
         finally:
-            impatience.cancel()
+            timer.cancel()
 
     def end(self) -> None:
         """End the process, and have PySpark forget it, so that it can start another one."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PATIENCE = 120.0  # seconds that a cluster has to take an application in
+_STOPPING = 20.0  # seconds that a session has to stop: it may wait for ever for a worker's Python
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 # Of a task that fails they tell all that Java knows, and then it is raised here, too.
 _REPEAT_WHAT_IS_RAISED = (
@@ -90,7 +91,7 @@ def stop() -> None:
         if current is None or current.resolved is None:  # it is somebody else's
             return
         if current.gateway is not None:
-            with current.gateway.patient():
+            with current.gateway.given(_STOPPING):
                 stopped(current.spark)
             current.gateway.end()
         else:
@@ -173,7 +174,8 @@ def _on_a_master(resolved: Resolved) -> _Current:
     variables = configuration.environment(resolved, None if submitted else find())
     with surroundings(variables), _own_interrupt():
         gateway = None if submitted else launch(conf)
-        with _bounded(gateway if not resolved.local else None):
+        # A cluster that never answers is given up after a while.
+        with contextlib.nullcontext() if gateway is None or resolved.local else gateway.given(_PATIENCE):
             try:
                 spark = SparkSession.builder.config(map={**conf}).getOrCreate()
             except Exception as error:
@@ -187,21 +189,6 @@ def _on_a_master(resolved: Resolved) -> _Current:
             if "spark.log.level" not in resolved.settings.conf:
                 _hush_java(spark)
     return _Current(spark, resolved, gateway)
-
-
-@contextlib.contextmanager
-def _bounded(gateway: Gateway | None) -> Iterator[None]:
-    """A cluster that never answers is given up after a while, by ending the process that waits for it."""
-    if gateway is None:
-        yield
-        return
-    timer = threading.Timer(_PATIENCE, gateway.kill)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 @contextlib.contextmanager
