@@ -28,6 +28,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         servers.destroy(factory.getbasetemp() / "postgres")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests first, or at the end of a run all but one of its processes would wait for them."""
+    items.sort(key=lambda item: "torture" not in item.path.parts)
+
+
 @pytest.fixture(scope="session")
 def server_dsn(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[str]:
     """The URL of a Postgres server that all tests of this run share, as a superuser.

@@ -1,4 +1,4 @@
-"""hotkeys: everything on 10 keys; and half of everything on one key."""
+"""hotkeys: everything on 10 keys, also with `ack_before_next`; and half of everything on one key."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from benchmarks.suite.draining import LIMIT_IS, drained
 
 
 async def hotkeys(options: Options) -> Result:
-    """Drain 10 keys in order; and, as a variant, 1,000 keys of which one has half the messages."""
+    """Drain 10 keys in order; and, as variants, with `ack_before_next`, and 1,000 keys of which one has half the messages."""
     count = options.count(300_000, 30_000)
     consumer = {"concurrency": 32, "max_ack_pending": 10_000}
     ten, settings, proven = await drained(options, Keys(10), count, "noop", consumer)
+    strict, strict_settings, strict_proven = await drained(
+        options, Keys(10), count // 10, "noop", {**consumer, "ack_before_next": True}
+    )
     half, half_settings, half_proven = await drained(options, Keys(1000, hot=True), count, "noop", consumer)
     return Result(
         benchmark="hotkeys",
         about="10 keys in order; and one key of 1,000 with half the traffic",
         measured=ten,
         limit_is=LIMIT_IS,
-        variants={"half_on_one_key": {**figures(half), "settings": half_settings, "checks": half_proven}},
+        variants={
+            "half_on_one_key": {**figures(half), "settings": half_settings, "checks": half_proven},
+            "ack_before_next": {**figures(strict), "settings": strict_settings, "checks": strict_proven},
+        },
         settings=settings,
         checks=proven,
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.model.conditions import Condition, field
 from headrace.model.errors import (
     ConfigurationError,
+    ConsumersDeleted,
     EmbeddedPostgresError,
     FilterTooSlow,
     HeadraceError,
@@ -25,6 +26,8 @@ from headrace.model.errors import (
     InvalidKey,
     LeaseLost,
     SchemaError,
+    SequenceBehind,
+    StoreError,
     StoreFull,
     StoreUnavailable,
     StreamFull,
@@ -54,6 +57,7 @@ __all__ = [
     "Breaker",
     "Condition",
     "ConfigurationError",
+    "ConsumersDeleted",
     "Depends",
     "EmbeddedPostgresError",
     "FilterTooSlow",
@@ -72,6 +76,8 @@ __all__ = [
     "Reject",
     "Retry",
     "SchemaError",
+    "SequenceBehind",
+    "StoreError",
     "StoreFull",
     "StoreUnavailable",
     "StreamFull",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace import store
+from headrace import ConsumersDeleted, store
 from headrace.cli.children import described, exit_code
 from headrace.cli.processes import FIRST_DELAY, LONGEST_DELAY, delay_after
 from tests.cli.conftest import Headrace
@@ -99,6 +99,25 @@ def test_a_second_signal_gives_back_what_is_not_finished(
     running.send(signal.SIGINT)
     assert running.end() == 0
     assert _settled(dsn) == (0, 1)
+
+
+def test_a_process_whose_consumer_is_deleted_ends_so_that_its_supervisor_starts_it_again(
+    commands: Commands, dsn: str, orders: Orders, tmp_path: Path
+) -> None:
+    async def delete(database: store.Database) -> None:
+        number = await store.consumer_id(database, "orders", "ship")
+        await store.delete_consumer(database, number, force=True)
+
+    running = commands("run", "service:app", "--database", dsn)
+    orders(1, until=tmp_path / "go")
+    running.line("begun 1")
+    _ask(dsn, delete)
+    running.line("ship of orders was deleted")
+    (tmp_path / "go").touch()
+    assert running.end() == ConsumersDeleted.exit_code
+    assert any(line.startswith("done 1") for line in running.lines)
+    assert "Every consumer of this process was deleted" in running.lines[-1]
+    assert not any("Traceback" in line for line in running.lines)
 
 
 def test_an_app_that_cannot_start_says_why(commands: Commands) -> None:

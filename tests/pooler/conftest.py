@@ -7,8 +7,9 @@ import pwd
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -36,20 +37,47 @@ server_login_retry = 1
 """
 
 
-@pytest.fixture(scope="session")
-def pooler(server_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a pgbouncer in front of the tests' server, as `host:port`."""
+class Pooler:
+    """A running pgbouncer.
+
+    Attributes:
+        address: where it listens, as `host:port`.
+    """
+
+    def __init__(self, address: str, settings: Path) -> None:
+        self.address = address
+        self._settings = settings
+
+    def url(self, dsn: str) -> str:
+        """The URL through the pooler of the database of this name."""
+        return f"postgresql://anybody@{self.address}{urlsplit(dsn).path}"
+
+    async def aim(self, dsn: str) -> None:
+        """Send what comes from now on to the server of this URL, as after a failover."""
+        # By its name: what `*` has been taken for is not looked up again.
+        named = f"[databases]\n{urlsplit(dsn).path[1:]} = {_target(dsn)}"
+        self._settings.write_text(_settings(self._settings, self.address, dsn).replace("[databases]", named))
+        admin = await asyncpg.connect(self.url("/pgbouncer"))
+        await admin.execute("RELOAD")
+        await admin.close()
+
+
+@contextmanager
+def pooling(dsn: str) -> Iterator[Pooler]:
+    """A pgbouncer in front of the server of this URL. Skips the test where there is none."""
     if PROGRAM is None:
         pytest.skip("pgbouncer is not installed")
     with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
-    settings = tmp_path_factory.mktemp("pgbouncer") / "pgbouncer.ini"
-    users = settings.with_name("users.txt")
-    users.write_text('"anybody" ""\n')
-    settings.write_text(_SETTINGS.format(target=_target(server_dsn), port=port, users=users))
+        address = f"127.0.0.1:{found.getsockname()[1]}"
     with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-pooler-", dir="/tmp"))
+        if account := _account(dsn):  # which reads the settings again later, and can't enter pytest's own directories
+            shutil.chown(directory, account[1])
+        settings = Path(directory) / "pgbouncer.ini"
+        settings.with_name("users.txt").write_text('"anybody" ""\n')
+        settings.write_text(_settings(settings, address, dsn))
         process = stack.enter_context(
-            subprocess.Popen([PROGRAM, *_account(server_dsn), settings], stderr=subprocess.PIPE, text=True)
+            subprocess.Popen([PROGRAM, *account, settings], stderr=subprocess.PIPE, text=True)
         )
         assert process.stderr is not None
         said = []
@@ -62,7 +90,18 @@ def pooler(server_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         log = stack.enter_context(settings.with_name("pgbouncer.log").open("wb"))
         stack.enter_context(subprocess.Popen(["cat"], stdin=process.stderr, stdout=log))
         stack.callback(process.terminate)
-        yield f"127.0.0.1:{port}"
+        yield Pooler(address, settings)
+
+
+def _settings(path: Path, address: str, dsn: str) -> str:
+    return _SETTINGS.format(target=_target(dsn), port=address.rpartition(":")[2], users=path.with_name("users.txt"))
+
+
+@pytest.fixture(scope="session")
+def pooler(server_dsn: str) -> Iterator[str]:
+    """The address of a pgbouncer in front of the tests' server, as `host:port`."""
+    with pooling(server_dsn) as pooler:
+        yield pooler.address
 
 
 @pytest.fixture

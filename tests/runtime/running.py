@@ -78,6 +78,11 @@ class Gate:
             while self.inside != count:
                 await self._news.wait()
 
+    @property
+    def passed(self) -> bool:
+        """Whether it is open."""
+        return self._open.is_set()
+
     def open(self) -> None:
         self._open.set()
 

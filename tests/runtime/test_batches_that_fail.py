@@ -201,7 +201,7 @@ def test_what_a_batch_would_ack_now_leaves_out_what_failed_and_what_follows_it()
 
 
 def batch_of(keys: str) -> Batch:
-    lease, desk, now = Lease(1, len(keys), float("inf")), cast(Desk, None), datetime.now(UTC)
+    lease, desk, now = Lease(1, range(1, len(keys) + 1), keys, float("inf")), cast(Desk, None), datetime.now(UTC)
     return Batch(
         "orders",
         "ship",

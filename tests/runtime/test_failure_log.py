@@ -16,7 +16,9 @@ from headrace.runtime.message import Message
 
 def message(seq: int) -> Message:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    return Message("orders", "ship", f"orders.{seq}", seq, 1, now, "1", None, Lease(1, 1, 0.0), seq, cast(Any, None))
+    return Message(
+        "orders", "ship", f"orders.{seq}", seq, 1, now, "1", None, Lease(1, [seq], [seq], 0.0), seq, cast(Any, None)
+    )
 
 
 def test_a_failure_is_told_with_its_message_its_error_and_what_becomes_of_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
 from headrace import App
+from headrace.model.errors import StoreUnavailable
+from headrace.runtime.shared import Shared
 from headrace.server.engine import Engine
+from headrace.server.publishing import Incoming
+from tests.runtime.running import eventually
 
 pytestmark = pytest.mark.asyncio
 
@@ -22,3 +27,55 @@ async def test_an_engine_that_is_drained_before_it_has_begun_ends_and_works_the_
                 raise ZeroDivisionError
         async with app.running():
             assert (await engine.stream("orders")).name == "orders"
+
+
+async def test_an_engine_that_has_ended_before_the_rest_of_its_app_works_the_next_time(dsn: str) -> None:
+    app = App(dsn, streams=["orders"])
+    engine = Engine(app)
+    app.attach(engine)
+    run, begun, ended = engine.run, asyncio.Event(), asyncio.Event()
+
+    async def run_and_tell(shared: Shared) -> None:
+        begun.set()
+        await run(shared)
+        ended.set()
+
+    engine.run = run_and_tell  # type: ignore[method-assign]
+
+    async def publishes() -> bool:
+        messages = Incoming()
+        messages.add("k", "1")
+        try:
+            return await engine.publish(await engine.stream("orders"), messages) == 1
+        except StoreUnavailable:  # it has not begun yet
+            return False
+
+    async with asyncio.timeout(30):
+        async with app.running():
+            await begun.wait()
+            app.stop()
+            await ended.wait()  # the end of the block then drains what still runs
+        async with app.running():
+            await eventually(publishes)
+
+
+async def test_a_request_that_comes_while_the_engine_ends_is_answered(dsn: str) -> None:
+    app = App(dsn, streams=["orders"])
+    engine = Engine(app)
+    app.attach(engine)
+
+    async def is_up() -> bool:
+        return engine._group is not None
+
+    async with asyncio.timeout(60), app:
+        stream = await engine.stream("orders")
+        for turns in range(12):  # of the loop, from the beginning of the end to the request
+            async with app.running():
+                await eventually(is_up)
+                engine.hurry()
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                messages = Incoming()
+                messages.add("k", "1")
+                with suppress(StoreUnavailable):
+                    await engine.publish(stream, messages)

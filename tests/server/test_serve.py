@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -332,6 +333,14 @@ def test_an_address_that_is_closed_can_be_taken_again_at_once() -> None:
         Address("127.0.0.1", port).bind()
     first.close()
     Address("127.0.0.1", port).bind().close()
+
+
+def test_a_client_that_vanished_is_noticed_by_the_kernel() -> None:
+    with Address("127.0.0.1", 0).bind() as listening, socket.create_connection(listening.getsockname()):
+        select.select([listening], [], [], 10)
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
 # --- TLS

@@ -80,15 +80,21 @@ async def test_a_database_that_went_away_may_come_back_with_other_messages(engin
 async def test_of_known_messages_a_lease_leaves_the_contents_out(engine: Engine, consume: Consume) -> None:
     database = engine.app.database
     await engine.app.publish_many("orders", [(key, place) for place, key in enumerate("abcadef", 1)])
+    first = await consume("first")
+    history = (await store.lease(database, first.number, UUID(int=0), 1)).history
     for name, filters in (("walked", (">",)), ("judged", ("a", "b", "c", "d", "e", "f"))):
         consumer = await consume(name, filters=filters)
-        batch = await store.lease(database, consumer.number, UUID(int=0), 9, shares=[9], known=[(2, 3), (5, 5)])
+        batch = await store.lease(
+            database, consumer.number, UUID(int=0), 9, shares=[9], known=[(2, 3), (5, 5)], history=history
+        )
         assert (batch.seqs, batch.keys) == ([1, 2, 3, 5, 6, 7], ["a", None, None, None, "e", "f"])
         for contents in (batch.data, batch.headers, batch.created_at):
             assert [one is None for one in contents[1:4]] == [True] * 3
         assert batch.lease_ids is not None
         await store.settle(database, consumer.number, Settlement(whole=batch.lease_ids))
-        again = await store.lease(database, consumer.number, UUID(int=0), 9, shares=[9], known=[(4, 4)])
+        again = await store.lease(
+            database, consumer.number, UUID(int=0), 9, shares=[9], known=[(4, 4)], history=history
+        )
         assert (again.seqs, again.keys, again.data) == ([4], [None], [None])  # which had been parked
 
 

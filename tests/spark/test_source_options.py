@@ -16,7 +16,7 @@ from headrace.model.errors import (
     StoreUnavailable,
     UnknownStream,
 )
-from headrace_spark.source.connection import ask, connect, without_password
+from headrace_spark.source.connection import ask, completed, connect, without_password
 from headrace_spark.source.options import Options, check_order
 
 URL = "postgresql://ann@db/orders"
@@ -149,3 +149,18 @@ def test_a_database_without_the_schema_is_told(empty_dsn: str) -> None:
             ask(connection, empty_dsn, "select headrace.resolved('orders', 0)")
     finally:
         connection.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("postgresql://h/d", {"tcp_user_timeout": "30000", "keepalives_idle": "10", "connect_timeout": "10"}),
+        ("postgresql://h/d?tcp_user_timeout=7", {"tcp_user_timeout": "7", "keepalives_count": "3"}),
+        ("host=h dbname=d tcp_user_timeout=7", {"tcp_user_timeout": "7", "keepalives_count": "3", "host": "h"}),
+    ],
+)
+def test_a_connection_notices_that_its_server_vanished_unless_the_url_says_otherwise(
+    url: str, found: dict[str, str]
+) -> None:
+    conninfo = pytest.importorskip("psycopg.conninfo")
+    assert found.items() <= conninfo.conninfo_to_dict(completed(url)).items()

@@ -26,7 +26,7 @@ async def test_what_is_acked_can_not_be_given_back(
     assert batch.lease_id
     async with database.transaction() as connection:
         await reader.ack_within(connection, batch, 1)
-    assert await reader.fail(batch, failure, 1) == [Lost(batch.lease_id, 1)]
+    assert await reader.fail(batch, failure, 1) == [Lost(batch.lease_id, 1, gone=False)]
     reader.clock.advance(30)
     assert await reader.drain("bob") == [2]
     assert (await reader.info()).dead_letters == 0
@@ -44,7 +44,7 @@ async def test_giving_back_waits_for_an_ack_in_flight(
         nack = await start(reader.nack(batch))
         await until_blocked(database, connection)
         await transaction.commit()
-        assert await nack == [Lost(batch.lease_id, 1)]
+        assert await nack == [Lost(batch.lease_id, 1, gone=False)]
     assert await reader.count("acks") == 0
     assert await reader.drain() == [2]
 

@@ -55,7 +55,7 @@ async def test_a_large_stream_is_estimated_and_all_its_segments_are_measured(
 ) -> None:
     await declare()
     await database.fetch(
-        "insert into headrace_streams.orders (seq, key, data) select seq, 'k', '1' from generate_series(1, 120000) as seq"
+        "insert into headrace_streams.orders (seq, key, data) overriding system value select seq, 'k', '1' from generate_series(1, 120000) as seq"
     )
     await database.fetchval("select setval('headrace_streams.\"orders.seq\"', 120000)")
     unknown = await store.stream(database, "orders")

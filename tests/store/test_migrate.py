@@ -133,6 +133,12 @@ async def test_migrations_are_numbered_without_gaps() -> None:
     }
 
 
+def applied_from(version: int) -> list[str]:
+    """What a migration that begins with this version says."""
+    steps = [f"applied migration {one.version} ({one.name})" for one in migrating.migrations()[version - 1 :]]
+    return [*steps, "installed the server functions"]
+
+
 VERSION_1 = r"""
 create sequence headrace_streams."orders_seq";
 create table headrace_streams."orders" (
@@ -168,17 +174,12 @@ async def test_streams_of_the_first_version_go_on_where_they_are(empty: store.Da
         await connection.execute(migrating.migrations()[0].sql)
         await connection.execute("insert into headrace.migrations (version, name) values (1, 'tables')")
         await connection.execute(VERSION_1)
-    assert await store.migrate(empty) == [
-        "applied migration 2 (policies)",
-        "applied migration 3 (handlers)",
-        "applied migration 4 (server)",
-        "applied migration 5 (capture)",
-        "applied migration 6 (writes)",
-        "installed the server functions",
-    ]
+    assert await store.migrate(empty) == applied_from(2)
     assert await store.publish(empty, "orders", "k1", "11") == 11
     # What fills the hole has been under way since before the migration.
-    await empty.fetch("insert into headrace_streams.orders (seq, key, data) values (4, 'k1', '4')")
+    await empty.fetch(
+        "insert into headrace_streams.orders (seq, key, data) overriding system value values (4, 'k1', '4')"
+    )
     spec = ConsumerSpec(stream="orders", name="ship")
     declared = await store.declare_consumer(empty, spec)
     assert (declared.new, declared.changed) == (False, {})
@@ -211,13 +212,7 @@ async def test_leases_of_the_second_version_are_settled_acked_and_expired(empty:
         await connection.execute(
             "insert into headrace.migrations (version, name) values (1, 'tables'), (2, 'policies')"
         )
-    assert await store.migrate(empty) == [
-        "applied migration 3 (handlers)",
-        "applied migration 4 (server)",
-        "applied migration 5 (capture)",
-        "applied migration 6 (writes)",
-        "installed the server functions",
-    ]
+    assert await store.migrate(empty) == applied_from(3)
     reader = Reader(empty, ConsumerSpec(stream="orders", name="ship"), 1, Clock())
     info = await reader.info()
     assert (info.num_ack_pending, info.parked, info.settings["rate_limit"]) == (3, 1, None)
@@ -227,3 +222,36 @@ async def test_leases_of_the_second_version_are_settled_acked_and_expired(empty:
     reader.clock.advance(30)
     batch = await reader.lease(limit=2)
     assert (batch.seqs, batch.attempts, batch.crashes) == ([2, 5], [3, 2], [1, 0])
+
+
+BEFORE_IDENTITIES = """
+    alter table headrace_streams.{name} alter seq drop identity;
+    create sequence headrace_streams."{name}.seq";
+    alter table headrace_streams.{name} alter seq set default nextval('headrace_streams."{name}.seq"');
+    alter sequence headrace_streams."{name}.seq" owned by headrace_streams.{name}.seq;
+    grant select on sequence headrace_streams."{name}.seq" to public;
+    grant usage on sequence headrace_streams."{name}.seq" to pg_monitor with grant option;
+"""
+"""What a stream was in the sixth version, with what somebody else may do."""
+
+
+async def test_seqs_become_identities_that_go_on_where_they_are_and_grants_stay(
+    database: store.Database, declare: Declare
+) -> None:
+    keys = next(one for one in migrating.migrations() if one.name == "keys")
+    await declare()
+    await store.create_stream(database, "empty")
+    async with database.transaction() as connection:
+        for name in ("orders", "empty"):
+            await connection.execute(BEFORE_IDENTITIES.format(name=name))
+        await connection.execute("insert into headrace_streams.orders (key, data) values ('a', '1'), ('b', '1')")
+        await connection.execute("select nextval('headrace_streams.\"orders.seq\"')")
+    async with database.transaction() as connection:
+        await connection.execute(keys.sql)
+    assert await store.publish(database, "orders", "c", "1") == 4
+    assert await store.publish(database, "empty", "c", "1") == 1
+    granted = await database.fetch(
+        """select grantee::regrole::text, privilege_type, is_grantable from pg_class, aclexplode(relacl)
+           where oid = 'headrace_streams."orders.seq"'::regclass and grantee <> relowner order by 1, 2"""
+    )
+    assert [tuple(row) for row in granted] == [("-", "SELECT", False), ("pg_monitor", "USAGE", True)]

@@ -427,6 +427,75 @@ async def test_acks_of_what_was_removed_do_no_harm_and_what_failed_is_counted(st
     assert (info.in_flight, info.parked) == (0, 0)
 
 
+@pytest.mark.parametrize("on_exhausted", ["dead_letter", "block"])
+async def test_what_was_removed_in_flight_and_then_fails_for_good_is_counted(stream: Stream, on_exhausted: Any) -> None:
+    """Rejected, exhausted, or exhausted because its worker died: there is no dead letter, so the count must tell."""
+    await stream.create(retain_up_to=HOUR)
+    reader = await stream.consumer(max_deliver=1, on_exhausted=on_exhausted, ack_wait=30.0)
+    await stream.fill(35, keys=35)
+    batch = await reader.lease(limit=8)
+    dying = await reader.lease("bob", limit=2)
+    assert dying.seqs == [9, 10]
+    assert (await stream.sweep(2 * HOUR)).missed == 25
+    await reader.reject(batch, 1, 2)
+    assert await stream.gap(reader) == (27, 1, 3)
+    await reader.nack(batch, 3)
+    assert await stream.gap(reader) == (28, 3, 4)
+    await reader.ack(batch, 4, 5, 6, 7, 8)
+    reader.clock.advance(60)
+    assert await reader.drain() == []
+    assert await stream.gap(reader) == (30, 9, 11)
+    info = await reader.info()
+    assert (info.missed, info.dead_letters, info.blocked, info.in_flight) == (30, 0, 0, 0)
+    await stream.fill(5, keys=35)
+    assert len(await reader.drain()) == 5, "no key waits for what is gone"
+
+
+async def test_what_a_consumer_drops_is_not_missed(stream: Stream) -> None:
+    await stream.create(retain_up_to=HOUR)
+    reader = await stream.consumer(max_deliver=1, on_exhausted="drop")
+    await stream.fill(10)
+    batch = await reader.lease()
+    assert (await stream.sweep(2 * HOUR)).missed == 0
+    await reader.nack(batch, *range(1, 9))
+    assert await stream.gap(reader) is None
+    await reader.reject(batch, 9, 10)
+    assert await stream.gap(reader) == (2, 9, 11)
+
+
+async def test_a_blocked_key_whose_messages_were_removed_is_freed_and_counted(stream: Stream) -> None:
+    await stream.create(retain_up_to=HOUR)
+    reader = await stream.consumer(max_deliver=1, on_exhausted="block")
+    await stream.fill(10, keys=1)
+    await reader.nack(await reader.lease(limit=1))
+    assert await reader.drain() == []
+    assert (await stream.sweep(2 * HOUR)).missed == 9
+    assert await reader.redrive() == 0, "its dead letter is all that is left"
+    assert await reader.discard() == 1
+    await stream.fill(1, keys=1)
+    assert await reader.drain() == [11]
+    assert (await stream.gap(reader) or ())[0] == 9
+
+
+@pytest.mark.parametrize("policy", [{"retain_up_to": HOUR}, {"retention": "interest"}], ids=["age", "interest"])
+async def test_what_a_consumer_is_just_moved_back_to_is_not_removed_uncounted(
+    stream: Stream, connect: Connect, policy: dict[str, Any]
+) -> None:
+    await stream.create(**policy)
+    await stream.fill(15)
+    reader = await stream.consumer()
+    await reader.drain()
+    mover = await connect()
+    transaction = mover.transaction()
+    await transaction.start()
+    await store.seek(mover, reader.id, 0)
+    early = await stream.sweep(after=2 * HOUR)
+    await transaction.commit()
+    late = await stream.sweep(after=2 * HOUR)
+    left = await reader.drain()
+    assert early.missed + late.missed + len(left) == 15
+
+
 async def test_a_consumer_that_is_far_behind_is_moved_over_it_in_steps(stream: Stream) -> None:
     await stream.create(width=30_000, count=3, retain_up_to=HOUR)
     reader = await stream.consumer(filters=("k.1",))
@@ -755,18 +824,25 @@ async def test_tombstones_that_nobody_reads_go_at_once(stream: Stream, connect: 
     assert await stream.seqs() == []
 
 
-async def test_a_table_that_is_rewritten_all_the_time_keeps_the_size_of_its_keys(stream: Stream) -> None:
+async def test_a_table_that_is_rewritten_all_the_time_keeps_the_size_of_its_keys(
+    stream: Stream, connect: Connect
+) -> None:
+    """The server also prunes pages between two vacuums, unless any snapshot in the cluster, in whichever database, is in the way.
+    So here a snapshot always is: each round then needs the same room, and only a vacuum makes it free again.
+    """
     await store.create_stream(stream.database, StreamSpec(name="orders", one_message_per_key=True))
     await stream.database.fetch("alter table headrace_streams.orders set (autovacuum_enabled = off)")
-    sizes = []
+    reader, sizes = await connect(), []
     for _ in range(6):
-        for _ in range(8):
-            await stream.fill(2000, keys=2000)
+        async with reader.transaction(isolation="repeatable_read"):
+            await reader.fetch(DEAD)  # the snapshot is taken at the first statement
+            for _ in range(8):
+                await stream.fill(2000, keys=2000)
         await until_dead(stream, 10_000)
-        assert (await stream.sweep()).vacuumed == ["headrace_streams.orders"]
+        await until_vacuumed(stream)
         sizes.append(await stream.database.fetchval("select pg_relation_size('headrace_streams.orders')"))
     assert len(await stream.seqs()) == 2000
-    assert sizes[-1] <= 2 * sizes[1]  # without a vacuum it would be three times as much
+    assert sizes[-1] <= 1.25 * sizes[1]  # without a vacuum it would be three times as much
 
 
 async def until_dead(stream: Stream, rows: int) -> None:
@@ -776,6 +852,13 @@ async def until_dead(stream: Stream, rows: int) -> None:
             if await stream.database.fetchval(DEAD) > rows:
                 return
             await asyncio.sleep(0)
+
+
+async def until_vacuumed(stream: Stream) -> None:
+    """Sweep until the dead rows are gone. A snapshot of the server's own, for statistics, may be in the way of a vacuum."""
+    async with asyncio.timeout(30):
+        while await stream.database.fetchval(DEAD) > 10_000:
+            assert (await stream.sweep()).vacuumed == ["headrace_streams.orders"]
 
 
 # --- what falls due

@@ -261,7 +261,7 @@ async def test_what_another_consumer_knows_to_be_settled_is_not_walked_for_holes
 async def insert(database: store.Database, first: int, last: int, *, step: int = 1, age: str = "0 s") -> None:
     """Messages of a time in the past, with seqs of the test's choice."""
     await database.fetch(
-        """insert into headrace_streams.orders (seq, created_at, key, data)
+        """insert into headrace_streams.orders (seq, created_at, key, data) overriding system value
            select seq, now() - $4::text::interval + seq * interval '1 ms', 'k', '1' from generate_series($1::bigint, $2::bigint, $3::int) as seq""",
         first, last, step, age,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncpg
 import pytest
 
 from headrace import store
@@ -85,7 +86,7 @@ async def test_a_second_ack_is_lost(database: store.Database, declare: Declare) 
     batch = await reader.lease()
     assert batch.lease_id
     assert await reader.ack(batch, 1) == []
-    assert await reader.ack(batch, 1) == [Lost(batch.lease_id, 1)]
+    assert await reader.ack(batch, 1) == [Lost(batch.lease_id, 1, gone=False)]
     assert await reader.ack_all(batch) == []
     assert await reader.ack_all(batch) == [Lost(batch.lease_id, None)]
 
@@ -116,7 +117,7 @@ async def test_a_message_that_the_lease_never_held_is_lost(database: store.Datab
     await publish(database, *"ab")
     ann, bob = await reader.lease("ann", 1), await reader.lease("bob", 1)
     assert ann.lease_id
-    assert await reader.ack(ann, 2) == [Lost(ann.lease_id, 2)]
+    assert await reader.ack(ann, 2) == [Lost(ann.lease_id, 2, gone=False)]
     assert await reader.ack_all(ann, bob) == []
 
 
@@ -131,6 +132,7 @@ async def test_a_lease_id_that_a_crash_lost_is_not_handed_out_again(database: st
         found.append((await reader.lease(limit=1)).lease_id)
         await database.fetchval("select setval('headrace.lease_ids', $1, $2)", *before)
         await database.fetch("delete from headrace.leases")
+        await database.fetch("update headrace.cursors set lease_floor = 0")
     assert None not in found
     assert len(set(found)) > 1
 
@@ -262,7 +264,7 @@ async def test_two_settles_of_one_lease_at_once_both_count(
     second = await start(reader.nack(batch, 2, 1, delay=10))
     await until_blocked(database, slow)
     await transaction.commit()
-    assert await second == [Lost(batch.lease_id, 1)]
+    assert await second == [Lost(batch.lease_id, 1, gone=False)]
     assert await reader.ack(batch, 3) == []
     info = await reader.info()
     assert (info.in_flight, info.parked) == (1, 1)
@@ -302,3 +304,41 @@ async def test_a_settle_inside_a_users_transaction_counts_when_it_commits(
         assert await store.settle(connection, reader.id, Settlement(whole=[batch.lease_id])) == []
         await publish(connection, "done")
     assert await reader.drain() == [3]
+
+
+async def test_settles_and_extensions_that_name_the_same_leases_take_turns(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    """Whatever they do with each: all lock the leases in one order, so they never wait for each other in a circle."""
+    reader = await declare()
+    await publish(database, *"abcd")
+    first, second = await reader.lease("ann", 2), await reader.lease("ann", 2)
+    assert first.lease_id
+    assert second.lease_id
+    holder, extending = await connect(), await connect()
+    transaction = holder.transaction()
+    await transaction.start()
+    await holder.fetch("select from headrace.leases where lease_id = $1 for update", first.lease_id)
+    extension = await start(store.extend_leases(extending, reader.id, [second.lease_id, first.lease_id]))
+    await until_blocked(database, holder)
+    settlement = Settlement(whole=[second.lease_id], leases=[first.lease_id], seqs=[1], failures=[None])
+    settle = await start(store.settle(database, reader.id, settlement))
+    await until_blocked(database, extending)
+    await transaction.rollback()
+    assert await extension == [first.lease_id, second.lease_id]
+    assert await settle == []
+    assert await reader.count("leases") == 1
+
+
+async def test_a_settle_that_could_not_see_the_newest_acks_is_refused(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    """Under repeatable read, a message whose ack another transaction has just committed would be given back."""
+    reader = await declare()
+    await publish(database, *"ab")
+    batch = await reader.lease()
+    assert batch.lease_id
+    connection = await connect()
+    async with connection.transaction(isolation="repeatable_read"):
+        with pytest.raises(asyncpg.PostgresError, match="must run under read committed"):
+            await store.settle(connection, reader.id, Settlement(whole=[batch.lease_id]))

@@ -51,7 +51,11 @@ class Reader:
         return await store.lease(self.executor, self.id, owner(who), limit, now=self.clock.now, **bounds)
 
     async def extend(self, who: str = "ann") -> list[int]:
-        return await store.extend(self.executor, self.id, owner(who), now=self.clock.now)
+        """Extend all leases that the store knows of this owner."""
+        rows = await self.executor.fetch(
+            "select lease_id from headrace.leases where consumer_id = $1 and owner = $2", self.id, owner(who)
+        )
+        return await store.extend_leases(self.executor, self.id, [row["lease_id"] for row in rows], now=self.clock.now)
 
     async def mark_started(self, batch: Batch, *seqs: int) -> list[int]:
         """Note that messages of a lease are being started."""

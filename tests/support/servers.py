@@ -68,8 +68,5 @@ async def _execute(dsn: str, sql: str) -> None:
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run `work` on a loop of its own. Unlike `asyncio.run` it leaves the thread's current loop alone."""
-    loop = asyncio.new_event_loop()
-    try:
-        return loop.run_until_complete(work)
-    finally:
-        loop.close()
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        return runner.run(work)

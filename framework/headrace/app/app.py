@@ -25,7 +25,7 @@ from headrace.app.readiness import NOT_RUNNING, Readiness
 from headrace.app.service import Service
 from headrace.embedded import EmbeddedPostgres, Tenancy
 from headrace.model.durations import Duration
-from headrace.model.errors import ConfigurationError
+from headrace.model.errors import ConfigurationError, ConsumersDeleted
 from headrace.runtime.handlers.dependencies import Dependencies
 from headrace.runtime.publisher import Publisher
 from headrace.runtime.shared import Shared
@@ -180,14 +180,29 @@ class App(Declared, Publishing):
 
         Raises:
             ConfigurationError: there is no consumer.
+            ConsumersDeleted: all of them were deleted meanwhile, and it captures nothing either. Run it again, which declares them again.
         """
         if not self.consumers and not self.captures:
             raise ConfigurationError("The app has no consumer: decorate a function with @app.consumer('a-stream').")
+        deserted = False
+
+        def leave() -> None:
+            nonlocal deserted
+            if not service.draining and not self.captures:
+                deserted = True
+                service.drain()
+
         async with self, self._serving() as service, anyio.create_task_group() as group:
+            service.on_deserted = leave
             if signals:
                 group.start_soon(self._obey_signals)
             await service.run()
             group.cancel_scope.cancel()
+        if deserted:
+            raise ConsumersDeleted(
+                "Every consumer of this process was deleted while it ran, so it has nothing to do. Start it again if they are to be declared"
+                " again; otherwise leave it stopped."
+            )
 
     async def preflight(self) -> None:
         """Do all that comes before the consumers start, the startup checks at last, and undo it: is this app fit to run here?

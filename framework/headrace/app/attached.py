@@ -18,7 +18,7 @@ class Attached(Protocol):
         """Run until `drain`, and then until what was begun has ended."""
 
     def drain(self) -> None:
-        """Begin nothing more, and end. May be called before `run`, and more than once."""
+        """Begin nothing more, and end. Called while `run` runs, and maybe more than once."""
 
     def hurry(self) -> None:
         """End at once; what was not finished is given back."""

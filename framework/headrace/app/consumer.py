@@ -124,6 +124,10 @@ def check_together(consumer: Consumer) -> None:
             f"Consumer {spec.name!r}: key_concurrency={handling.key_concurrency} needs ordered=False: the messages of a key are handled"
             " in order, one at a time."
         )
+    if handling.ack_before_next and not spec.ordered:
+        raise ConfigurationError(
+            f"Consumer {spec.name!r}: ack_before_next=True needs the order of keys: leave out ordered=False, or ack_before_next."
+        )
     if handling.group_by_key and not spec.ordered:
         raise ConfigurationError(
             f"Consumer {spec.name!r}: group_by_key needs the order of keys: leave out ordered=False."

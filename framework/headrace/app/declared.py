@@ -172,6 +172,7 @@ class Declared:
         rate_limit: float | str | None = None,
         rate_burst: int | None = None,
         key_concurrency: int | None = None,
+        ack_before_next: bool = False,
         priority: int = 0,
         breaker: Breaker | bool | int | None = None,
         middleware: Sequence[Middleware] = (),
@@ -213,6 +214,9 @@ class Declared:
             rate_limit: deliveries a second, over all processes: a number, or text such as "100/s" or "1000/h".
             rate_burst: how many may be delivered at once after a pause; one second's worth by default.
             key_concurrency: with `ordered=False`, how many messages of a key one process handles at a time.
+            ack_before_next: begin a key's next message only once the ack of the one before is committed, so that a crash repeats one
+                message of a key at most, or one batch, and not a run of them. Each message of a key then costs a round trip to
+                the database. Transactional handlers do so anyway.
             priority: while a consumer of higher priority has messages that wait, others in its process keep to their least concurrency.
             breaker: pause when handlers fail again and again, and probe with single messages: True, a number of failures in a row, or a
                 `Breaker`.
@@ -230,7 +234,8 @@ class Declared:
                 group_by_key=group_by_key, runner=runner, breaker=breaker,
                 handling={
                     "transactional": transactional, "publishes": publishes, "on_batch_error": on_batch_error,
-                    "key_concurrency": key_concurrency, "priority": priority, "middleware": check_middleware(middleware),
+                    "key_concurrency": key_concurrency, "ack_before_next": ack_before_next, "priority": priority,
+                    "middleware": check_middleware(middleware),
                 },
                 settings={
                     "deliver_policy": deliver_policy, "start_seq": start_seq, "start_time": start_time,

@@ -24,6 +24,8 @@ class ConsumerReadiness(msgspec.Struct, frozen=True, kw_only=True):
         unanswered: seconds since it has been asking the database in vain; None while it is answered.
         leased: seconds since it last leased messages; None if it has not yet.
         breaker: the state of its circuit breaker, such as "open"; None if it has none.
+        deleted: whether it was deleted while this process ran, which works on it no longer. That makes no process unready: no restart
+            of a service should follow from it, nor should its requests go elsewhere.
     """
 
     ready: bool
@@ -31,6 +33,7 @@ class ConsumerReadiness(msgspec.Struct, frozen=True, kw_only=True):
     unanswered: float | None
     leased: float | None
     breaker: str | None
+    deleted: bool = False
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +63,7 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     unanswered: float | None
     leased: float | None
     breaker: str | None
+    deleted: bool = False
 
 
 def judge(sights: Mapping[str, Sight], *, draining: bool) -> Readiness:
@@ -78,10 +82,15 @@ def judge(sights: Mapping[str, Sight], *, draining: bool) -> Readiness:
 
 
 def _judged(sight: Sight) -> ConsumerReadiness:
-    silent = sight.unanswered is not None and sight.unanswered > PATIENCE
+    silent = sight.unanswered is not None and sight.unanswered > PATIENCE and not sight.deleted
     reason = f"it has been asking the database in vain for {sight.unanswered:.0f} s" if silent else ""
     return ConsumerReadiness(
-        ready=not silent, reason=reason, unanswered=sight.unanswered, leased=sight.leased, breaker=sight.breaker
+        ready=not silent,
+        reason=reason,
+        unanswered=None if sight.deleted else sight.unanswered,
+        leased=sight.leased,
+        breaker=sight.breaker,
+        deleted=sight.deleted,
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import anyio
@@ -29,6 +30,7 @@ class Service:
 
     Attributes:
         pipelines: one for each consumer, once they are prepared.
+        on_deserted: called when the last of the consumers turns out to be deleted.
     """
 
     def __init__(
@@ -43,9 +45,11 @@ class Service:
         self._captures = captures
         self._shared = shared
         self._attached = attached
+        self._at_it: list[Attached] = []  # those of them that have begun, and not ended
         self.pipelines: list[Pipeline] = []
         self._janitor = Janitor(database, self.published)
         self._stopping = anyio.Event()
+        self.on_deserted: Callable[[], None] = lambda: None
         self._at_work = False
         self._by_stream: dict[int, list[Pipeline]] = {}
         self._by_name: dict[str, list[Pipeline]] = {}
@@ -64,6 +68,7 @@ class Service:
             if declared.new:
                 logger.info("consumer %s of %s: new, from the start of the stream", spec.name, spec.stream)
             pipeline = Pipeline(declared.id, spec, consumer.handler, consumer.handling, self._shared)
+            pipeline.on_gone = partial(self._gone, pipeline)
             self.pipelines.append(pipeline)
             self._by_stream.setdefault(stream_id, []).append(pipeline)
             self._by_name.setdefault(spec.stream, []).append(pipeline)
@@ -86,7 +91,7 @@ class Service:
                     for pipeline in self.pipelines:
                         consumers.start_soon(self._run_one, pipeline)
                     for one in self._attached:
-                        consumers.start_soon(one.run, self._shared)
+                        consumers.start_soon(self._run_attached, one)
             finally:
                 self._at_work = False
             others.cancel_scope.cancel()
@@ -100,6 +105,28 @@ class Service:
             spec = pipeline.spec
             logger.exception("%s of %s died of what no retry mends; the service stops", spec.name, spec.stream)
             raise
+
+    def _gone(self, pipeline: Pipeline) -> None:
+        """A consumer was deleted. Nothing else stops for that."""
+        spec = pipeline.spec
+        logger.error(
+            "%s of %s was deleted, so this process works on it no longer; its other consumers go on. If it is to work on it again, start"
+            " the process again, which declares it again",
+            spec.name,
+            spec.stream,
+        )
+        if all(one.gone for one in self.pipelines):
+            self.on_deserted()
+
+    async def _run_attached(self, one: Attached) -> None:
+        """Run what is attached. Only while it runs is it told to drain, or its next run would end at once."""
+        if self._stopping.is_set():
+            return
+        self._at_it.append(one)
+        try:
+            await one.run(self._shared)
+        finally:
+            self._at_it.remove(one)
 
     async def _listen(self, weather: Weather) -> None:
         def ready() -> None:
@@ -135,12 +162,17 @@ class Service:
         """This process has published something for later."""
         self._janitor.hurry()
 
+    @property
+    def draining(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopping.is_set()
+
     def drain(self) -> None:
         """Begin to drain, if that has not begun."""
         self._stopping.set()
         for pipeline in self.pipelines:
             pipeline.stop()
-        for one in self._attached:
+        for one in list(self._at_it):
             one.drain()
 
     def stop(self) -> None:
@@ -148,14 +180,14 @@ class Service:
         if self._stopping.is_set():
             for pipeline in self.pipelines:
                 pipeline.hurry()
-            for one in self._attached:
+            for one in list(self._at_it):
                 one.hurry()
         self.drain()
 
     async def idle(self) -> None:
         """Wait until no consumer has anything left: to lease, in work, to settle, or to retry."""
         for pipeline in self.pipelines:
-            await pipeline.fetcher.dry()
+            await pipeline.idle()
 
     def readiness(self) -> Readiness:
         """Whether the consumers are at work, and if not, why."""
@@ -167,6 +199,7 @@ class Service:
                 unanswered=_since(p.fetcher.unanswered_since, now),
                 leased=_since(p.fetcher.leased_at, now),
                 breaker=None if p.guard is None else p.guard.statistics()["state"],
+                deleted=p.gone,
             )
             for p in self.pipelines
         }

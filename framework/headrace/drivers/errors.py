@@ -36,7 +36,12 @@ def _as_asyncpg(error: Exception) -> Exception:
         state = getattr(inner, "sqlstate", None)
         said: Any = getattr(inner, "diag", None)
         if state and said is not None:  # psycopg's
-            fields = {"C": state, "M": said.message_primary or str(inner), "n": said.constraint_name}
+            fields = {
+                "C": state,
+                "M": said.message_primary or str(inner),
+                "s": said.schema_name,
+                "n": said.constraint_name,
+            }
             return asyncpg.PostgresError.new({name: value for name, value in fields.items() if value})
     if any(type(inner).__name__ in ("OperationalError", "InterfaceError") for inner in _layers(error)):
         return ConnectionError(str(error).splitlines()[0])

@@ -199,6 +199,9 @@ class Lanes(Generic[T]):
                 if self._call_out:
                     self._barred.add(key)
 
+    def settled(self, outcomes: Iterable[tuple[Hashable, int]]) -> None:
+        """The store has these outcomes, lane and number of each message. Plain lanes don't wait for that, and don't look."""
+
     def statistics(self) -> dict[str, int]:
         """Lanes, those that are ready, waiting messages, and closed keys."""
         return {

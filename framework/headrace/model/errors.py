@@ -53,6 +53,12 @@ class UnknownConsumer(HeadraceError, LookupError):
     exit_code = 66
 
 
+class ConsumersDeleted(HeadraceError):
+    """Every consumer that the process runs was deleted meanwhile. Start it again, which declares them again."""
+
+    exit_code = 75  # EX_TEMPFAIL
+
+
 class UnknownSource(HeadraceError, LookupError):
     """There is no source of that name."""
 
@@ -75,6 +81,15 @@ class StoreFull(StoreUnavailable):
     """The database's disk (or quota) is full. Nothing was written; it goes on once there is room."""
 
     exit_code = 74  # EX_IOERR
+
+
+class StoreError(StoreUnavailable):
+    """The database answered with an error that Headrace doesn't know. Nothing was done. Trying again may succeed once its cause is mended."""
+
+
+class SequenceBehind(StoreUnavailable):
+    """A sequence of the database stands behind the numbers that were given out. Nothing was done. It goes on by itself once `select
+    headrace.mend_sequences()` has been run."""
 
 
 class InDoubt(StoreUnavailable):
@@ -101,6 +116,10 @@ class EmbeddedPostgresError(HeadraceError):
     """The embedded Postgres can't be found, started or stopped."""
 
     exit_code = 69
+
+
+class TimelineChanged(HeadraceError):
+    """The database crashed, failed over or was restored: leases that were given before are void. Nothing was changed."""
 
 
 class LeaseLost(HeadraceError):

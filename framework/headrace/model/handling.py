@@ -68,6 +68,7 @@ class Handling(msgspec.Struct, frozen=True, kw_only=True):
         on_batch_error: what becomes of a batch whose handler raised.
         runner: where it runs: on the event loop, in a thread, or in a process of its own.
         key_concurrency: how many messages of a key are handled at a time, of a consumer that is not ordered.
+        ack_before_next: a key's next message, or batch, begins once the acks of the one before are committed.
         priority: consumers of a higher one go first in this process.
         breaker: when to pause because of repeated failure.
         publishes: the stream that what the handler returns is published to, together with the ack.
@@ -83,6 +84,7 @@ class Handling(msgspec.Struct, frozen=True, kw_only=True):
     on_batch_error: OnBatchError = "retry"
     runner: Runner = "async"
     key_concurrency: int | None = None
+    ack_before_next: bool = False
     priority: int = 0
     breaker: Breaker | None = None
     publishes: str | None = None
@@ -127,6 +129,11 @@ class Handling(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"key_concurrency={self.key_concurrency} must be from 1 to {MOST_PER_KEY:,}.")
         if not -1000 <= self.priority <= 1000:
             raise ConfigurationError(f"priority={self.priority} must be from -1000 to 1000.")
+
+    @property
+    def rests(self) -> bool:
+        """Whether a key's lane rests until the acks are settled. Acks in a transaction are committed when the handler ends."""
+        return self.ack_before_next and not self.transactional and self.publishes is None
 
     @property
     def unit(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, Literal
+from uuid import UUID
 
 import msgspec
 
@@ -34,13 +35,26 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     """How often each was held by a worker that died, as `headrace.expire` counts it; None when none was."""
     lease_ids: list[int] | None = None
     """Of the shares in which it was dealt out, in their order; None when it is one lease."""
+    history: UUID | None = None
+    """The identity of the history that it was read from. After a crash, a failover, a restore or a restart it is another one, and contents that
+    are remembered by their seq may be out of date. None only when there is nothing."""
+    timeline: UUID | None = None
+    """The identity of the timeline that it was leased in. A crash, a failover or a restore begins another one, an orderly restart does not. What
+    was committed last may have been taken back then: leases of another timeline are void. None only when there is nothing."""
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False):
-    """A settle that changed nothing, because the lease was lost. `seq` is None for the whole lease."""
+    """A settle that changed nothing.
+
+    Attributes:
+        lease_id: the lease that it named.
+        seq: the message, or None for everything that the lease held.
+        gone: whether the lease was lost. Otherwise the message alone was settled before, for example by a transaction.
+    """
 
     lease_id: int
     seq: int | None
+    gone: bool = True
 
 
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,6 +58,11 @@ class Desk:
         if self._custody.ack(message, self._clock()):
             self.settler.wake()
 
+    async def settle_before(self, message: Message) -> None:
+        """Wait until the messages of its lane that came before it are settled, so that its own ack may be committed."""
+        if self._custody.unsettled(message.lane):
+            await self.settler.flush()
+
     def fail(self, message: Message, failure: Failure) -> None:
         """It is not done; what waits behind it goes back untouched; and if that opens the breaker, all that waits."""
         guard = self._guard

@@ -24,13 +24,17 @@ SETTLED_A_SECOND = 5_000
 
 
 class Drain:
-    """One drain of one consumer. `hurry` cuts short the time that handlers have."""
+    """One drain of one consumer. Handlers have all the time that they need, until `limit` or `hurry` cuts it short."""
 
     def __init__(self, name: str, timeout: float) -> None:
         self._name = name
         self._patience = anyio.CancelScope()
         self._timeout = timeout
         self._hurried = False
+
+    def limit(self) -> None:
+        """From now on handlers have the timeout's seconds."""
+        self._patience.deadline = anyio.current_time() + self._timeout
 
     def hurry(self) -> None:
         """Stop the handlers that still run, now."""
@@ -43,7 +47,6 @@ class Drain:
     ) -> None:  # fmt: skip
         """Drain. `fetched` and `acted` tell when the fetcher and the actors have ended."""
         fetcher.stop()
-        self._patience.deadline = anyio.current_time() + self._timeout
         with self._patience:
             desk.release(lanes.clear())
             await fetched.wait()

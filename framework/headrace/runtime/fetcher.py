@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import repeat
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from headrace import store
 from headrace.flow.custody import Custody
 from headrace.flow.demand import Demand, Look, Poll, until_token
 from headrace.flow.lanes import Lanes
-from headrace.model.errors import FilterTooSlow
+from headrace.model.errors import FilterTooSlow, StoreUnavailable, UnknownConsumer
 from headrace.model.records import Batch
 from headrace.runtime.desk import Desk
 from headrace.runtime.guard import Guard
@@ -70,7 +71,8 @@ class Fetcher:
         self._news = anyio.Event()
         self._announced = float("-inf")
         self._called_at = 0.0
-        self._in_doubt = False  # a lease call failed, and may have leased all the same
+        self._in_doubt = False  # the store may have leases of ours that we don't know
+        self._timeline: UUID | None = None  # of the database, see `Batch.timeline`
         self._stopping = False
         self._hurried = anyio.Event()
         self._begun = 0
@@ -110,6 +112,8 @@ class Fetcher:
     async def run(self, weather: Weather) -> None:
         """Fetch until stopped. Raises `StoreUnavailable`."""
         while not self._stopping:
+            if self._in_doubt:
+                await self._reconcile()
             if self._guard is not None and not self._guard.closed:
                 batch = await self._probe(self._guard, weather)
             elif (want := self._want()) > 0:
@@ -120,8 +124,11 @@ class Fetcher:
                     await self._room.wait()
                     continue
                 await self._read_settings()  # which may be what makes room
-            if batch is not None and not batch.more:
+            if batch is not None and not batch.more and not self._in_doubt:
                 await self._rest(batch)
+        if self._in_doubt:
+            with suppress(StoreUnavailable):  # then it expires
+                await self._reconcile()
 
     async def _fetch(self, want: int, weather: Weather) -> Batch | None:
         """One lease call, and what it brings into the lanes. None when the condition took too long."""
@@ -133,8 +140,10 @@ class Fetcher:
             await anyio.sleep(JUDGING / 5)
             return None
         weather.cleared()
+        if self._in_doubt:
+            return None
         if batch.version != self._settings.version:
-            await self._read_settings()
+            await self._learn_settings()
         if batch.lease_id is not None:
             self._poll.found()
             await self._dispatch(batch, batch.lease_id)
@@ -144,14 +153,14 @@ class Fetcher:
 
     async def _probe(self, guard: Guard, weather: Weather) -> Batch | None:
         """The breaker is open: wait out its pause, lease one message, and see what becomes of that."""
-        while (left := guard.left) > 0 and not self._stopping:
+        while (left := guard.left) > 0 and not self._stopping and not self._in_doubt:
             self._news = anyio.Event()
             self._tell_watchers()
             self._begun += 1
             self._note_end(quiet=True, dry=False)
             with anyio.move_on_after(left):
                 await self._news.wait()
-        if self._stopping:
+        if self._stopping or self._in_doubt:
             return None
         guard.begin_probe()
         batch = await self._fetch(1, weather)
@@ -170,8 +179,6 @@ class Fetcher:
     async def _lease(self, want: int) -> Batch:
         self._news = anyio.Event()
         self._hurried = anyio.Event()
-        if self._in_doubt:
-            await store.reclaim(self._database, self._consumer, self._owner, list(self._custody.leases))
         self._in_doubt = True
         self._begun += 1
         self._lanes.begin_call()
@@ -188,9 +195,52 @@ class Fetcher:
             raise
         self._in_doubt = False
         self.unanswered_since = None
-        if batch.lease_id is None:
+        if batch.timeline not in (None, self._timeline):
+            self._begin_timeline(batch.timeline)
+        if batch.lease_id is None or self._in_doubt:
             self._lanes.add(())
         return batch
+
+    def _begin_timeline(self, timeline: UUID | None) -> None:
+        """The first lease call is answered; or the database was rewound, and then even this batch may come after messages whose acks
+        were taken back: it goes back with the rest."""
+        before, self._timeline = self._timeline, timeline
+        if before is not None:
+            self.rewound()
+
+    def rewound(self) -> None:
+        """The database crashed, failed over or was restored: the leases from before are void.
+
+        What was settled last may be unsettled again, so a lease may hold messages again that this process has forgotten, and outcomes of
+        later messages of their keys must not count. All leases are given back, attempts not counted, and the messages come again in
+        order.
+        """
+        leases = self._custody.void()
+        for lease in leases:
+            lease.deadline = float("-inf")  # what waits of it must not start
+        if leases:
+            logger.warning(
+                "%s: the database crashed, failed over or was restored: %d leases from before are void, their messages come again",
+                self._settings.spec.name,
+                len(leases),
+            )
+        self._settings.version = None  # versions, and ids of consumers, may have been given again, too
+        self._in_doubt = True
+        self.hurry()
+
+    async def _reconcile(self) -> None:
+        """Give back the leases that this process doesn't know: of a call whose answer was lost, or from before a rewind.
+
+        At once, also while there is no room for more: the keeper doesn't extend a lease that it doesn't know, and with one expired
+        lease an owner loses all of them.
+
+        Raises:
+            UnknownConsumer: the consumer is gone, and what may have been leased of another one that has its id has gone back.
+        """
+        if self._settings.version is None:
+            await self._learn_settings()
+        await store.reclaim(self._database, self._consumer, self._owner, list(self._custody.leases))
+        self._in_doubt = False
 
     def _asking(self) -> float:
         """The time, and that the store is being asked."""
@@ -210,10 +260,28 @@ class Fetcher:
         self._look.took(self._clock() - self._called_at, batch.looked_at)
         return batch
 
+    async def _learn_settings(self) -> None:
+        """Read the settings after a lease call, whose batch goes back if that fails."""
+        try:
+            await self._read_settings()
+        except BaseException as error:
+            self._in_doubt = True
+            self._lanes.add(())
+            if isinstance(error, UnknownConsumer):
+                with suppress(UnknownConsumer):
+                    await store.reclaim(self._database, self._consumer, self._owner, list(self._custody.leases))
+            raise
+
     async def _read_settings(self) -> None:
         self._asking()
         spec, version = await store.consumer_spec(self._database, self._consumer)
         self.unanswered_since = None
+        ours = self._settings.spec
+        if (spec.stream, spec.name) != (ours.stream, ours.name):
+            raise UnknownConsumer(
+                f"The consumer {ours.name!r} of the stream {ours.stream!r} no longer exists, and {spec.name!r} of {spec.stream!r}"
+                " has its id: the database failed over or was restored. Declare it again."
+            )
         if version == self._settings.version:
             return
         if self._settings.version is not None:
@@ -222,18 +290,20 @@ class Fetcher:
         self._settings.change(spec, version)
 
     async def _dispatch(self, batch: Batch, lease_id: int) -> None:
-        size = len(batch.seqs)
+        lanes = batch.keys if self._settings.spec.ordered or self._lanes.by_key else batch.seqs
         # Counted from before the call, so that our deadline never comes after the store's.
-        lease = self._custody.take(lease_id, size, self._called_at + self._settings.spec.ack_wait)
-        self.leased += size
+        lease = self._custody.take(
+            lease_id, batch.seqs, lanes, self._called_at + self._settings.spec.ack_wait, batch.timeline
+        )
+        self.leased += len(batch.seqs)
         self.leased_at = self._called_at
         self._demand.weigh(batch.data)
         stream, consumer, desk = self._settings.spec.stream, self._settings.spec.name, self._desk
         messages = [
             Message(stream, consumer, key, seq, attempt, created_at, data, headers, lease, lane, desk)
             for key, seq, attempt, created_at, data, headers, lane in zip(
-                batch.keys, batch.seqs, batch.attempts or repeat(1), batch.created_at, batch.data, batch.headers,
-                batch.keys if self._settings.spec.ordered or self._lanes.by_key else batch.seqs, strict=False,
+                batch.keys, batch.seqs, batch.attempts or repeat(1), batch.created_at, batch.data, batch.headers, lanes,
+                strict=False,
             )
         ]  # fmt: skip
         if batch.crashes is not None:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from headrace import store
-from headrace.model.errors import HeadraceError, StoreUnavailable
+from headrace.model.errors import HeadraceError, StoreError, StoreUnavailable
 from headrace.runtime.weather import Weather, keep_going
 
 logger = logging.getLogger("headrace")
@@ -68,9 +68,9 @@ class Janitor:
         while True:
             try:
                 swept = await self._sweeper.sweep()
-            except StoreUnavailable:
-                raise
             except Exception as failure:  # of one stream; the others have had their turn
+                if _passes(failure):
+                    raise
                 _tell("retention", failure)
                 swept = store.Swept()
             weather.cleared()
@@ -94,10 +94,13 @@ class Janitor:
             await anyio.sleep(USUAL)
 
     async def forget(self, weather: Weather) -> None:
-        """Forget processes that are gone until cancelled. Raises `StoreUnavailable`."""
+        """Forget processes that are gone, and old witnesses of commits, until cancelled. Raises `StoreUnavailable`."""
+        forgotten = store.Forgotten()
         while True:
             await anyio.sleep(ROLL_CALL)
             await store.forget_workers(self._database)
+            while (forgotten := await store.forget_commits(self._database, forgotten)).more:
+                pass
             weather.cleared()
 
 
@@ -113,13 +116,18 @@ def _again_and_again(what: str, chore: Callable[[Weather], Awaitable[None]]) -> 
         while True:
             try:
                 await chore(weather)
-            except StoreUnavailable:
-                raise
             except Exception as failure:
+                if _passes(failure):
+                    raise
                 _tell(what, failure)
                 await anyio.sleep(REPAIR)
 
     return loop
+
+
+def _passes(failure: Exception) -> bool:
+    """Whether it is an outage, which is waited out. An error of the server that Headrace doesn't know needs somebody's attention."""
+    return isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreError)
 
 
 def _tell(what: str, failure: Exception) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from uuid import UUID
 
 import anyio
 
@@ -22,13 +21,12 @@ class Keeper:
     """Keeps the leases of one consumer."""
 
     def __init__(
-        self, database: store.Database, consumer: int, settings: Settings, owner: UUID,
+        self, database: store.Database, consumer: int, settings: Settings,
         custody: Custody[Message], actors: Actors, time: Time,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
         self._settings = settings
-        self._owner = owner
         self._custody = custody
         self._actors = actors
         self._clock = time.clock
@@ -45,11 +43,14 @@ class Keeper:
     async def extend(self) -> None:
         """Extend all leases once. Raises `StoreUnavailable`."""
         asked, began, ack_wait = list(self._custody.leases.values()), self._clock(), self._settings.spec.ack_wait
-        alive = await store.extend(self._database, self._consumer, self._owner, now=self._now())
+        # By the ids that are known: a lease that nobody here knows any more must expire, not live as long as the process.
+        alive = await store.extend_leases(
+            self._database, self._consumer, [lease.id for lease in asked], now=self._now()
+        )
         lost = self._custody.extended(asked, alive, began + ack_wait)
         for lease in lost:
             lease.deadline = float("-inf")  # what waits of it must not start
-        if lost:
+        if lost and await self._settings.look_for(self._database, self._consumer):
             logger.warning(
                 "%s: %d leases were lost (a pause longer than ack_wait=%gs, or a seek); their messages come again",
                 self._settings.spec.name,

@@ -24,6 +24,7 @@ class Acking(Protocol):
     """The desk, as far as it goes here."""
 
     def ack(self, message: Message) -> None: ...
+    async def settle_before(self, message: Message) -> None: ...
     def give_up(self, message: Message) -> None: ...
 
 
@@ -48,8 +49,16 @@ class OwnAcks:
             return
         executor = drivers.executor(tx)
         await drivers.check_transaction(executor)
+        await self._desk.settle_before(message)
         with translated("the given connection"):
-            message.xid = await store.ack(executor, self._consumer, [message.lease.id], [message.seq], now=self._now())
+            message.xid = await store.ack(
+                executor,
+                self._consumer,
+                [message.lease.id],
+                [message.seq],
+                now=self._now(),
+                timeline=message.lease.timeline,
+            )
         message.settled = True
 
     async def confirm(self, message: Message, failed: Callable[[Message, BaseException], None]) -> bool:
@@ -68,6 +77,7 @@ class OwnAcks:
             self._desk.give_up(message)
             raise
         if error is None:
+            message.lease.note_durable(message.seq)
             self._desk.ack(message)
         else:
             message.settled = False

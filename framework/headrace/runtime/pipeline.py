@@ -11,9 +11,11 @@ import anyio
 import anyio.abc
 
 from headrace.flow.custody import Custody
+from headrace.flow.durable import DurableLanes
 from headrace.flow.governor import Governor
 from headrace.flow.lanes import Lanes
 from headrace.flow.wide import WideLanes
+from headrace.model.errors import UnknownConsumer
 from headrace.model.handling import Handling
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.actors import Actors, Work
@@ -35,7 +37,7 @@ from headrace.runtime.shared import Shared
 from headrace.runtime.singles import Singles
 from headrace.runtime.suspects import Suspects
 from headrace.runtime.verdicts import Verdicts
-from headrace.runtime.weather import keep_going
+from headrace.runtime.weather import Weather, keep_going
 
 logger = logging.getLogger("headrace")
 
@@ -49,6 +51,10 @@ class Pipeline:
         handler: what to run ...
         handling: ... and how.
         shared: what the consumers of this process share.
+
+    Attributes:
+        on_gone: called when the consumer turns out to be deleted. Then this pipeline ends by itself: it leases nothing more, and lets handlers
+            finish, though their acks are lost.
     """
 
     def __init__(self, consumer: int, spec: ConsumerSpec, handler: Handler, handling: Handling, shared: Shared) -> None:
@@ -58,10 +64,11 @@ class Pipeline:
         self._clock = time.clock
         self._handling = handling
         owner = uuid4()  # one worker process is one owner: it may hold a run of a key
-        width = handling.key_concurrency
-        self.lanes: Lanes[Message] = Lanes() if width is None else WideLanes(width)
+        self.lanes = _lanes(handling)
         self._runner = Runner(handler, handling, time.clock)
         self.custody: Custody[Message] = Custody() if shared.witness is None else shared.witness.custody(spec)
+        if handling.rests:
+            self.custody.linger = 0.0  # the next message of a key waits for the ack of this one
         self.governor = Governor(*handling.concurrency, unit=handling.unit)
         self.guard = None if handling.breaker is None else Guard(spec.name, handling.breaker, self.custody, time.clock)
         self.desk = Desk(self.lanes, self.custody, settings, shared.publisher, time.clock, self.guard)
@@ -80,7 +87,7 @@ class Pipeline:
             database.holds if handling.transactional else None,
         )  # fmt: skip
         self.settler = Settler(database, consumer, settings, self.lanes, self.custody, time, shared.instruments)
-        self.keeper = Keeper(database, consumer, settings, owner, self.custody, self.actors, time)
+        self.keeper = Keeper(database, consumer, settings, self.custody, self.actors, time)
         self.fetcher = Fetcher(
             database, consumer, settings, owner, self.lanes, self.custody, self.desk, self.actors, self.settler, time,
             shared.instruments, self.guard,
@@ -91,7 +98,10 @@ class Pipeline:
         self.desk.settler = self.settler
         self.desk.keeper = self.keeper
         self.desk.on_cleared = self.actors.wake
+        self.on_gone: Callable[[], None] = lambda: None
         self._stop = anyio.Event()
+        self._ending = anyio.Event()  # it was stopped, or its consumer is gone
+        self._ended = anyio.Event()
         self._drain = Drain(spec.name, shared.shutdown_timeout)
 
     def _work(self, consumer: int, handler: Handler, shared: Shared) -> Work:
@@ -104,8 +114,19 @@ class Pipeline:
             return self._batches
         return Singles(handler.decode, call, handling.timeout, self.lanes, self.desk, verdicts, suspects, clock)
 
+    @property
+    def gone(self) -> bool:
+        """Whether the consumer was deleted."""
+        return self.settings.gone
+
     async def run(self) -> None:
-        """Run until `stop`, and drain."""
+        """Run until `stop`, or until the consumer is deleted, and drain."""
+        try:
+            await self._run()
+        finally:
+            self._ended.set()
+
+    async def _run(self) -> None:
         name = self.spec.name
         low, high = self._handling.concurrency
         if self._priorities.differ:
@@ -114,18 +135,41 @@ class Pipeline:
         async with self._runner, anyio.create_task_group() as group:
             group.start_soon(keep_going, f"{name}: settling", self.settler.run)
             group.start_soon(_tell, acted, self.actors.run, low)
-            group.start_soon(_tell, fetched, keep_going, f"{name}: leasing", self.fetcher.run)
+            group.start_soon(_tell, fetched, keep_going, f"{name}: leasing", self._fetch)
             group.start_soon(keep_going, f"{name}: extending", self.keeper.run)
             if self._handling.timeout is not None:
                 group.start_soon(self.keeper.watch, self._handling.timeout)
             if low < high:
                 group.start_soon(self._scaler.run)
-            await self._stop.wait()
+            group.start_soon(self._await_stop)
+            await self._ending.wait()
             self._priorities.leave(self._rank)
             await self._drain.run(
                 self.fetcher, fetched, self.lanes, self.desk, self.actors, acted, self.settler, self.custody
             )
             group.cancel_scope.cancel()
+
+    async def _fetch(self, weather: Weather) -> None:
+        """Fetch until stopped, or until the consumer is deleted. Raises `StoreUnavailable`."""
+        try:
+            await self.fetcher.run(weather)
+        except UnknownConsumer:
+            self.settings.gone = True
+            self.fetcher.stop()  # also ends `dry`
+            self._ending.set()
+            self.on_gone()
+
+    async def _await_stop(self) -> None:
+        """When it is stopped, handlers have a bounded time; when its consumer is deleted, they have what they need."""
+        await self._stop.wait()
+        self._drain.limit()
+        self._ending.set()
+
+    async def idle(self) -> None:
+        """Wait until there is nothing left: to lease, in work, to settle, or to retry."""
+        await self.fetcher.dry()
+        if self.gone:
+            await self._ended.wait()
 
     async def notice_time(self, *, extend: bool) -> None:
         """The clock was moved by hand: do now what falls due by it, and what a live worker would have done meanwhile."""
@@ -150,8 +194,9 @@ class Pipeline:
         self._drain.hurry()
 
     def statistics(self) -> dict[str, Any]:
-        """Counts and states of every part."""
+        """Counts and states of every part, and whether the consumer was deleted."""
         return {
+            "deleted": self.gone,
             "leased": self.fetcher.leased,
             "dead_lettered": self.settler.dead_lettered,
             **self._scaling(),
@@ -163,6 +208,8 @@ class Pipeline:
     def _scaling(self) -> dict[str, Any]:
         """Why there are so many actors, what led there, and the state of the breaker if there is one."""
         reason = "consumers of higher priority go first" if self.actors.held else self.governor.decision.reason
+        if self.gone:
+            reason = "it was deleted: start this process again to declare it again"
         now = self._clock()
         decisions = [
             {"ago": now - d.at, "actors": d.actors, "reason": d.reason, "rate": d.rate, "latency": d.latency}
@@ -170,6 +217,12 @@ class Pipeline:
         ]
         breaker = {} if self.guard is None else {"breaker": self.guard.statistics()}
         return {"reason": reason, "decisions": decisions, **breaker}
+
+
+def _lanes(handling: Handling) -> Lanes[Message]:
+    if handling.rests:
+        return DurableLanes()
+    return Lanes() if handling.key_concurrency is None else WideLanes(handling.key_concurrency)
 
 
 async def _tell(ended: anyio.Event, run: Callable[..., Awaitable[None]], *args: Any) -> None:

@@ -10,7 +10,7 @@ import anyio
 from headrace import store
 from headrace.flow.custody import Custody, Lease, Parcel
 from headrace.flow.lanes import Lanes
-from headrace.model.errors import StoreUnavailable
+from headrace.model.errors import StoreUnavailable, TimelineChanged, UnknownConsumer
 from headrace.model.outcomes import Failure
 from headrace.model.records import Lost
 from headrace.runtime.instruments import Instruments
@@ -82,6 +82,13 @@ class Settler:
             try:
                 lost = await self._settle(parcel) if parcel.settlement else []
                 break
+            except TimelineChanged:
+                self.fetcher.rewound()
+                lost = []
+                break
+            except UnknownConsumer:  # deleted just now; nothing of it is left to settle, as the fetcher finds out, too
+                lost = []
+                break
             except StoreUnavailable as error:
                 doubtful = True
                 await weather.wait_out(error)
@@ -90,9 +97,12 @@ class Settler:
             # It may have been settled at once, and only the answer lost: then what it was for is now told as lost, though
             # the lease may hold other messages still. One that is lost indeed is noticed by the next extension.
             lost = []
+        if lost:
+            await self._settings.look_for(self._database, self._consumer)
         self._report(lost, self._custody.settled(parcel, lost))
         self.dead_lettered += sum(self._is_final(message, failure) for message, failure in parcel.failures)
         self._lanes.confirm(parcel.keys)
+        self._lanes.settled(parcel.outcomes)
         self.fetcher.room()
         if parcel.keys:
             self.fetcher.wake()  # what went back may be due before the poll comes round
@@ -104,7 +114,9 @@ class Settler:
             failed = sum(failure.kind != "release" for _, failure in parcel.failures)
             told = self._instruments.settling(self._settings.spec, acked, failed, len(parcel.failures) - failed)
         with told:
-            return await store.settle(self._database, self._consumer, parcel.settlement, now=self._now())
+            return await store.settle(
+                self._database, self._consumer, parcel.settlement, now=self._now(), timeline=parcel.timeline
+            )
 
     def _is_final(self, message: Message, failure: Failure) -> bool:
         """Whether the store has made a dead letter of it."""
@@ -116,7 +128,7 @@ class Settler:
     def _report(self, lost: list[Lost], leases: list[Lease]) -> None:
         for lease in leases:
             lease.deadline = float("-inf")  # what waits of it must not start
-        if lost:
+        if lost and not self._settings.gone:
             logger.warning(
                 "%s: the lease of %d outcomes was lost before they were settled (a pause longer than ack_wait=%gs, or a"
                 " seek); their messages come again",

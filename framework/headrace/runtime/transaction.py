@@ -1,8 +1,8 @@
 """A transaction of the database, as a handler or a service sees it.
 
 It ends in one of three ways: committed, rolled back, or in doubt. A COMMIT whose answer is lost, because the connection broke or the
-server restarted just then, may have happened or not. Nothing may be done again before that is known, so it is looked up by the
-transaction's id, however long that takes.
+server restarted just then, may have happened or not. Nothing may be done again before that is known, so it is looked up, however long that
+takes: by the transaction's id, and by a row that it has written itself, since a server that was rewound gives ids again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from headrace import store
-from headrace.model.errors import ConfigurationError, StoreUnavailable
+from headrace.model.errors import ConfigurationError, InDoubt, StoreUnavailable
 from headrace.runtime.weather import Weather
 from headrace.store.connection import ENDING
 from headrace.store.translate import translated
@@ -30,8 +30,8 @@ LOOK_AGAIN = 0.02
 IDLE = 30.0
 """Seconds after which the server ends a transaction of a service in which nothing happens."""
 
-Last = Callable[[Any], Awaitable[int | None]]
-"""The last statement before COMMIT, on a connection. Returns the transaction's id, or None if it wrote nothing."""
+Last = Callable[[Any], Awaitable[int | store.Witness | None]]
+"""The last statement before COMMIT, on a connection. Returns what to look the transaction up by, or None if it wrote nothing."""
 
 
 class Transaction:
@@ -116,20 +116,21 @@ class Transaction:
 
         Raises:
             StoreUnavailable: it is not committed, nor will it be.
+            InDoubt: the database was away from this process for so long, and rewound meanwhile, that it can't be known.
             Exception: what `last` raises, or a constraint that was deferred until the COMMIT.
         """
-        hold, xid, asked = self._hold, None, False
+        hold, left, asked = self._hold, None, False
         assert hold is not None
         try:
             with translated(self._database.dsn), anyio.fail_after(ENDING, shield=True):
-                xid = await last(hold.connection)
+                left = await last(hold.connection)
                 asked = True
                 await hold.commit()
         except StoreUnavailable as error:
             hold.break_off()
             if not asked:
                 raise
-            if xid is not None and not await was_committed(self._database, xid, acks, what):
+            if left is not None and not await was_committed(self._database, left, acks, what):
                 raise StoreUnavailable(f"The transaction was not committed. {error}") from error
         for stream, due in self.published:
             self._publisher.committed(stream, due)
@@ -142,27 +143,38 @@ class Transaction:
 
 
 async def was_committed(
-    database: store.Database, xid: int, acks: store.Acks | None, what: str,
+    database: store.Database, left: int | store.Witness, acks: store.Acks | None, what: str,
     until: Callable[[], bool] = lambda: False,
 ) -> bool | None:  # fmt: skip
     """Look up what became of a transaction, however long that takes.
 
     Args:
+        left: its id, or the witness that it left.
         acks: what it acked, if it did.
         what: whose commit it is, for the log.
         until: when to give up.
 
     Returns:
         Whether it was committed; None when given up.
+
+    Raises:
+        InDoubt: that can't be known any more.
     """
     weather = Weather(what)
+    witness = left if isinstance(left, store.Witness) else None
+    xid = left.xid if isinstance(left, store.Witness) else left
     while not until():
         try:
-            status = await store.transaction_status(database, xid, acks=acks)
+            status = await store.transaction_status(database, xid, acks=acks, witness=witness)
         except StoreUnavailable as failure:
             await weather.wait_out(failure)
             continue
         weather.cleared()
+        if status == "unknown":
+            raise InDoubt(
+                f"The connection broke at the commit of transaction {xid}. The database was restored or failed over since, and was away for too"
+                " long to tell whether it was committed: look for what it wrote."
+            )
         if status != "in progress":
             return status == "committed"
         await anyio.sleep(LOOK_AGAIN)
@@ -175,11 +187,6 @@ async def transaction(database: store.Database, publisher: Publisher) -> AsyncIt
     transaction = await Transaction.begin(database, publisher, IDLE)
     try:
         yield transaction
-        await transaction.commit(_its_id, "a commit")
+        await transaction.commit(store.leave_witness, "a commit")
     finally:
         await transaction.end()
-
-
-async def _its_id(connection: Any) -> int | None:
-    """Also says so when a statement has failed, and the failure was caught: COMMIT would then roll back without a word."""
-    return await connection.fetchval("select pg_current_xact_id_if_assigned()::text::bigint")  # type: ignore[no-any-return]

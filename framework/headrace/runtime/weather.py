@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from time import monotonic
 
 import anyio
 
-from headrace.model.errors import StoreUnavailable
+from headrace.model.errors import StoreError, StoreUnavailable
 
 logger = logging.getLogger("headrace")
 
 SHORTEST, LONGEST = 0.05, 2.0
 """Bounds of the wait between tries, in seconds."""
+
+REPEAT = 60.0
+"""Seconds between log records of an error that Headrace doesn't know, while it lasts."""
 
 
 class Weather:
@@ -22,13 +26,22 @@ class Weather:
     def __init__(self, what: str) -> None:
         self._what = what
         self._delay = SHORTEST
+        self._logged_at = float("-inf")  # the last error that Headrace doesn't know
 
     async def wait_out(self, error: StoreUnavailable) -> None:
         """Sleep, longer at each failure in a row."""
-        if self._delay == SHORTEST:
+        if isinstance(error, StoreError):
+            self._report(error)
+        elif self._delay == SHORTEST:
             logger.warning("%s waits: %s", self._what, error)
         await anyio.sleep(self._delay * random.uniform(0.5, 1.0))
         self._delay = min(self._delay * 2, LONGEST)
+
+    def _report(self, error: StoreError) -> None:
+        """An outage ends by itself, and one line tells of it. This may need somebody's help, so it is logged again and again."""
+        if (now := monotonic()) >= self._logged_at + REPEAT:
+            self._logged_at = now
+            logger.error("%s failed, and is tried again: %s", self._what, error, exc_info=error)
 
     def cleared(self) -> None:
         """A try went well."""

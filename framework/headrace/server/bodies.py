@@ -13,7 +13,7 @@ from headrace.server.engine import LONGEST_WAIT, MOST_RECEIVED
 from headrace.server.errors import Problem
 from headrace.server.http import Call
 from headrace.server.publishing import Incoming
-from headrace.server.receiving import Share
+from headrace.server.receiver import Share
 
 MOST_ACK_IDS = 10_000
 """Messages that one request may settle."""

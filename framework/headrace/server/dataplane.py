@@ -24,7 +24,7 @@ from headrace.server.engine import Engine
 from headrace.server.errors import StaleAckIds
 from headrace.server.http import Call, Endpoint, Reply
 from headrace.server.limits import Limits
-from headrace.server.receiving import ClientGone, Share
+from headrace.server.receiver import ClientGone, Share
 
 SUCCESS = Reply(200, b'{"success":true}')
 

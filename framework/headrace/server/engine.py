@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
+from uuid import UUID
 
 import anyio
 import anyio.abc
@@ -27,7 +28,8 @@ from headrace.model.outcomes import Failure
 from headrace.runtime.shared import Shared
 from headrace.server.directory import Directory, KnownConsumer, KnownStream
 from headrace.server.publishing import Incoming, Publishes
-from headrace.server.receiving import Gone, Receivers, Share
+from headrace.server.receiver import Gone, Share
+from headrace.server.receiving import Receivers
 from headrace.server.settling import Settles
 from headrace.server.shelf import Shelves
 from headrace.server.turns import Turns
@@ -77,6 +79,7 @@ class Engine:
         self._directory = Directory(lambda: app.database, clock)
         self._memories = [self._directory.forget]
         self._ack_ids: AckIds | None = None
+        self._history: UUID | None = None  # that the last lease call read from
         self._group: anyio.abc.TaskGroup | None = None
         self._shared: Shared | None = None
         self._draining = anyio.Event()
@@ -250,6 +253,14 @@ class Engine:
             self._ack_ids = AckIds(await store.secret(self._up().database, "ack_ids"))
         return self._ack_ids
 
+    async def _sealing_in(self, history: UUID | None) -> AckIds:
+        """As `sealing`, of this history. Numbers, tokens and the key that were found in another one may be others by now."""
+        if history != self._history:
+            self._history = history
+            self._ack_ids = None
+            self.forget()
+        return await self.sealing()
+
     async def _receivers_of(self, consumer: KnownConsumer) -> Receivers:
         receivers = self._receivers.get(consumer.number)
         if receivers is None:
@@ -264,6 +275,7 @@ class Engine:
                     self._gave_back,
                     self._leasing,
                     self._shelves,
+                    self._sealing_in,
                     self._clock,
                 )
                 receivers.deaf = self._deaf
@@ -308,14 +320,18 @@ class Engine:
                     await asyncio.wait(self._tasks)
                 group.cancel_scope.cancel()
         finally:
-            for task in self._tasks:
-                task.cancel()
             self._draining = anyio.Event()  # not at the beginning: somebody may have asked to drain before it
             self._group = self._shared = None
             self._publishes.clear()
             self._receivers.clear()
             self._settles.clear()
             self._shelves = Shelves()
+            with anyio.CancelScope(shield=True):
+                await asyncio.sleep(
+                    0
+                )  # a task that is cancelled before it has begun would leave its requests unanswered
+            for task in self._tasks:
+                task.cancel()
 
     def hush(self) -> None:
         """Let nobody wait for messages any more: the requests that do are answered. All else goes on."""
@@ -343,7 +359,7 @@ class Engine:
 
     def hear(self, *, deaf: bool) -> None:
         self._deaf = deaf
-        if deaf:  # the database may come back as it was a moment ago, and give seqs again: after a failover, or without synchronous_commit
+        if deaf:  # the next lease call says whether history was rewound; until then there is no use for what is kept
             self._shelves.clear()
         for receivers in self._receivers.values():
             receivers.deaf = deaf

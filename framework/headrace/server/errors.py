@@ -17,6 +17,7 @@ from headrace.model.errors import (
     InvalidInput,
     LeaseLost,
     SchemaError,
+    StoreError,
     StoreUnavailable,
     UnknownConsumer,
     UnknownSource,
@@ -109,6 +110,9 @@ def problem_of(error: Exception) -> Problem:
             return Problem(409, _code(error), str(error))
         case InvalidInput() | ConfigurationError():
             return Problem(422, _code(error), str(error))
+        case StoreError():
+            logger.error("a request failed of an error of the database that Headrace doesn't know", exc_info=error)
+            return Problem(500, _code(error), str(error))
         case StoreUnavailable() | SchemaError():
             return Problem(503, _code(error), str(error), headers={"retry-after": RETRY_AFTER})
         case HeadraceError():

@@ -23,9 +23,16 @@ from uvicorn.server import ServerState
 from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.server.limits import Application, Limits
 from headrace.server.protocol import connection_of
+from headrace.store.liveness import keep_alive
 
 BACKLOG = 2048
 """Connections that may wait to be accepted; the kernel may allow fewer."""
+
+CLIENT_PROBED_AFTER = 15
+"""Seconds without a packet after which the kernel asks whether a client is there still: it may have vanished while it waits for messages."""
+
+CLIENT_PATIENCE = 60
+"""Seconds for which a client may be silent altogether, or take in nothing of its answer."""
 
 GOODBYE = 2.0
 """Seconds for which clients may still take their last answers."""
@@ -71,6 +78,7 @@ class Address:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if self._family == socket.AF_INET6 and self.host == "::":
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            keep_alive(one, after=CLIENT_PROBED_AFTER, patience=CLIENT_PATIENCE)
             one.bind(self._address)
             one.listen(BACKLOG)
             one.setblocking(False)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import compress
 from uuid import UUID
 
@@ -19,12 +19,13 @@ import msgspec
 from headrace import store
 from headrace.flow.demand import Look, Poll
 from headrace.model.ack_ids import AckIds
-from headrace.model.errors import FilterTooSlow, StoreUnavailable
+from headrace.model.errors import FilterTooSlow, HeadraceError, StoreUnavailable, UnknownConsumer
 from headrace.model.outcomes import RELEASE, Settlement
 from headrace.model.records import Batch
 from headrace.server.directory import KnownConsumer
 from headrace.server.errors import TooManyWaiting
 from headrace.server.failing import fail
+from headrace.server.receiver import NOTHING, Gone, Receiver, Share
 from headrace.server.shelf import Kept, Shelf, Shelves, complete
 from headrace.server.turns import Turns
 from headrace.store.lease import MAX_LOOK
@@ -45,74 +46,22 @@ PATIENCE = 1.0
 """Seconds to look on for a request that doesn't wait, while there is more to look through."""
 
 
-class Share(msgspec.Struct, frozen=True, gc=False):
-    """What a request received, under a lease of its own. The lists run in parallel."""
-
-    lease: int | None
-    ack_ids: Sequence[str] = ()
-    seqs: Sequence[int] = ()
-    attempts: Sequence[int] = ()
-    messages: Sequence[Kept] = ()
-
-    @property
-    def keys(self) -> list[str]:
-        return [one.key for one in self.messages]
-
-    @property
-    def data(self) -> list[str]:
-        """JSON text each."""
-        return [one.data for one in self.messages]
-
-    @property
-    def headers(self) -> list[str | None]:
-        """JSON text each, or None."""
-        return [one.headers for one in self.messages]
-
-    @property
-    def created_at(self) -> list[datetime]:
-        return [one.created_at for one in self.messages]
-
-
-NOTHING = Share(None)
-
 NOBODY = UUID(int=0)
 """Who asks for shares has no leases himself."""
 
 
-class ClientGone(Exception):
-    """The client that waited has gone away."""
+def _places(called: Sequence[Receiver], batch: Batch, leases: Sequence[int]) -> Iterator[tuple[Receiver, int, slice]]:
+    """Who is dealt what: a request, its lease, and where its messages are in the batch."""
+    first = 0
+    for receiver, lease in zip(called, leases, strict=False):
+        last = min(first + receiver.want, len(batch.seqs))
+        yield receiver, lease, slice(first, last)
+        first = last
 
 
-Gone = Callable[[], Awaitable[None]]
-"""Waits until the client has gone away."""
-
-
-class _Receiver:
-    """A request that wants messages. `until`: when it has waited long enough; `called`: it is part of a lease call under way."""
-
-    __slots__ = ("answer", "called", "gone", "since", "timer", "until", "want", "watching")
-
-    def __init__(self, want: int, since: float, until: float, gone: Gone | None) -> None:
-        self.want = want
-        self.since = since
-        self.until = until
-        self.gone = gone
-        self.called = False
-        self.answer: asyncio.Future[Share] = asyncio.get_running_loop().create_future()
-        self.timer: asyncio.TimerHandle | None = None
-        self.watching: asyncio.Task[None] | None = None
-
-    async def watch(self, gone: Gone) -> None:
-        """Wait for the client to go away, and then for nothing else any more."""
-        await gone()
-        if not self.answer.done():
-            self.answer.set_exception(ClientGone())
-
-    def end(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-        if self.watching is not None:
-            self.watching.cancel()
+def _add(back: Settlement, lease: int, seqs: Sequence[int]) -> None:
+    back.leases += [lease] * len(seqs)
+    back.seqs += seqs
 
 
 class Receivers:
@@ -126,12 +75,14 @@ class Receivers:
         given_back: told how many messages were given back for clients that went away.
         turns: of the lease calls of this process.
         shelves: where messages are kept that others may want, too.
+        sealing: told the history that a batch is from; what was remembered from another one is forgotten, and what makes the ids returned.
         clock: seconds, monotonic.
     """
 
     def __init__(
         self, database: store.Database, consumer: KnownConsumer, ack_ids: AckIds, start: Callable[..., None],
-        given_back: Callable[[int], None], turns: Turns, shelves: Shelves, clock: Callable[[], float] = time.monotonic,
+        given_back: Callable[[int], None], turns: Turns, shelves: Shelves,
+        sealing: Callable[[UUID | None], Awaitable[AckIds]], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._database = database
         self.consumer = consumer
@@ -140,9 +91,11 @@ class Receivers:
         self._given_back = given_back
         self._turns = turns
         self._shelves = shelves
+        self._sealing = sealing
+        self._history: UUID | None = None  # in which the consumer is known to be the one of its number
         self._clock = clock
         self._shelf = self._shelf_of(consumer)
-        self._queue: list[_Receiver] = []
+        self._queue: list[Receiver] = []
         self._poll = Poll()
         self._look = Look()
         self._news = anyio.Event()
@@ -181,7 +134,7 @@ class Receivers:
         if self._waits >= self.consumer.spec.max_waiting:
             raise TooManyWaiting(self.consumer.name, self.consumer.spec.max_waiting)
         wait = 0.0 if self._draining else wait
-        receiver = _Receiver(want, now, now + wait, gone)
+        receiver = Receiver(want, now, now + wait, gone)
         self._queue.append(receiver)
         self._waits += wait > 0
         if not self._at_work:
@@ -202,7 +155,7 @@ class Receivers:
             if not receiver.called:
                 self._leave(receiver)
 
-    def _look_after(self, receiver: _Receiver) -> None:
+    def _look_after(self, receiver: Receiver) -> None:
         """It has waited a little: from now on somebody watches whether its client is still there. Or it has waited long enough."""
         left = receiver.until - self._clock()
         if left <= 0:
@@ -215,15 +168,16 @@ class Receivers:
     def _take_back(self, answer: asyncio.Future[Share]) -> None:
         """Who waited for this has gone; it may have been dealt just then."""
         if answer.done() and not answer.cancelled() and answer.exception() is None:
-            self._start(self.give_back, answer.result())
+            with suppress(StoreUnavailable):  # the server stops, and the messages come again after their lease
+                self._start(self.give_back, answer.result())
 
-    def _expire(self, receiver: _Receiver) -> None:
+    def _expire(self, receiver: Receiver) -> None:
         """It has waited long enough. While a lease call asks for it, that answers it."""
         if not receiver.called and not receiver.answer.done():
             self._leave(receiver)
             receiver.answer.set_result(NOTHING)
 
-    def _leave(self, receiver: _Receiver) -> None:
+    def _leave(self, receiver: Receiver) -> None:
         if receiver in self._queue:
             self._queue.remove(receiver)
 
@@ -260,10 +214,10 @@ class Receivers:
         self._queue = [one for one in self._queue if not one.answer.done()]
         return batch
 
-    def _first(self) -> list[_Receiver]:
+    def _first(self) -> list[Receiver]:
         """Those that the next call is for."""
         self._news = anyio.Event()
-        called: list[_Receiver] = []
+        called: list[Receiver] = []
         room = MOST
         for receiver in self._queue:
             if called and receiver.want > room:
@@ -279,13 +233,14 @@ class Receivers:
             # Without filters what is looked at is mostly what is found; the rest are messages of keys that are busy.
             look = max(2 * total, 100) if spec.filters == (">",) else MAX_LOOK
             return await store.lease(self._database, self.consumer.number, NOBODY, total, look=look, shares=shares,
-                known=self._shelf.ranges,
+                known=self._shelf.ranges, history=self._shelves.history,
             )  # fmt: skip
         began = self._clock()
         try:
             batch = await store.lease(
                 self._database, self.consumer.number, NOBODY, total,
-                look=self._look.limit, judging=JUDGING, shares=shares, known=self._shelf.ranges,
+                look=self._look.limit, judging=JUDGING, shares=shares,
+                known=self._shelf.ranges, history=self._shelves.history,
             )  # fmt: skip
         except FilterTooSlow:
             self._look.too_slow()
@@ -293,21 +248,46 @@ class Receivers:
         self._look.took(self._clock() - began, batch.looked_at)
         return batch
 
-    async def _deal(self, called: list[_Receiver], batch: Batch, leases: list[int]) -> None:
+    async def _deal(self, called: list[Receiver], batch: Batch, leases: list[int]) -> None:
         """Give each its share. What is for clients that have gone away goes back untouched."""
         stream = self.consumer.stream
-        messages = await complete(self._database, stream.number, stream.id, batch, self._shelf)
+        try:
+            if batch.history != self._history:
+                await self._identify(batch.history)
+            messages = await complete(self._database, stream.number, stream.id, batch, self._shelves, self._shelf)
+        except HeadraceError:
+            await self._give_all_back(called, batch, leases)
+            raise
         back = Settlement()
-        first = 0
-        for receiver, lease in zip(called, leases, strict=False):
-            last = min(first + receiver.want, len(batch.seqs))
+        for receiver, lease, place in _places(called, batch, leases):
             if receiver.answer.done():
-                back.leases += [lease] * (last - first)
-                back.seqs += batch.seqs[first:last]
+                _add(back, lease, batch.seqs[place])
             else:
-                receiver.answer.set_result(self._share(batch, messages, lease, slice(first, last)))
-            first = last
+                receiver.answer.set_result(self._share(batch, messages, lease, place))
         if back.seqs:
+            await self._settle_back(back)
+
+    async def _identify(self, history: UUID | None) -> None:
+        """Make sure that the number is still this consumer's: a failover may have taken it back, and given its number to another one.
+
+        Raises:
+            UnknownConsumer: it is another's.
+        """
+        self._ack_ids = await self._sealing(history)
+        found = await store.find_consumers(self._database, self.consumer.id)
+        if [one.number for one in found] != [self.consumer.number]:
+            raise UnknownConsumer(
+                f"The consumer {self.consumer.name!r} no longer exists, since the database was restored or failed over:"
+                " create it again."
+            )
+        self._history = history
+
+    async def _give_all_back(self, called: list[Receiver], batch: Batch, leases: list[int]) -> None:
+        """None of it can be dealt. What can't be given back, since the database is away, comes again when its lease has expired."""
+        back = Settlement()
+        for _, lease, place in _places(called, batch, leases):
+            _add(back, lease, batch.seqs[place])
+        with suppress(StoreUnavailable):
             await self._settle_back(back)
 
     def _share(self, batch: Batch, messages: Sequence[Kept | None], lease: int, place: slice) -> Share:
@@ -330,7 +310,7 @@ class Receivers:
         self._given_back(len(back.seqs))
         self._news.set()
 
-    def _answer_the_impatient(self, called: list[_Receiver], batch: Batch) -> None:
+    def _answer_the_impatient(self, called: list[Receiver], batch: Batch) -> None:
         """Those that don't wait any longer, once all has been looked through that there is, or for long enough."""
         now = self._clock()
         for receiver in called:

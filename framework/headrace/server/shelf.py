@@ -1,8 +1,11 @@
 """The shelf: messages read lately, as the API tells them. Several consumers of a stream mostly read the same ones within a moment.
 
-A message at a seq never changes, so what is kept is never wrong, unless the database forgets what it had committed: when it goes away,
-everything is let go. A lease call is told which seqs are at hand, and brings only the contents of the others; they are read from the
-stream, sent, decoded and written as JSON once, however many consumers there are.
+A message at a seq never changes, unless the database forgets what it had committed and gives the seq again. So the shelves hold messages of
+one history at a time: each lease call says from which one it read, and when that is another one than before, everything is let go. Behind a
+pooler nothing else says so.
+
+A lease call is told which seqs are at hand, and brings only the contents of the others; they are read from the stream, sent, decoded and
+written as JSON once, however many consumers there are.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from uuid import UUID
 
 import msgspec
 
 from headrace import store
+from headrace.model.errors import StoreUnavailable
 from headrace.model.records import Batch
 
 LARGEST = 32_000_000
@@ -47,11 +52,17 @@ def kept(seq: int, stream_id: str, key: str, data: str, headers: str | None, cre
 
 
 class Shelves:
-    """The shelves of a process, one for each stream and the filters of its consumers: with others, others are missing."""
+    """The shelves of a process, one for each stream and the filters of its consumers: with others, others are missing.
+
+    Attributes:
+        history: the history that all that is kept was read from; None before anything was.
+        size: characters that are kept.
+    """
 
     def __init__(self, largest: int = LARGEST) -> None:
         self._largest = largest
         self._shelves: dict[Key, Shelf] = {}
+        self.history: UUID | None = None
         self.size = 0
 
     def of(self, key: Key) -> Shelf:
@@ -60,6 +71,12 @@ class Shelves:
         if shelf is None:
             shelf = self._shelves[key] = Shelf(self)
         return shelf
+
+    def go_by(self, history: UUID | None) -> None:
+        """What comes now was read from this history. If what is kept is from another one, let it go."""
+        if history != self.history:
+            self.clear()
+            self.history = history
 
     def clear(self) -> None:
         """Let everything go."""
@@ -154,12 +171,16 @@ def _runs(seqs: Sequence[int]) -> Iterable[tuple[int, int]]:
 
 
 async def complete(
-    database: store.Database, stream: int, stream_id: str, batch: Batch, shelf: Shelf
+    database: store.Database, stream: int, stream_id: str, batch: Batch, shelves: Shelves, shelf: Shelf
 ) -> list[Kept | None]:
     """The messages of a batch that brought only what was not on the shelf when it was asked for.
 
     None for one that went from the shelf meanwhile and is no longer in the stream either.
+
+    Raises:
+        StoreUnavailable: some are missing that only the history knows which the batch is from, and the database has another one by now.
     """
+    shelves.go_by(batch.history)
     found: list[Kept | None] = []
     new: list[int] = []
     missing: list[int] = []
@@ -175,11 +196,14 @@ async def complete(
                 new.append(seq)
         found.append(message)
     if missing:
-        there = {
-            row[0]: kept(row[0], stream_id, *row[1:]) for row in await store.messages_at(database, stream, missing)
-        }
+        history, rows = await store.messages_at(database, stream, missing)
+        if history != batch.history:
+            raise StoreUnavailable(
+                "The database was restored, or failed over, between a lease and the reading of its messages: try again."
+            )
+        there = {row[0]: kept(row[0], stream_id, *row[1:]) for row in rows}
         found = [there.get(seq) if message is None else message for seq, message in zip(batch.seqs, found, strict=True)]
-    if new:
+    if new and shelves.history == batch.history:  # another batch may have come from another history meanwhile
         by_seq = dict(zip(batch.seqs, found, strict=True))
         shelf.put(new, [message for seq in new if (message := by_seq[seq]) is not None])
     return found

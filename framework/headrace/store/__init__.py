@@ -60,7 +60,7 @@ from headrace.store.database import Database, Executor
 from headrace.store.dead_letters import dead_letters, discard, redrive
 from headrace.store.glance import sources_at_work
 from headrace.store.info import consumer, consumers, stream, streams
-from headrace.store.lease import extend, extend_leases, lease, mark_started, reclaim, wait
+from headrace.store.lease import extend_leases, lease, mark_started, reclaim, wait
 from headrace.store.listen import listen
 from headrace.store.migrate import migrate, schema_version
 from headrace.store.operate import blocked_keys, delete_consumer, delete_stream, pause, resume
@@ -75,7 +75,16 @@ from headrace.store.settle import settle
 from headrace.store.sources import create_source, delete_source, edit_source, source, source_with_secrets, sources
 from headrace.store.standing import standing
 from headrace.store.tokens import add_token, any_token, revoke_token, tokens, tokens_of
-from headrace.store.transactions import Acks, Status, ack, transaction_status
+from headrace.store.transactions import (
+    Acks,
+    Forgotten,
+    Status,
+    Witness,
+    ack,
+    forget_commits,
+    leave_witness,
+    transaction_status,
+)
 from headrace.store.workers import forget_workers, tell_worker, worker_left, workers
 
 __all__ = [
@@ -90,12 +99,14 @@ __all__ = [
     "Executor",
     "Failed",
     "FailureToRetry",
+    "Forgotten",
     "Found",
     "PushConsumer",
     "Selection",
     "Status",
     "Sweeper",
     "Swept",
+    "Witness",
     "ack",
     "add_token",
     "any_token",
@@ -129,17 +140,18 @@ __all__ = [
     "edit_stream",
     "empty_captured",
     "end_when_idle",
-    "extend",
     "extend_leases",
     "fail_backfill",
     "failed_again",
     "failures_to_retry",
     "find_consumers",
     "find_stream",
+    "forget_commits",
     "forget_workers",
     "interrupt_capture",
     "latest",
     "lease",
+    "leave_witness",
     "listen",
     "mark_started",
     "messages",

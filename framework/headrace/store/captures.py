@@ -12,6 +12,7 @@ import msgspec
 from headrace.model.capture import CaptureFacts, FailedChange
 from headrace.model.errors import UnknownSource
 from headrace.store.database import Database, Executor
+from headrace.store.missing import again
 from headrace.store.publish import chunks
 
 
@@ -86,11 +87,13 @@ class Captured(msgspec.Struct, kw_only=True):
     Attributes:
         position: where everything is appended that was committed up to there; None within a transaction that goes on.
         captured: changes since ever, told with the position.
+        after: the position of the append before, told with the position. The append is refused if the database has another one.
     """
 
     keys: list[str] = []
     data: list[str] = []
     position: str | None = None
+    after: str | None = None
     captured: int = 0
     chunks: list[ChunkDone] = []
     failures: list[Failed] = []
@@ -179,13 +182,18 @@ async def append_captured(executor: Executor, number: int, epoch: int, stream: s
         executor: a database; or a connection inside a transaction, in which this is a step.
 
     Raises:
-        LeaseLost: somebody else captures now, or it is paused or removed.
+        LeaseLost: somebody else captures now, or it is paused or removed, or its position is not `what.after`.
         UnknownStream, StreamFull, InvalidData, StoreUnavailable.
     """
     parts = list(chunks(what.data)) or [(0, 0)]
     if len(parts) > 1 and isinstance(executor, Database):
-        async with executor.transaction() as connection:
-            await _append(connection, number, epoch, stream, what, parts)
+        database = executor
+
+        async def append() -> None:
+            async with database.transaction() as connection:
+                await _append(connection, number, epoch, stream, what, parts)
+
+        await again(append)
     else:
         await _append(executor, number, epoch, stream, what, parts)
 
@@ -200,9 +208,9 @@ async def _append(
         )  # fmt: skip
     start, end = parts[-1]
     await executor.fetchval(
-        "select headrace.append_captured($1, $2, $3, $4, $5, $6::text::pg_lsn, $7, $8, $9, $10)",
+        "select headrace.append_captured($1, $2, $3, $4, $5, $6::text::pg_lsn, $7, $8, $9, $10, $11::text::pg_lsn)",
         number, epoch, stream, what.keys[start:end], what.data[start:end], what.position, what.captured,
-        _json(what.chunks), _json(what.failures), what.retried or None,
+        _json(what.chunks), _json(what.failures), what.retried or None, what.after,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import msgspec
 from headrace.model import conditions
 from headrace.model.errors import UnknownConsumer, UnknownStream
 from headrace.model.specs import ConsumerSpec, StreamSpec
-from headrace.store.database import Executor
+from headrace.store.database import Database, Executor
 from headrace.store.info import HIDDEN
 from headrace.store.peek import encoded
 
@@ -114,6 +114,8 @@ async def consumer_spec(executor: Executor, consumer: int) -> tuple[ConsumerSpec
         consumer,
     )
     if row is None:
+        if isinstance(executor, Database):
+            await executor.refuse_while_recovering()
         raise UnknownConsumer("The consumer no longer exists: declare it again.")
     given = {name: row[name] for name in ("stream", "name", "deliver_policy", "start_seq", "start_time")}
     settings = msgspec.json.decode(row["settings"])

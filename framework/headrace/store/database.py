@@ -7,20 +7,29 @@ that its parse and its execution meet the same server.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 import asyncpg
 
-from headrace.model.errors import ConfigurationError, FilterTooSlow, StoreUnavailable
-from headrace.store.connection import Connection, Hold, Meter
-from headrace.store.translate import translated
+from headrace.model.errors import ConfigurationError, FilterTooSlow, StoreUnavailable, UnknownConsumer
+from headrace.store.addresses import Addresses
+from headrace.store.connection import Connection, Hold, Meter, release
+from headrace.store.detector import PROBE_PATIENCE, FailureDetector
+from headrace.store.liveness import SERVER_SETTINGS
+from headrace.store.missing import SweptAway, not_there, swept_away
+from headrace.store.translate import first_line, safe, translated
 
 CONNECT_TIMEOUT = 10.0
+"""Seconds that connecting may take, and waiting for a connection of the pool."""
+
 COMMAND_TIMEOUT = 60.0
+"""Seconds that a statement may take while the server works on it. What gets lost on the way is noticed long before, by `detector.py`."""
 
 OLDEST_POSTGRES = 14  # the first with multiranges
 
@@ -36,11 +45,6 @@ class Executor(Protocol):
 # A call that has to be a transaction may freeze inside it, with its process, and holds locks that others wait for: a
 # consumer's, or rows of leases. Then the server ends it. There is nothing in it to wait for, so this is long.
 _BRIEFLY = "set local idle_in_transaction_session_timeout = '5s'"
-
-
-# What the server says when another process has just upgraded our functions and their types, and a call was looking them up:
-# no such relation (by its OID), type or function. The call has done nothing, and finds the new ones when it is made again.
-_SWEPT_AWAY = frozenset(("XX000", "42704", "42883", "42P01"))
 
 
 async def _keep_as_is(_: Any) -> None:
@@ -69,6 +73,9 @@ class Database:
         self.holds = max_connections - min(max(max_connections // 3, 1), 8) if max_connections > 1 else 1
         self._held = anyio.Semaphore(self.holds, fast_acquire=True)
         self._meter = Meter()
+        self._addresses = Addresses(dsn)
+        self._settings: dict[str, str] = {}  # of sessions, once it is known that the server can have them
+        self._detector = FailureDetector(dsn, self._connect_probe, self._expire, self._addresses)
         self._in_use = 0
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
 
@@ -76,16 +83,18 @@ class Database:
         """Connect. Raises `StoreUnavailable`, or `ConfigurationError` when the DSN can't ever work."""
         if self._pool is not None:
             return
+        self._settings = {}
         with translated(self.dsn):
             probe = await self.connect(statement_cache_size=0)
             try:
                 await self._look_around(probe)
             finally:
                 await probe.close(timeout=CONNECT_TIMEOUT)
-            self._pool = await asyncpg.create_pool(
+            self._pool = await asyncpg.create_pool(  # type: ignore[call-overload]
                 self.dsn,
                 min_size=0,
                 max_size=self.max_connections,
+                connect=self._connect,
                 connection_class=Connection,
                 init=self._meet,
                 reset=_keep_as_is,
@@ -93,18 +102,41 @@ class Database:
                 max_cached_statement_lifetime=0,
                 timeout=CONNECT_TIMEOUT,
                 command_timeout=COMMAND_TIMEOUT,
-                server_settings={"application_name": self.application_name},
+                server_settings=self._session(),
             )
 
     async def connect(self, **options: Any) -> asyncpg.Connection[asyncpg.Record]:
         """A connection outside the pool; the caller closes it. Raises asyncpg's own errors."""
-        return await asyncpg.connect(
-            self.dsn,
-            timeout=CONNECT_TIMEOUT,
-            command_timeout=COMMAND_TIMEOUT,
-            server_settings={"application_name": self.application_name},
-            **options,
+        connection = await self._connect(self.dsn, **(self._options() | options))
+        await self._meet(connection)
+        return connection  # type: ignore[no-any-return]
+
+    async def _connect(self, dsn: str, *, timeout: float = CONNECT_TIMEOUT, **options: Any) -> Any:
+        async def attempt() -> Any:
+            return await self._addresses.connect(functools.partial(asyncpg.connect, dsn), timeout, **options)
+
+        return await self._detector.connected(attempt)
+
+    async def _connect_probe(self) -> Any:
+        """A connection for the detector, which does not watch this one."""
+        options = self._options() | {"timeout": PROBE_PATIENCE * len(self._addresses), "statement_cache_size": 0}
+        return await self._addresses.connect(
+            functools.partial(asyncpg.connect, self.dsn), options.pop("timeout"), **options
         )
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "connection_class": Connection,
+            "timeout": CONNECT_TIMEOUT,
+            "command_timeout": COMMAND_TIMEOUT,
+            "server_settings": self._session(),
+        }
+
+    def _session(self) -> dict[str, str]:
+        """Settings of a session. What the URL has of them counts."""
+        ours = {"application_name": self.application_name, **self._settings}
+        given = {name for name, _ in parse_qsl(urlsplit(self.dsn).query)}
+        return {name: value for name, value in ours.items() if name not in given or name == "application_name"}
 
     async def _look_around(self, probe: asyncpg.Connection[asyncpg.Record]) -> None:
         version = probe.get_server_version().major
@@ -115,13 +147,15 @@ class Database:
         async with probe.transaction():
             backend = await probe.fetchval("select pg_backend_pid()")
         # A pooler answers the handshake itself, with a process id of its own making.
-        self.pooled = backend != probe.get_server_pid()
+        self.pooled = self._detector.pooled = backend != probe.get_server_pid()
+        self._settings = {} if self.pooled else await _accepted(probe)
 
     async def close(self) -> None:
         """Close every connection, those in use included, after at most a few seconds."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.terminate()
+        await self._detector.close()
 
     async def drain(self) -> None:
         """Close every connection once it is not in use."""
@@ -129,6 +163,7 @@ class Database:
         if pool is not None:
             with translated(self.dsn):
                 await pool.close()
+        await self._detector.close()
 
     async def fetch(self, query: str, /, *args: Any) -> list[asyncpg.Record]:
         return await self._run("fetch", query, args)  # type: ignore[no-any-return]
@@ -140,13 +175,23 @@ class Database:
         return await self._run("fetchval", query, args)
 
     async def _run(self, method: str, query: str, args: tuple[Any, ...]) -> Any:
-        with translated(self.dsn):
+        with translated(self.dsn, ours=True):
             try:
                 return await self._call(method, query, args)
             except asyncpg.PostgresError as error:
-                if error.sqlstate not in _SWEPT_AWAY:
+                if not_there(error):
+                    await self.refuse_while_recovering()
+                if not swept_away(error):
                     raise
             return await self._call(method, query, args)
+
+    async def refuse_while_recovering(self) -> None:
+        """Raise `StoreUnavailable` if the server is in recovery. To be asked when something is missing that may be there in a moment."""
+        with translated(self.dsn):
+            if await self._call("fetchval", "select pg_is_in_recovery()", ()):
+                raise StoreUnavailable(
+                    f"The database at {safe(self.dsn)} is in recovery, and may not have everything yet."
+                )
 
     async def _call(self, method: str, query: str, args: tuple[Any, ...]) -> Any:
         async with self._connection() as connection:
@@ -158,10 +203,30 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        """A connection inside a transaction, committed at the end unless an exception passes."""
-        with translated(self.dsn):
-            async with self._connection() as connection, connection.transaction():
-                yield connection
+        """A connection inside a transaction, committed at the end unless an exception passes.
+
+        Raises:
+            SweptAway: see there; `again` makes the transaction once more. It can't be done here, where the body is not known.
+        """
+        with translated(self.dsn, ours=True):
+            try:
+                async with self._connection() as connection, connection.transaction():
+                    yield connection
+            except asyncpg.PostgresError as error:
+                if swept_away(error) and await self._has_schema():
+                    raise SweptAway(
+                        f"What the transaction used was replaced meanwhile, as by an upgrade ({first_line(error)}): try again."
+                    ) from error
+                raise
+
+    async def _has_schema(self) -> bool:
+        """Whether our functions are there, so that one which is missed is only being replaced."""
+        found: bool = await self._call(
+            "fetchval",
+            "select exists (select from pg_proc where proname = 'lease' and pronamespace = to_regnamespace('headrace'))",
+            (),
+        )
+        return found
 
     # --- transactions that stay open for a while
 
@@ -222,7 +287,7 @@ class Database:
             raise
         finally:
             self._in_use -= 1
-            await pool.release(connection)
+            await release(pool, connection)
 
     async def _acquire(self) -> tuple[asyncpg.Pool[asyncpg.Record], Any]:
         pool = self._opened()
@@ -235,7 +300,11 @@ class Database:
         return pool, connection
 
     async def _meet(self, connection: Any) -> None:
-        connection.meter = self._meter
+        connection.begin(self._meter, self._detector)
+
+    async def _expire(self) -> None:
+        if self._pool is not None:
+            await self._pool.expire_connections()
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -255,7 +324,7 @@ class Database:
 
     def statistics(self) -> dict[str, float]:
         """Connections open and idle, of at most `max`; long transactions open, `held`, of at most `holds`; and since the start
-        round trips to the server, waits for a connection, and the seconds that these took."""
+        round trips to the server, waits for a connection, the seconds that these took, and connections that `died` in silence."""
         pool = self._pool
         return {
             "open": pool.get_size() if pool else 0,
@@ -266,7 +335,18 @@ class Database:
             "round_trips": self._meter.round_trips,
             "waits": self._meter.waits,
             "waited": self._meter.waited,
+            "died": self._detector.ended,
         }
+
+
+async def _accepted(probe: asyncpg.Connection[asyncpg.Record]) -> dict[str, str]:
+    """Those of our settings of sessions that have an effect: that depends on the server's system, and on how it is reached."""
+    set_them = "select name, set_config(name, value, false) from unnest($1::text[], $2::text[]) as given (name, value)"
+    for settings in (SERVER_SETTINGS, {name: SERVER_SETTINGS[name] for name in SERVER_SETTINGS if "tcp" in name}):
+        with suppress(asyncpg.PostgresError):  # where the server can't look for its client
+            rows = await probe.fetch(set_them, list(settings), list(settings.values()))
+            return {name: settings[name] for name, value in rows if value != "0"}
+    return {}
 
 
 @asynccontextmanager
@@ -279,12 +359,17 @@ async def within(executor: Any, limit: float) -> AsyncIterator[Any]:
     Raises:
         FilterTooSlow: one did. Nothing of the transaction stays.
     """
-    async with executor.transaction() as transaction:
-        connection = transaction if isinstance(executor, Database) else executor
-        await connection.execute(f"{_BRIEFLY}; set local statement_timeout = {limit * 1000:.0f}")
-        try:
-            yield connection
-        except asyncpg.QueryCanceledError as error:
-            raise FilterTooSlow(
-                f"Judging messages by the condition took longer than {limit:g} s: simplify it, most of all its regular expressions."
-            ) from error
+    try:
+        async with executor.transaction() as transaction:
+            connection = transaction if isinstance(executor, Database) else executor
+            await connection.execute(f"{_BRIEFLY}; set local statement_timeout = {limit * 1000:.0f}")
+            try:
+                yield connection
+            except asyncpg.QueryCanceledError as error:
+                raise FilterTooSlow(
+                    f"Judging messages by the condition took longer than {limit:g} s: simplify it, most of all its regular expressions."
+                ) from error
+    except UnknownConsumer:
+        if isinstance(executor, Database):
+            await executor.refuse_while_recovering()
+        raise

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from asyncpg import Range
 
 from headrace.model.records import Batch
 from headrace.store.database import Executor, within
+from headrace.store.missing import again
 
 # Bounds of one call. Bytes are as stored, so compressed payloads come out larger.
 MAX_LOOK = 2_000
 MAX_BYTES = 16_000_000
 
 # By name, so that a column more in a newer schema does no harm.
-_LEASE = """select lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version, crashes, lease_ids
-            from headrace.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7, $8)"""
+_LEASE = """select lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version, crashes, lease_ids,
+                   history, timeline
+            from headrace.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7, $8, $9)"""
 
 
 async def lease(
@@ -32,6 +35,7 @@ async def lease(
     judging: float | None = None,
     shares: Sequence[int] | None = None,
     known: Sequence[tuple[int, int]] | None = None,
+    history: UUID | None = None,
 ) -> Batch:
     """Lease up to `limit` messages to `owner` for the consumer's `ack_wait`.
 
@@ -47,6 +51,7 @@ async def lease(
             a second message of a key, nor one of a key that another has.
         known: from these seqs to those, inclusive, the caller has the messages already: key, data, headers and time are left out,
             None in the lists of the batch.
+        history: `Batch.history` of where it has them from. In any other history these seqs may be other messages, so all is brought.
 
     Raises:
         FilterTooSlow: it took longer than that. Nothing was leased.
@@ -54,29 +59,34 @@ async def lease(
         StoreUnavailable: nothing is lost by it; what was leased, if anything, comes again.
     """
     ranges = None if not known else [Range(first, last + 1) for first, last in known]
-    arguments = (consumer, owner, limit, look, max_bytes, now, shares, ranges)
-    if judging is None:
-        row = await executor.fetchrow(_LEASE, *arguments)
-    else:
-        async with within(executor, judging) as connection:
-            row = await connection.fetchrow(_LEASE, *arguments)
+    arguments = (consumer, owner, limit, look, max_bytes, now, shares, ranges, history)
+    row = await _lease(executor, judging, arguments)
+    if row["timeline"] is None and row["more"]:  # the database has just crashed, failed over or been restored
+        await executor.fetchval("select headrace.begin_timeline()")
+        row = await _lease(executor, judging, arguments)
     if row[0] is not None:
         return Batch(*row)
-    return Batch(None, [], None, [], [], [], [], row["looked_at"], row["more"], row["due_in"], row["version"])
+    return Batch(
+        None, [], None, [], [], [], [], row["looked_at"], row["more"], row["due_in"], row["version"],
+        history=row["history"], timeline=row["timeline"],
+    )  # fmt: skip
 
 
-async def extend(executor: Executor, consumer: int, owner: UUID, *, now: datetime | None = None) -> list[int]:
-    """Extend all of an owner's leases by `ack_wait` from now. Returns the ids of those that it still has."""
-    alive: list[int] = await executor.fetchval(
-        "select headrace.extend($1, $2, coalesce($3, clock_timestamp()))", consumer, owner, now
-    )
-    return alive
+async def _lease(executor: Executor, judging: float | None, arguments: tuple[Any, ...]) -> Any:
+    if judging is None:
+        return await executor.fetchrow(_LEASE, *arguments)
+    return await again(lambda: _lease_within(executor, judging, arguments))
+
+
+async def _lease_within(executor: Executor, judging: float, arguments: tuple[Any, ...]) -> Any:
+    async with within(executor, judging) as connection:
+        return await connection.fetchrow(_LEASE, *arguments)
 
 
 async def extend_leases(
     executor: Executor, consumer: int, leases: Sequence[int], *, now: datetime | None = None
 ) -> list[int]:
-    """Extend these leases by `ack_wait` from now, whoever owns them. Returns those that there still are."""
+    """Extend these leases by `ack_wait` from now. Returns the ids of those that still exist."""
     alive: list[int] = await executor.fetchval(
         "select headrace.extend_leases($1, $2, coalesce($3, clock_timestamp()))", consumer, leases, now
     )

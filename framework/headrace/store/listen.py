@@ -12,6 +12,10 @@ from headrace.store.translate import translated
 
 CHANNEL = "headrace"
 
+HEARTBEAT = 2.0
+"""Seconds after which the server is asked for a sign of life. A connection that only listens can't tell silence from having no news; one
+that waits for an answer is watched by the failure detector."""
+
 
 async def listen(database: Database, notify: Callable[[int], None], ready: Callable[[], None]) -> None:
     """Call `notify` with the id of each stream that has news, until cancelled; `ready` when it begins to hear.
@@ -31,13 +35,17 @@ async def listen(database: Database, notify: Callable[[int], None], ready: Calla
     def end(_connection: Any) -> None:
         closed.set()
 
-    with translated(database.dsn):
+    with translated(database.dsn, ours=True):
         connection = await database.connect()
         try:
             connection.add_termination_listener(end)
             await connection.add_listener(CHANNEL, hear)
             ready()
-            await closed.wait()
+            while not closed.is_set():
+                with anyio.move_on_after(HEARTBEAT):
+                    await closed.wait()
+                    break
+                await connection.execute("select")
             raise ConnectionResetError("the listening connection was closed")
         finally:
             connection.terminate()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -79,11 +80,21 @@ def encoded(where: Condition | None) -> str | None:
     return None if where is None else conditions.encode(where)
 
 
+# One statement, so that what is read and where from are of one server. A row at least, for the latter.
+_MESSAGES_AT = """select h.history, m.seq, m.key, m.data, m.headers, m.created_at
+                  from (select (
+                      select headrace.history_identity(headrace.timeline_identity(id, xmin)) from headrace.history order by id limit 1) as history) as h
+                  left join headrace.messages_at($1, $2) as m on true"""
+
+
 async def messages_at(
     executor: Executor, stream: int, seqs: Sequence[int]
-) -> list[tuple[int, str, str, str | None, datetime]]:
-    """The messages at these seqs, as far as they are in the stream of that number: seq, key, data, headers and time, as stored."""
-    rows = await executor.fetch(
-        "select seq, key, data, headers, created_at from headrace.messages_at($1, $2)", stream, seqs
-    )
-    return [tuple(row) for row in rows]
+) -> tuple[UUID | None, list[tuple[int, str, str, str | None, datetime]]]:
+    """The messages at these seqs, as far as the stream of that number has them.
+
+    Returns:
+        The identity of the history that they were read from, as `Batch.history` has it, or None while it has none; and of each message
+        seq, key, data, headers and time, as stored.
+    """
+    rows = await executor.fetch(_MESSAGES_AT, stream, seqs)
+    return rows[0]["history"], [tuple(row)[1:] for row in rows if row["seq"] is not None]

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TypeVar
 
 from headrace.store.database import Database, Executor
+from headrace.store.missing import again
 
 T = TypeVar("T")
 
@@ -103,10 +104,14 @@ async def publish_all(
     """As `publish_many`, all or nothing."""
     if sum(1 for _ in chunks(data)) <= 1:
         return await publish_many(database, stream, keys, data, headers, message_ids=message_ids, deliver_at=deliver_at)
-    async with database.transaction() as connection:
-        return await publish_many(
-            connection, stream, keys, data, headers, message_ids=message_ids, deliver_at=deliver_at
-        )
+
+    async def publish() -> int:
+        async with database.transaction() as connection:
+            return await publish_many(
+                connection, stream, keys, data, headers, message_ids=message_ids, deliver_at=deliver_at
+            )
+
+    return await again(publish)
 
 
 def chunks(data: Sequence[str]) -> Iterator[tuple[int, int]]:

@@ -6,6 +6,7 @@ a running app does it about once a second. Who uses the store without an app cal
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import datetime
 from time import monotonic
@@ -13,9 +14,11 @@ from typing import Any
 
 import msgspec
 
-from headrace.model.errors import StoreUnavailable
+from headrace.model.errors import StoreError, StoreUnavailable
 from headrace.store.database import Database, within
 from headrace.store.translate import translated
+
+logger = logging.getLogger("headrace")
 
 CALLS = 20
 """How often one sweep calls each function for a stream. Each call is bounded; what remains is for the next sweep."""
@@ -51,6 +54,7 @@ class Swept(msgspec.Struct, kw_only=True):
         ids_forgotten: message ids past their stream's `dedupe_window`.
         tombstones_removed: keys that a null payload has deleted.
         writes_tidied: writes that were begun and abandoned, or were done long ago, and are forgotten.
+        mended: streams whose sequence somebody had altered, and which draws one by one again.
         vacuumed: tables that had more dead rows than live ones.
         full: streams to which publishing is refused for now.
         busy: streams in which something should be done, and somebody was in the way.
@@ -67,6 +71,7 @@ class Swept(msgspec.Struct, kw_only=True):
     ids_forgotten: int = 0
     tombstones_removed: int = 0
     writes_tidied: int = 0
+    mended: list[str] = []
     vacuumed: list[str] = []
     full: list[str] = []
     busy: list[str] = []
@@ -121,7 +126,8 @@ class Sweeper:
             """select id, name, one_message_per_key as compacted, tombstones, full_until is not null as full,
                       max_storage is not null as sized, retain_up_to is not null as aged,
                       max_storage is not null or retain_up_to is not null or retention = 'interest' as limited,
-                      exists (select from headrace.message_ids as m where m.stream_id = s.id) as has_ids
+                      exists (select from headrace.message_ids as m where m.stream_id = s.id) as has_ids,
+                      not headrace.draws_one_by_one(sequence::regclass) as altered
                from headrace.streams as s order by id"""
         )
         failures = []
@@ -130,9 +136,9 @@ class Sweeper:
                 continue
             try:
                 await self._tend(row, now, swept)
-            except StoreUnavailable:
-                raise
             except Exception as failure:
+                if isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreError):
+                    raise
                 self._rests_until[row["id"]] = monotonic() + REPAIR
                 failure.add_note(
                     f"This was retention of the stream {row['name']!r}; it is tried again in {REPAIR:g} s."
@@ -167,6 +173,22 @@ class Sweeper:
             )
         if stream["tombstones"]:
             await self._remove_tombstones(stream["id"], swept)
+        if stream["altered"]:
+            await self._mend(stream, swept)
+
+    async def _mend(self, stream: Any, swept: Swept) -> None:
+        """Somebody altered the stream's sequence. Those who publish must be out for a moment, or it is tried again at the next sweep."""
+        mended = await self._fetchval(
+            "select headrace.try_mend_sequence($1, $2)", stream["name"], self._patience_with(stream)
+        )
+        self._learn(stream, not mended, swept)
+        if mended:
+            swept.mended.append(stream["name"])
+            logger.warning(
+                "The sequence of the stream %s had a cache, an increment or a cycle, by which messages can get behind"
+                " consumers. It draws one by one again. Leave it as it is.",
+                stream["name"],
+            )
 
     async def _plan(self, stream: Any, now: datetime | None, swept: Swept) -> None:
         made, busy, again_in = await self._database.fetchrow(

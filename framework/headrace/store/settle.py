@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 from datetime import datetime
+from uuid import UUID
 
+from headrace.model.errors import TimelineChanged
 from headrace.model.outcomes import Settlement
 from headrace.model.records import Lost
 from headrace.store.database import Executor
 
 
 async def settle(
-    executor: Executor, consumer: int, settlement: Settlement, *, now: datetime | None = None
-) -> list[Lost]:
+    executor: Executor, consumer: int, settlement: Settlement, *,
+    now: datetime | None = None, timeline: UUID | None = None,
+) -> list[Lost]:  # fmt: skip
     """Settle outcomes of many leases in one transaction.
+
+    Args:
+        executor: a `Database`, or a connection.
+        consumer: the consumer's id.
+        settlement: the outcomes.
+        now: the time, for tests; the server's clock otherwise.
+        timeline: `Batch.timeline` of the leases, or None to leave that open.
 
     Returns:
         What could not be settled because its lease was lost. Nothing was changed for those.
 
     Raises:
+        TimelineChanged: the database crashed, failed over or was restored since the leases were given. Nothing was changed.
         StoreUnavailable: unknown whether it was settled. Settle again: what had been done is then returned as lost.
     """
     failures = settlement.failures
     rows = await executor.fetch(
-        "select * from headrace.settle($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, clock_timestamp()))",
+        "select lost_lease, lost_seq, lease_gone from headrace.settle($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, clock_timestamp()), $10)",
         consumer,
         settlement.whole,
         settlement.leases,
@@ -32,5 +43,8 @@ async def settle(
         [failure.error if failure else None for failure in failures],
         [failure.traceback if failure else None for failure in failures],
         now,
+        timeline,
     )
-    return [Lost(row[0], row[1]) for row in rows]
+    if rows and rows[0][0] is None:
+        raise TimelineChanged("The database crashed, failed over or was restored, and the leases from before are void.")
+    return [Lost(*row) for row in rows]

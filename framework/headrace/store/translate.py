@@ -17,11 +17,14 @@ from headrace.model.errors import (
     InvalidKey,
     LeaseLost,
     SchemaError,
+    SequenceBehind,
     StagedRowsGone,
+    StoreError,
     StoreFull,
     StoreUnavailable,
     StreamFull,
     UnknownConsumer,
+    UnknownSource,
     UnknownStream,
 )
 
@@ -36,19 +39,33 @@ _CONSTRAINTS: dict[str, HeadraceError] = {
     "headers_are_objects": InvalidData('Headers must be a JSON object, such as {"trace": "abc"}.'),
 }
 
+_NUMBERED = frozenset(
+    f"{table}_pkey"
+    for table in ("streams", "consumers", "sources", "backfills", "scheduled", "capture_positions", "capture_failures")
+)
+"""Keys of tables that are numbered by a sequence."""
+
 
 @contextmanager
-def translated(dsn: str) -> Iterator[None]:
-    """Raise ours for the driver's. `dsn` is named in the message, without its password."""
+def translated(dsn: str, *, ours: bool = False) -> Iterator[None]:
+    """Raise Headrace's errors for the driver's.
+
+    Args:
+        dsn: named in the message, without its password.
+        ours: whether all the statements are Headrace's own. Then a server's error that has no translation becomes a
+            `StoreError`. Otherwise it passes as it is, since the caller's own code may wait for it.
+    """
     try:
         yield
     except (
         asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError, ValueError,
     ) as error:  # fmt: skip
-        ours = translate(error, dsn)
-        if ours is None:
+        known = translate(error, dsn)
+        if known is None and ours and isinstance(error, asyncpg.PostgresError):
+            known = _unknown(error, dsn)
+        if known is None:
             raise
-        raise ours from error
+        raise known from error
 
 
 def translate(error: Exception, dsn: str) -> HeadraceError | None:
@@ -91,12 +108,20 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             return LeaseLost(str(error))
         case "HR009":
             return StagedRowsGone(str(error))
+        case "HR010":
+            return SequenceBehind(str(error))
+        case "23505":
+            return _taken(error)
         case "53100":
             return StoreFull(
                 f"The disk of the database at {safe(dsn)} is full ({first_line(error)}): nothing was written; make room."
             )
         case "23514":
+            if "no partition of relation" in str(error) and getattr(error, "schema_name", None) == "headrace_streams":
+                return _taken(error)
             return _CONSTRAINTS.get(getattr(error, "constraint_name", "") or "")
+        case "23503" if getattr(error, "schema_name", None) == "headrace":
+            return _deleted_meanwhile(error)
         case "22P02" | "22P05" | "22021":
             return InvalidData(f"The data is not JSON as Postgres takes it: {first_line(error)}.")
         case "3D000" | "28P01" | "28000":
@@ -104,6 +129,12 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
         case "42501":
             return ConfigurationError(
                 f"The database user lacks a privilege: {first_line(error)}. Grant it, or take another user."
+            )
+        case "42P01" if "headrace_streams." in str(
+            error
+        ):  # in the caller's own transaction; otherwise it is asked again
+            return UnknownStream(
+                f"The stream was deleted just now ({first_line(error)}): create it again, or mend the name."
             )
         case "3F000" | "42P01" | "42883" | "42704":
             return SchemaError(f"The database lacks Headrace's schema ({first_line(error)}): run `headrace migrate`.")
@@ -115,6 +146,36 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
     if state[:2] in ("08", "53", "58") or state[:3] == "57P":
         return StoreUnavailable(f"The database at {safe(dsn)} is not available: {first_line(error)}.")
     return None
+
+
+def _unknown(error: asyncpg.PostgresError, dsn: str) -> StoreError:
+    hint = f" The server's hint: {hint}" if (hint := getattr(error, "hint", None)) else ""
+    return StoreError(
+        f"The database at {safe(dsn)} refused a statement of Headrace's with an error that Headrace doesn't know:"
+        f" {first_line(error)} (SQLSTATE {error.sqlstate}).{hint}"
+    )
+
+
+def _deleted_meanwhile(error: asyncpg.PostgresError) -> HeadraceError:
+    """What a row of ours refers to was there when the call began, and was deleted before the row was written."""
+    constraint = getattr(error, "constraint_name", None) or ""
+    if "stream_id" in constraint:
+        return UnknownStream("The stream was deleted at this moment: create it again, or look at its name.")
+    if "source_id" in constraint:
+        return UnknownSource("The source was deleted at this moment: create it again, or look at its name.")
+    return UnknownConsumer("The consumer no longer exists: declare it again.")
+
+
+def _taken(error: asyncpg.PostgresError) -> SequenceBehind | None:
+    """A number that was drawn is one that was given out before, of a message or of another row of ours."""
+    table, constraint = getattr(error, "table_name", None), getattr(error, "constraint_name", None) or ""
+    messages = getattr(error, "schema_name", None) == "headrace_streams" and not constraint.endswith(".key")
+    if not messages and not (getattr(error, "schema_name", None) == "headrace" and constraint in _NUMBERED):
+        return None
+    return SequenceBehind(
+        f"A number of {table} that was drawn just now has been given out before ({first_line(error)}): a sequence stands behind, as after logical"
+        " replication or a restore of the data alone. Mend it: select headrace.mend_sequences()."
+    )
 
 
 def sqlstate(error: BaseException) -> str | None:

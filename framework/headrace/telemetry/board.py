@@ -87,6 +87,9 @@ POOL_COUNTERS = (
     Metric("headrace.postgres.round_trips", "round_trips", "{round_trip}", "Calls to Postgres."),
     Metric("headrace.pool.waits", "waits", "{wait}", "Times that a caller waited for a connection."),
     Metric("headrace.pool.wait_time", "waited", "s", "Time that callers waited for a connection."),
+    Metric(
+        "headrace.pool.died", "died", "{connection}", "Connections that were given up because they had died in silence."
+    ),
 )
 
 
@@ -155,7 +158,8 @@ class Board:
     def _consumers(self) -> Iterator[tuple[dict[str, str], Mapping[str, Any]]]:
         for source in list(self.sources):
             for name, counts in source.statistics().get("consumers", {}).items():
-                yield of_consumer(*name.rsplit(":", 1)), counts
+                if not counts.get("deleted"):
+                    yield of_consumer(*name.rsplit(":", 1)), counts
 
     def _jobs(self, count: str) -> Iterator[Observation]:
         """While a handler has no job, nothing is told of it."""

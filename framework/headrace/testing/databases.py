@@ -153,11 +153,8 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
         raise ConfigurationError(
             "A database for tests is made by blocking calls: enter it in a sync fixture, or in a thread (asyncio.to_thread)."
         )
-    loop = asyncio.new_event_loop()
-    try:
-        return loop.run_until_complete(work)
-    finally:
-        loop.close()
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        return runner.run(work)
 
 
 def _is_async() -> bool:

@@ -15,7 +15,7 @@ from headrace import store
 from headrace.app.app import App
 from headrace.app.consumer import Consumer
 from headrace.model.durations import Duration, seconds
-from headrace.model.errors import ConfigurationError
+from headrace.model.errors import ConfigurationError, StoreUnavailable
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
 from headrace.testing.clock import Clock
 from headrace.testing.databases import own_server
@@ -182,12 +182,22 @@ class Harness:
         """
         limit = self._within if within is None else seconds(within, "within")
         with anyio.move_on_after(limit):
-            while not await (await self._alive()).settle_down(self._sweeper):
+            while not await self._settle_down():
                 pass
             if raise_errors:
                 self._raise_errors()
             return
         raise NotDrained(self._what_is_left(limit))
+
+    async def _settle_down(self) -> bool:
+        try:
+            return await (await self._alive()).settle_down(self._sweeper)
+        except StoreUnavailable:
+            if self.app._database is None and self._task is not None:
+                # The service has died, and its connections were closed under us: what it died of is what there is to tell.
+                await asyncio.wait([self._task])
+                self._task.result()
+            raise
 
     async def advance(self, duration: Duration, *, frozen: bool = False) -> None:
         """Move the clock, and let happen what falls due by it: `drain` then does what there is to do.

@@ -185,7 +185,7 @@ class Worker:
     async def notice_time(self, *, extend: bool) -> None:
         """The clock was moved: do now what the parts would have done in between, or would do when they next wake."""
         for pipeline in self.pipelines:
-            if not extend and pipeline.custody.leases:
+            if not extend and pipeline.custody.leases and not pipeline.gone:
                 await self._expire(pipeline.spec)
             await pipeline.notice_time(extend=extend)
 

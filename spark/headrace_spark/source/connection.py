@@ -40,6 +40,15 @@ APPLICATION_NAME = "headrace spark"
 CONNECT_TIMEOUT = 10
 """Seconds that connecting may take."""
 
+LIVELY = {
+    "connect_timeout": str(CONNECT_TIMEOUT),
+    "keepalives_idle": "10",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+"""So that a server that vanished without a word is noticed within half a minute, by the system. A query itself may take long."""
+
 
 class Place(msgspec.Struct, frozen=True):
     """Where the database is.
@@ -91,7 +100,7 @@ def connect(place: Place | str, *, autocommit: bool = True) -> Connection:
         ) from error
     if place.embedded is not None:
         _hold(place.embedded)
-    url = _named(place.url)
+    url = completed(place.url)
     with translated(place.url):
         return dbapi.connect(url, autocommit=autocommit)
 
@@ -118,10 +127,11 @@ def _hold(directory: str) -> str:
         return _held[directory].url
 
 
-def _named(url: str) -> str:
+def completed(url: str) -> str:
     """The URL, with our name and our patience unless it has its own. (A name in it, or in the environment, counts before a fallback.)"""
     if "://" not in url and "=" in url:
-        return url
+        # Of words that are given twice the later one counts.
+        return " ".join([*(f"{name}={value}" for name, value in LIVELY.items()), url])
     found = re.fullmatch(r"(postgres(?:ql)?://)([^/?#]*)([^?]*)\??(.*)", url)
     if found is None:
         # Without repeating it: who can say where its password is?
@@ -131,7 +141,7 @@ def _named(url: str) -> str:
     scheme, authority, rest, query = found.groups()
     user, at, hosts = authority.rpartition("@")
     given = {name for name, _ in parse_qsl(query)}
-    ours = {"fallback_application_name": APPLICATION_NAME.replace(" ", "%20"), "connect_timeout": str(CONNECT_TIMEOUT)}
+    ours = {"fallback_application_name": APPLICATION_NAME.replace(" ", "%20"), **LIVELY}
     added = [f"{name}={value}" for name, value in ours.items() if name not in given]
     # An @ in a password is a host's beginning to libpq, and not so to Headrace's other driver.
     return f"{scheme}{user.replace('@', '%40')}{at}{hosts}{rest}?{'&'.join(filter(None, [query, *added]))}"

@@ -16,7 +16,7 @@ from headrace.server.asgi import Server
 from headrace.server.options import Options
 from headrace.server.push import Pushing
 from headrace.server.push import pushing as module
-from tests.runtime.running import Gate, eventually
+from tests.runtime.running import WITHIN, Gate, eventually
 from tests.server.calling import Api
 from tests.server.push.endpoints import Answer, Endpoint, Pushed, Request, always, listening, pushing
 
@@ -157,6 +157,25 @@ async def test_a_consumer_that_is_deleted_while_it_is_pushed_ends_alone(
     await pushed.done("another")
 
 
+async def test_a_push_consumer_that_is_made_anew_is_pushed_while_the_old_ones_requests_end(
+    pushed: Pushed, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headrace")
+    gate = Gate()
+    endpoint.answer = held(gate)
+    number = await pushed.declare(endpoint.url)
+    await pushed.app.publish("orders", "k", 1)
+    await gate.until(1)
+    await store.delete_consumer(pushed.app.database, number, force=True)
+    async with listening(Endpoint()) as elsewhere:
+        await pushed.declare(elsewhere.url)
+        await elsewhere.until(1)
+        gate.open()
+        await pushed.done()
+        assert (elsewhere.data, len(endpoint.requests)) == ([1], 1)
+    assert sum("ship of orders" in message and "pushed no longer" in message for message in caplog.messages) == 1
+
+
 async def test_a_server_that_stops_lets_requests_end(dsn: str, endpoint: Endpoint) -> None:
     gate = Gate()
     endpoint.answer = held(gate)
@@ -169,6 +188,30 @@ async def test_a_server_that_stops_lets_requests_end(dsn: str, endpoint: Endpoin
     async with pushing(dsn) as pushed:
         info = await pushed.done()
     assert (len(endpoint.requests), info.dead_letters) == (1, 0)
+
+
+async def test_a_server_that_stops_while_it_finds_a_consumer_does_not_begin_to_push_it(
+    dsn: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, look_up, stops = App(dsn), store.consumer_spec, list[int]()
+    app.consumer("events", name="idle")(lambda payload: None)
+    pushed = Pushed(app, Pushing(("loopback",)))
+    app.attach(pushed.pushing)
+
+    async def stop_meanwhile(database: store.Database, number: int) -> tuple[ConsumerSpec, int]:
+        found = await look_up(database, number)
+        if found[0].name == "ship" and not stops:
+            stops.append(number)
+            app.stop()
+        return found
+
+    async with app:
+        await pushed.declare(endpoint.url)
+        await app.publish("orders", "k", 1)
+        monkeypatch.setattr(store, "consumer_spec", stop_meanwhile)
+        async with asyncio.timeout(WITHIN):
+            await app.run(signals=False)
+    assert endpoint.requests == []
 
 
 async def test_what_a_server_had_to_break_off_comes_again_as_if_it_had_not_begun(dsn: str, endpoint: Endpoint) -> None:

@@ -170,7 +170,7 @@ def _answer(handler: Handler, errand: Errand) -> bytes:
 
 
 def _run(handler: Handler, errand: Errand) -> Answer:
-    held = Lease(0, len(errand.messages), float("inf"))
+    held = Lease(0, (), (), float("inf"))
     desk: Any = None
     messages = [
         DetachedMessage(

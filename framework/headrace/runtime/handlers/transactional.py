@@ -18,7 +18,7 @@ import asyncpg
 from headrace import store
 from headrace.model.errors import ConfigurationError, InvalidInput, LeaseLost, StoreUnavailable
 from headrace.model.handling import Handling
-from headrace.model.outcomes import Reject, Retry
+from headrace.model.outcomes import Reject, Release, Retry
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.batch import Batch
 from headrace.runtime.desk import Desk
@@ -27,6 +27,7 @@ from headrace.runtime.shared import Shared
 from headrace.runtime.transaction import Transaction
 from headrace.runtime.weather import Weather
 from headrace.runtime.wiring import Call
+from headrace.store.missing import swept_away
 
 Delivery = Message | Batch
 
@@ -116,16 +117,24 @@ class Transactional:
 
     async def _commit(self, transaction: Transaction, done: list[Message]) -> None:
         acks = store.Acks(self._consumer, [m.lease.id for m in done], [m.seq for m in done])
-        now = self._now()
+        now, timeline = self._now(), done[0].lease.timeline
+        if any(message.lease.timeline != timeline for message in done):
+            raise LeaseLost(
+                "The database crashed, failed over or was restored, and some leases of the batch are from before."
+            )
 
         async def ack(connection: Any) -> int:
             try:
-                return await store.ack(connection, *acks, now=now)
+                return await store.ack(connection, *acks, now=now, timeline=timeline)
             except asyncpg.InFailedSQLTransactionError as error:
                 raise ConfigurationError(
                     "A statement of the handler's transaction failed, and the handler went on, so nothing can be committed: let the"
                     " exception pass, or put what may fail inside `async with tx.transaction():`."
                 ) from error
+            except asyncpg.PostgresError as error:
+                if not swept_away(error):
+                    raise
+                raise Release("The functions were replaced just then, as by an upgrade.") from error
             except asyncpg.InterfaceError as error:
                 if "another operation" not in str(error):
                     raise

@@ -56,6 +56,7 @@ class _Running:
         self.known = known
         self.push = push
         self.pipeline = pipeline
+        self.ending = False  # and that was logged
 
 
 class Pushing:
@@ -124,8 +125,8 @@ class Pushing:
         try:
             spec, newest = await store.consumer_spec(self._shared.database, known.number)
             known = msgspec.structs.replace(known, version=newest)
-            if spec.push is None:
-                return  # since just now
+            if spec.push is None or self._draining:  # since just now
+                return
             if running is None:
                 self._begin(known, spec, spec.push, client, ack_ids, group)
             elif running.push == spec.push:
@@ -163,20 +164,23 @@ class Pushing:
         pipeline = Pipeline(known.number, spec, _handler(sender, push), _handling(push), self._shared)
         pipeline.fetcher.deaf = self._deaf
         self._running[known.number] = running = _Running(known, push, pipeline)
+        pipeline.on_gone = lambda: self._log_end(running, "was deleted, and is pushed no longer")
         group.start_soon(self._run, running)
 
     def _end(self, running: _Running, why: str) -> None:
         """Drain it. When that is done, it is looked at anew."""
-        spec = running.pipeline.spec
-        logger.info("%s of %s %s", spec.name, spec.stream, why)
+        self._log_end(running, why)
         running.pipeline.stop()
+
+    def _log_end(self, running: _Running, why: str) -> None:
+        if not running.ending:
+            running.ending = True
+            logger.info("%s of %s %s", running.pipeline.spec.name, running.pipeline.spec.stream, why)
 
     async def _run(self, running: _Running) -> None:
         number, spec = running.known.number, running.pipeline.spec
         try:
             await running.pipeline.run()
-        except* UnknownConsumer:
-            logger.info("%s of %s was deleted, and is pushed no longer", spec.name, spec.stream)
         except* Exception:
             self._fail(number, f"{spec.name} of {spec.stream}")
         finally:

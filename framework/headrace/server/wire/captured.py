@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from headrace.server.directory import KnownConsumer
-from headrace.server.receiving import Share
+from headrace.server.receiver import Share
 
 _encode = msgspec.json.Encoder().encode
 

@@ -140,7 +140,7 @@ class Capturer:
             preparing = Preparing(self._database, self._todo, self._spec, self._epoch, self._dsn, self._knowledge)
             begin = await preparing.run(self._link)
             self._from = self._appended = begin.position
-            self._outbox = Outbox(begin.captured)
+            self._outbox = Outbox(begin.captured, begin.position)
             self._captured = self._captured_before = begin.captured
             await self._work(begin)
 

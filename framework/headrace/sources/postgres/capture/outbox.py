@@ -20,15 +20,20 @@ MOST_BYTES = 8 * 1024 * 1024
 class Outbox:
     """Between the capturer, which fills `portion`, and the appender, which takes what is cut off.
 
+    Args:
+        captured: how many changes were captured before.
+        position: up to where; None if that isn't to be checked when the first portion is appended.
+
     Attributes:
         portion: what is filled just now.
         busy: whether something that was taken is not appended yet.
     """
 
-    def __init__(self, captured: int) -> None:
+    def __init__(self, captured: int, position: int | None = None) -> None:
         self.portion = Portion()
         self.busy = False
         self._captured = captured
+        self._after = position
         self._bytes = 0
         self._mark: Mark | None = None  # where a transaction began that has not ended
         self._end: int | None = None  # of the last transaction that has
@@ -103,6 +108,8 @@ class Outbox:
             begun = len(self.portion.keys)
             self._mark = Mark(Portion())
         whole.position = positions.text(self._end)
+        whole.after = None if self._after is None else positions.text(self._after)
+        self._after = self._end
         whole.captured = self._captured - begun
         self._end = None
         return whole

@@ -118,14 +118,28 @@ end $$;
 -- Append messages under an epoch. With a position, all is appended that was committed up to there.
 -- `p_chunks`: of backfills, what the messages hold of them: [{"id", "place", "read", "published", "done"}].
 -- `p_failures`: [{"key", "data", "error", "overtaken"}], data as text. `p_retried`: failures that are none any more.
+-- `p_after`: the position of the append before. The epoch is not enough of a fence: a database that was put back to an earlier time has an
+-- earlier position under the same epoch, and the captured server has already forgotten the changes in between.
 create function headrace.append_captured(
     p_source int, p_epoch bigint, p_stream text, p_keys text[], p_data json[],
     p_position pg_lsn default null, p_captured bigint default null, p_chunks json default null, p_failures json default null,
-    p_retried bigint[] default null
+    p_retried bigint[] default null, p_after pg_lsn default null
 ) returns void
 language plpgsql as $$
+declare
+    v_last  pg_lsn;
+    v_id       bigint;
+    v_largest  bigint;
 begin
     perform headrace.hold_capture(p_source, p_epoch);
+    if p_after is not null then
+        select position into v_last from headrace.capture_positions where source_id = p_source order by id desc limit 1;
+        if v_last is distinct from p_after then
+            raise exception using errcode = 'HR007', message = format(
+                'This process has captured the source up to %s, and the database has it up to %s, perhaps because it was put back to an earlier time: nothing was appended.',
+                p_after, coalesce(v_last::text, 'nowhere'));
+        end if;
+    end if;
     if cardinality(p_keys) > 0 then
         perform headrace.publish_many(p_stream, p_keys, p_data);
     end if;
@@ -143,7 +157,12 @@ begin
         delete from headrace.capture_failures where source_id = p_source and id = any (p_retried);
     end if;
     if p_position is not null then
-        insert into headrace.capture_positions (source_id, epoch, position, captured) values (p_source, p_epoch, p_position, p_captured);
+        insert into headrace.capture_positions (source_id, epoch, position, captured) values (p_source, p_epoch, p_position, p_captured)
+            returning id into v_id;
+        select max(id) into v_largest from headrace.capture_positions where source_id = p_source;
+        if v_id < v_largest then    -- or this position would not be the newest
+            perform headrace.raise_behind(pg_get_serial_sequence('headrace.capture_positions', 'id'), v_id, v_largest);
+        end if;
     end if;
 end $$;
 

@@ -81,7 +81,7 @@ begin
             returning id into consumer_id;
         insert into headrace.cursors (consumer_id, version, position) values (declare_consumer.consumer_id, 0, 0);
         if p_deliver_policy <> 'all' then
-            perform headrace.begin(v_stream, declare_consumer.consumer_id, v_condition, p_deliver_policy, p_start_seq, p_start_time);
+            perform headrace.start_consumer(v_stream, declare_consumer.consumer_id, v_condition, p_deliver_policy, p_start_seq, p_start_time);
         end if;
     else
         update headrace.consumers c
@@ -100,7 +100,7 @@ begin
 end $$;
 
 -- Put a new consumer where it is to begin.
-create function headrace.begin(
+create function headrace.start_consumer(
     p_stream headrace.streams, p_consumer int, p_condition text, p_policy text, p_start_seq bigint, p_start_time timestamptz
 ) returns void
 language plpgsql as $$

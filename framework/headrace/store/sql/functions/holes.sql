@@ -7,9 +7,64 @@
 -- the holes up to the mark are dropped, and from then on none is noted down there any more, however many seqs are missing in a
 -- history that was rolled back, compacted or removed. Then the next mark is taken.
 --
+-- All this stands on seqs that are drawn one by one, by transactions that have their xid and their lock. A sequence with a cache hands out
+-- numbers to sessions, which use them up in transactions to come. No mark is taken while there is one: then holes are kept, however
+-- many they become, and whatever comes in them is delivered. See headrace.mend_sequence.
+--
 -- When an unrelated old transaction pins xmin, that never comes. Then pg_locks is asked: whoever publishes holds a row-exclusive
 -- lock on the stream's table from before he draws a seq until his end, and becomes visible before he gives it up. The mark is
 -- settled when everybody who held it at some time after the mark was taken is gone.
+
+-- Whether each seq is drawn by the transaction that uses it, and is larger than all before.
+create function headrace.draws_one_by_one(p_sequence regclass) returns boolean
+language plpgsql stable as $$
+begin
+    -- Not pg_sequence_parameters, which asks for a privilege on the sequence.
+    return exists (select from pg_sequence where seqrelid = p_sequence and seqcache = 1 and seqincrement > 0 and not seqcycle);
+end $$;
+
+-- Raise unless it is so, for those who keep a position without holes.
+create function headrace.require_one_by_one(p_stream headrace.streams) returns void
+language plpgsql stable as $$
+begin
+    if not headrace.draws_one_by_one(p_stream.sequence::regclass) then
+        raise exception using errcode = 'HR003', message = format(
+            'The sequence %s of the stream %L was altered (cache, increment or cycle), so seqs are not drawn one by one, and a position would miss messages: select headrace.mend_sequence(%L).',
+            p_stream.sequence, p_stream.name, p_stream.name);
+    end if;
+end $$;
+
+-- Let the sequence of a stream draw one by one again, and forget what sessions have cached of it: to begin the sequence anew, where it
+-- is, is what discards that. Nobody draws meanwhile, so this waits until those who publish have ended, p_patience milliseconds at
+-- most, and then raises lock_not_available. Returns whether there was anything to mend.
+create function headrace.mend_sequence(p_stream text, p_patience int default 5000) returns boolean
+language plpgsql as $$
+declare
+    v_stream  headrace.streams := headrace.stream_named(p_stream);
+    v_last    bigint;
+begin
+    if headrace.draws_one_by_one(v_stream.sequence::regclass) then
+        return false;
+    end if;
+    perform headrace.be_patient(p_patience);
+    execute format('alter sequence %s increment 1 no cycle cache 1', v_stream.sequence);     -- from here on it is locked
+    v_last := pg_sequence_last_value(v_stream.sequence::regclass);
+    execute format('alter sequence %s restart with %s', v_stream.sequence, coalesce(v_last + 1, 1));
+    if v_last is not null then
+        perform setval(v_stream.sequence::regclass, v_last);     -- or the last value would be unknown until the next is drawn
+    end if;
+    return true;
+end $$;
+
+-- The same, for a janitor: whether it is mended now.
+create function headrace.try_mend_sequence(p_stream text, p_patience int) returns boolean
+language plpgsql as $$
+begin
+    perform headrace.mend_sequence(p_stream, p_patience);
+    return true;
+exception when lock_not_available then
+    return false;
+end $$;
 
 -- Before the holes are searched: is the mark settled? If so, mark_stamp is null.
 create function headrace.suspect(
@@ -21,7 +76,10 @@ declare
 begin
     if p_cursor.mark is null or p_cursor.mark_stamp is null then
         return p_cursor;
-    elsif p_xmin >= p_cursor.mark_stamp then
+    elsif p_xmin >= p_cursor.mark_stamp
+          -- Every stamp was somebody's xid that has ended. One that was not given here yet came with a dump from another server, and
+          -- no transaction of this one has drawn a seq up to its mark.
+          or pg_snapshot_xmax(pg_current_snapshot()) <= p_cursor.mark_stamp then
         p_cursor.mark_stamp := null;
     elsif p_cursor.holes <> '{}'
           and (p_cursor.suspects_at is null or p_now not between p_cursor.suspects_at and p_cursor.suspects_at + interval '1 second') then
@@ -43,10 +101,10 @@ end $$;
 
 -- After they were searched: take out what came, forget what is settled, add what is missing now, take the next mark.
 -- The others are of headrace.scanned, which as a whole would be copied with all its messages.
--- p_drawn: the last seq that was drawn, read before this transaction had an xid.
+-- p_drawn: the last seq that was drawn, read before this transaction had an xid, and before it is asked how p_sequence draws.
 create function headrace.advance(
     p_cursor headrace.cursors, p_position bigint, p_missing int8multirange, p_late int8multirange, p_holes_searched boolean,
-    p_drawn bigint
+    p_drawn bigint, p_sequence regclass
 ) returns headrace.cursors
 language plpgsql as $$
 declare
@@ -68,7 +126,7 @@ begin
     if p_cursor.holes <> '{}' then
         p_cursor.holes := p_cursor.holes * int8multirange(int8range(p_cursor.settled + 1, null));
     end if;
-    if p_cursor.mark is null and (v_moved or p_cursor.holes <> '{}') then
+    if p_cursor.mark is null and (v_moved or p_cursor.holes <> '{}') and headrace.draws_one_by_one(p_sequence) then
         p_cursor.mark := p_drawn;
         p_cursor.mark_stamp := pg_current_xact_id();
     end if;

@@ -15,7 +15,9 @@ create type headrace.batch as (
     due_in      float8,         -- seconds until a parked message or somebody's lease falls due next, if any
     version     int,            -- of the consumer's settings
     crashes     int[],          -- how often in a row each one's worker died; null when none did
-    lease_ids   bigint[]        -- of the shares, where it was dealt out in shares; the first of them is lease_id
+    lease_ids   bigint[],       -- of the shares, where it was dealt out in shares; the first of them is lease_id
+    history     uuid,           -- what it was read from: see history.sql. Maybe null when there is nothing
+    timeline    uuid            -- what the lease was given in; likewise
 );
 
 -- Lease ids rise, and none is ever given twice, not even after a crash: a lease commits without waiting for the disk, so a crash
@@ -59,10 +61,10 @@ end $$;
 -- p_limit, p_look, p_bytes: see headrace.scan
 -- p_shares: deal the messages out, to so many owners who have nothing else and take so many each, in their order: a lease for each.
 -- None of them, nor all together, gets two messages of a key. p_limit is the sum.
--- p_known: see headrace.scan
+-- p_known, p_history: see headrace.scan; in this history the caller has them. In any other one they may be other messages.
 create function headrace.lease(
     p_consumer int, p_owner uuid, p_limit int, p_look int, p_bytes bigint, p_now timestamptz default clock_timestamp(),
-    p_shares int[] default null, p_known int8multirange default null
+    p_shares int[] default null, p_known int8multirange default null, p_history uuid default null
 ) returns headrace.batch
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 declare
@@ -93,15 +95,19 @@ begin
         raise exception using errcode = 'HR003', message =
             'headrace.lease must be a transaction of its own, under read committed: each read must see the newest state, and its xid stamps the holes of earlier calls.';
     end if;
+    if pg_is_in_recovery() then
+        raise exception using errcode = 'read_only_sql_transaction', message = 'the server is a standby, which leases nothing';
+    end if;
     -- What a crash could lose is only a lease, and then its messages come again.
     perform set_config('synchronous_commit', 'off', true);
     perform pg_advisory_xact_lock(1212498508, p_consumer);
 
-    select c as consumer, s as stream, u as cursor into v_state
+    select c as consumer, s as stream, u as cursor, headrace.timeline_identity(h.id, h.xmin) as timeline into v_state
         from headrace.consumers as c
         join headrace.streams as s on s.id = c.stream_id
         cross join lateral (
             select * from headrace.cursors where consumer_id = c.id order by version desc limit 1) as u
+        left join lateral (select id, xmin from headrace.history order by id limit 1) as h on true
         where c.id = p_consumer;
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
@@ -120,6 +126,19 @@ begin
     end if;
 
     v_drawn := pg_sequence_last_value(v_stream.sequence::regclass);     -- before anything is written: see holes.sql
+    v_batch.timeline := v_state.timeline;
+    if v_batch.timeline is null then        -- the caller begins one, and calls again
+        v_batch.more := true;
+        return v_batch;
+    end if;
+    v_batch.history := headrace.history_identity(v_batch.timeline);
+    if v_batch.history is distinct from p_history then
+        p_known := null;
+    end if;
+    if greatest(v_cursor.position, v_cursor.mark, v_cursor.settled) > coalesce(v_drawn, 0)
+       and v_cursor.position is distinct from v_cursor.sought then
+        perform headrace.require_drawn(v_stream, greatest(v_cursor.position, v_cursor.mark, v_cursor.settled));
+    end if;
 
     -- 1. Leases: expire what is past its time, count what is out, and note the keys that others are busy with.
     loop
@@ -202,7 +221,8 @@ begin
                        then v_room else greatest(v_room, p_look) end;
         v_scanned := headrace.scan(v_consumer, v_stream, v_cursor, v_room, v_look, v_bytes, v_busy,
                                    v_parked.waiting > 0 and not v_stream.one_message_per_key, v_parked.blocked, v_singly, p_known);
-        v_next := headrace.advance(v_next, v_scanned.position, v_scanned.missing, v_scanned.late, v_scanned.holes_searched, v_drawn);
+        v_next := headrace.advance(v_next, v_scanned.position, v_scanned.missing, v_scanned.late, v_scanned.holes_searched, v_drawn,
+                                   v_stream.sequence::regclass);
         if v_stream.one_message_per_key and v_parked.waiting > 0 and v_scanned.looked_at > 0 then
             perform headrace.forget_outdated(p_consumer, v_stream, v_scanned.hashes || v_scanned.waiting_hashes, v_cursor.parked_floor);
         end if;
@@ -246,6 +266,9 @@ begin
             v_batch.lease_ids := headrace.deal(p_consumer, v_batch.seqs, v_picked.hashes || v_scanned.hashes, v_batch.attempts, v_batch.crashes,
                                                  p_shares, least(v_picked.seqs[1], v_scanned.seqs[1]), p_now + v_consumer.ack_wait);
             v_batch.lease_id := v_batch.lease_ids[1];
+        end if;
+        if v_batch.lease_id < v_before.lease_floor then
+            perform headrace.raise_behind('headrace.lease_ids', v_batch.lease_id >> 20, v_before.lease_floor >> 20);
         end if;
     end if;
     if v_bucket.granted is not null and v_batch.seqs is not null then

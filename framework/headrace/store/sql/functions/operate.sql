@@ -60,6 +60,8 @@ create function headrace.delete_consumer(p_consumer int, p_force boolean, p_now 
 language plpgsql set lock_timeout = '5s' as $$
 begin
     perform headrace.evict(p_consumer, p_force, p_now);
+    -- Wakes its workers: their next lease call reports that it is gone.
+    perform pg_notify('headrace', stream_id::text) from headrace.consumers where id = p_consumer;
     delete from headrace.consumers where id = p_consumer;
 exception when lock_not_available or deadlock_detected then
     raise exception using errcode = 'HR006', message =
@@ -89,6 +91,15 @@ begin
                  else 'a worker waits for its next message' end);
     end if;
     -- Before the consumer itself: a settle in progress has locked its leases, and will ask whether the consumer exists.
+    perform headrace.end_leases(p_consumer);
+end $$;
+
+-- End all leases of a consumer, whose lock the caller holds. They are locked in the order of their ids, as a settle locks them: a table
+-- that is small is read in another order.
+create function headrace.end_leases(p_consumer int) returns void
+language plpgsql as $$
+begin
+    perform from headrace.leases where consumer_id = p_consumer order by lease_id for update;
     delete from headrace.leases where consumer_id = p_consumer;
     delete from headrace.acks where consumer_id = p_consumer;
 end $$;
@@ -123,14 +134,20 @@ begin
     for v_consumer in select id from headrace.consumers where stream_id = v_stream.id order by id loop
         perform headrace.evict(v_consumer, p_force, p_now);
     end loop;
+    -- The locks come in the order in which other sessions take them, or Postgres would break one of the two off as a deadlock. A session
+    -- that waits for messages locks the consumer's row and then the stream's. One that delivers what is due locks rows of the schedule.
+    -- One that publishes with a message id, or begins a write, locks the stream's row. The table comes last.
+    perform pg_advisory_xact_lock(1212498511, v_stream.id);
+    perform from headrace.consumers where stream_id = v_stream.id order by id for update;
+    perform from headrace.streams where id = v_stream.id for update;
     execute format('drop table %s', v_stream.relation);     -- with its segments, and the sequence that its column owns
-    perform from headrace.streams where id = v_stream.id for update;     -- nobody begins a write any more
     for v_staging in select staging from headrace.writes where stream_id = v_stream.id for update loop
         if v_staging is not null then
             execute format('drop table %s', v_staging);
         end if;
     end loop;
     delete from headrace.streams where id = v_stream.id;
+    perform pg_notify('headrace', v_stream.id::text);       -- wakes the workers of its consumers
 exception when lock_not_available or deadlock_detected then
     raise exception using errcode = 'HR006', message = format(
         'Somebody has kept hold of the stream %L for 5 seconds, and nothing was deleted: stop its publishers, or look for a transaction that was left open.',

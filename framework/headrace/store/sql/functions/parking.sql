@@ -66,6 +66,7 @@ create function headrace.put_back(
 language plpgsql as $$
 declare
     v_dead  boolean;
+    v_gone  record;
 begin
     if p_seqs is null then
         return;
@@ -88,30 +89,39 @@ begin
         into v_dead from unnest(p_outcomes, p_attempts) as m(outcome, attempts);
     if v_dead then
         execute format($sql$
-            with dead as (
-                -- A message that is no longer in its stream dies in silence, and must not block its key: nobody could free it.
-                select seq, hash, attempts, error, traceback, key, data, headers, created_at,
+            with failed as materialized (
+                select seq, hash, attempts, error, traceback,
                        case outcome when 'reject' then 'rejected' when 'invalid' then 'invalid' else 'exhausted' end as reason
                 from unnest($1, $2, $3, $4, $5, $6) as m(seq, hash, attempts, outcome, error, traceback)
-                join %s as message using (seq)
                 where outcome in ('reject', 'invalid') or outcome = 'retry' and $7 <> -1 and attempts >= $7
+            ), dead as materialized (
+                -- Of a message that is no longer in its stream nothing is left to keep, and it must not block its key: nobody could
+                -- free it. Only the count says that it was there.
+                select * from failed join %s as message using (seq) where reason <> 'exhausted' or $9 <> 'drop'
             ), blocked as (
                 insert into headrace.blocked (consumer_id, key_hash, seq)
                 select $8, hash, seq from dead where reason = 'exhausted' and $9 = 'block'
                 on conflict do nothing
+            ), kept as (
+                insert into headrace.dead_letters (consumer_id, seq, key_hash, key, data, headers, created_at, attempts, reason,
+                                                   error, traceback, blocks, died_at)
+                select $8, seq, hash, key, data, headers, created_at, attempts, reason, error, traceback,
+                       reason = 'exhausted' and $9 = 'block', $10
+                from dead order by seq      -- as a redrive locks them
+                on conflict (consumer_id, seq) do update
+                    set attempts = excluded.attempts, reason = excluded.reason, error = excluded.error,
+                        traceback = excluded.traceback, blocks = excluded.blocks, died_at = excluded.died_at
             )
-            insert into headrace.dead_letters (consumer_id, seq, key_hash, key, data, headers, created_at, attempts, reason,
-                                               error, traceback, blocks, died_at)
-            select $8, seq, hash, key, data, headers, created_at, attempts, reason, error, traceback,
-                   reason = 'exhausted' and $9 = 'block', $10
-            from dead
-            where reason <> 'exhausted' or $9 <> 'drop'
-            on conflict (consumer_id, seq) do update
-                set attempts = excluded.attempts, reason = excluded.reason, error = excluded.error,
-                    traceback = excluded.traceback, blocks = excluded.blocks, died_at = excluded.died_at
+            select count(*) as count, min(seq) as lowest, max(seq) as highest from failed
+            where (reason <> 'exhausted' or $9 <> 'drop') and seq not in (select seq from dead)
             $sql$, headrace.source(p_stream, (select min(seq) from unnest(p_seqs) as seq), (select max(seq) from unnest(p_seqs) as seq)))
+            into v_gone
             using p_seqs, p_hashes, p_attempts, p_outcomes, p_errors, p_tracebacks, p_consumer.max_deliver, p_consumer.id,
                   p_consumer.on_exhausted, p_now;
+        -- With one message per key a newer one has taken its place, and that is delivered.
+        if v_gone.count > 0 and not p_stream.one_message_per_key then
+            perform headrace.miss(p_consumer.id, v_gone.count, v_gone.lowest, v_gone.highest + 1, p_now);
+        end if;
     end if;
 end $$;
 

@@ -104,6 +104,8 @@ declare
     v_due    record;
 begin
     if p_message_ids is not null then
+        -- The stream's table before its row, which the ids refer to: a deletion of the stream locks them in this order, too.
+        execute format('lock table only %s in row exclusive mode', p_stream.relation);
         -- In the order of the ids, so that two publishers of the same ones don't wait for each other in a circle.
         with fresh as (
             insert into headrace.message_ids as m (stream_id, message_id, published_at)
@@ -158,8 +160,8 @@ declare
     v_seqs  bigint[];
 begin
     execute format('lock table %s in row exclusive mode', p_stream.relation);   -- before any seq is drawn
-    execute format('select array_agg(key) as keys, array_agg(digest) as digests
-                    from (select key, digest from %s where key = any ($1) order by key for update) as held', p_stream.relation)
+    execute format('select array_agg(key) as keys, array_agg(digest) as digests, max(seq) as largest
+                    from (select seq, key, digest from %s where key = any ($1) order by key for update) as held', p_stream.relation)
         into v_held using p_keys;
     select array_agg(key order by place) as keys, array_agg(data order by place) as data,
            array_agg(headers order by place) as headers, array_agg(digest order by place) as digests
@@ -196,5 +198,8 @@ begin
         select array_agg(seq order by seq) from (select seq from moved union all select seq from added) as s
         $sql$, p_stream.relation)
         into v_seqs using v_due.keys, v_due.data, v_due.headers, v_due.digests, p_stream.sequence;
+    if v_seqs[1] < v_held.largest then      -- no key is in the way of a seq that was given out before, as it is in other streams
+        perform headrace.raise_behind(p_stream.sequence, v_seqs[1], greatest(v_held.largest, headrace.largest_seq(p_stream)));
+    end if;
     return v_seqs;
 end $$;

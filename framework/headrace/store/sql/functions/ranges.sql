@@ -29,6 +29,7 @@ begin
     end if;
     uid := v_stream.uid;
     last := headrace.drawn(v_stream);
+    perform headrace.require_one_by_one(v_stream);
     if last > p_known and pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() then
         if current_setting('synchronous_commit') = 'off' then
             perform set_config('synchronous_commit', 'local', true);

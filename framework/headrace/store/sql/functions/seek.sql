@@ -11,6 +11,9 @@ declare
     v_low     bigint;
 begin
     perform headrace.require_read_committed('headrace.seek');
+    -- Nothing is removed meanwhile: retention would not count it as missed, since it took the consumer to be past it. Retention takes this lock
+    -- before those of consumers, too.
+    perform pg_advisory_xact_lock_shared(1212498510, stream_id) from headrace.consumers where id = p_consumer;
     perform pg_advisory_xact_lock(1212498508, p_consumer);
     select s.* into v_stream
         from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where c.id = p_consumer;
@@ -18,8 +21,7 @@ begin
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
     select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
-    delete from headrace.leases where consumer_id = p_consumer;
-    delete from headrace.acks where consumer_id = p_consumer;
+    perform headrace.end_leases(p_consumer);
     delete from headrace.parked where consumer_id = p_consumer;
     delete from headrace.blocked where consumer_id = p_consumer;
     delete from headrace.replays where consumer_id = p_consumer;
@@ -40,6 +42,7 @@ begin
         -- while somebody holds the lock of an insert. The lock is asked for after the end was read, never before, or who took it
         -- in between would be forgotten; what he draws from then on lies above that end.
         execute format('select coalesce(max(seq), 0) from %s', v_stream.relation) into v_next.position;
+        perform headrace.require_one_by_one(v_stream);
         v_low := least(headrace.lowest_open(v_stream, v_next.position), v_next.position + 1);
         if v_low is not null then
             execute format($sql$
@@ -49,6 +52,7 @@ begin
         end if;
         v_next.parked_floor := 0;
     end if;
+    v_next.sought := case when p_position > headrace.drawn(v_stream) then p_position end;
     perform headrace.move(v_cursor, v_next);
     perform headrace.wake(v_stream.id);
     return v_next.position;

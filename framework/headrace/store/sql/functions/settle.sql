@@ -2,27 +2,44 @@
 --
 -- It is fenced by the lease rows themselves: an outcome counts only while the lease that it names is there and holds the
 -- message. A lease that expired, or that a seek ended, is gone, and no later lease has its id. Of a message that a transaction has
--- acked (headrace.ack) any other outcome is lost. It stays in its lease until its worker acks it here, too, or the lease expires.
+-- acked (headrace.ack) any other outcome is lost. It stays in its lease until its worker settles it here, too, or the lease expires.
+--
+-- Lock order: every statement that locks several leases locks all of them before it changes any, in the order of their ids. Two
+-- calls that name the same leases then take turns; in different orders they would wait for each other until the deadlock detector
+-- ends one of them, a second later.
 
 -- p_whole:    leases of which everything that they still hold is acked
 -- p_leases, p_seqs, p_outcomes, …: single messages; outcome 'ack', or one of headrace.put_back
--- Returns what could not be settled, because its lease was lost; seq is null for a whole lease.
+-- p_timeline: what these leases were given in, see history.sql. After a rewind a lease may be there again with messages that its worker has
+-- settled and forgotten, so nothing of it is settled any more.
+-- Returns what could not be settled: lost_seq is null for a whole lease, and lost_lease for everything, in another timeline. lease_gone: the lease was lost; otherwise the message alone
+-- was settled before.
 create function headrace.settle(
     p_consumer int, p_whole bigint[],
     p_leases bigint[], p_seqs bigint[], p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[],
-    p_now timestamptz default clock_timestamp()
-) returns table (lost_lease bigint, lost_seq bigint)
+    p_now timestamptz default clock_timestamp(), p_timeline uuid default null
+) returns table (lost_lease bigint, lost_seq bigint, lease_gone boolean)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_done  record;
     v_back  bigint[];
 begin
+    perform headrace.require_read_committed('headrace.settle');     -- the acks are read after the leases are locked
+    if p_timeline is not null and p_timeline is distinct from (
+        select headrace.timeline_identity(id, xmin) from headrace.history order by id limit 1) then
+        return query select null::bigint, null::bigint, true;
+        return;
+    end if;
+    if cardinality(p_leases) > 0 or cardinality(p_whole) > 1 then
+        perform from headrace.leases where consumer_id = p_consumer and lease_id = any (p_whole || p_leases)
+            order by lease_id for no key update;
+    end if;
     if cardinality(p_whole) > 0 then
         return query
             with ended as (
                 delete from headrace.leases where consumer_id = p_consumer and lease_id = any (p_whole) returning lease_id
             )
-            select lease_id, null::bigint from unnest(p_whole) as lease_id where lease_id not in (select lease_id from ended);
+            select lease_id, null::bigint, true from unnest(p_whole) as lease_id where lease_id not in (select lease_id from ended);
     end if;
     if cardinality(p_leases) > 0 then
         -- A message that is given back must not be acked by a transaction that commits just then. This waits for those that have acked
@@ -37,7 +54,6 @@ begin
         ), locked as materialized (
             select l.lease_id, l.seqs, l.hashes, l.attempts, l.crashes from headrace.leases as l
             where l.consumer_id = p_consumer and l.lease_id = any (p_leases)
-            order by l.lease_id for no key update
         ), held as materialized (
             select l.lease_id, m.seq, m.hash, coalesce(m.attempt, 1) as attempt, coalesce(m.crash, 0) as crash, m.place,
                    a.outcome, a.delay, a.error, a.traceback, k.seq is not null as acked
@@ -61,7 +77,7 @@ begin
         select array_agg(seq) as seqs, array_agg(hash) as hashes, array_agg(attempt) as attempts,
                array_agg(case outcome when 'release' then crash else 0 end) as crashes, array_agg(outcome) as outcomes,
                array_agg(delay) as delays, array_agg(error) as errors, array_agg(traceback) as tracebacks,
-               (select array_agg(array[a.lease_id, a.seq]) from asked as a
+               (select array_agg(array[a.lease_id, a.seq, (a.lease_id not in (select lease_id from locked))::int]) from asked as a
                 where not exists (select from held as h where h.lease_id = a.lease_id and h.seq = a.seq
                                                   and (a.outcome = 'ack' or not h.acked))) as lost
             into v_done from held where outcome <> 'ack' and not acked;
@@ -71,7 +87,7 @@ begin
                 from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where c.id = p_consumer;
         end if;
         if v_done.lost is not null then
-            return query select v_done.lost[i][1], v_done.lost[i][2] from generate_subscripts(v_done.lost, 1) as i;
+            return query select v_done.lost[i][1], v_done.lost[i][2], v_done.lost[i][3] = 1 from generate_subscripts(v_done.lost, 1) as i;
         end if;
     end if;
     perform headrace.forget_acks(p_consumer, p_whole || p_leases);
@@ -84,25 +100,6 @@ begin
                 select parked_floor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1));
 end $$;
 
--- Extend every lease of an owner by the consumer's ack_wait from now. Returns the leases that he still has.
-create function headrace.extend(p_consumer int, p_owner uuid, p_now timestamptz default clock_timestamp()) returns bigint[]
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
-declare
-    v_leases  bigint[];
-    v_floor   bigint;
-begin
-    perform set_config('synchronous_commit', 'off', true);
-    select lease_floor into v_floor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
-    with kept as (
-        update headrace.leases as l set expires_at = p_now + c.ack_wait
-        from headrace.consumers as c
-        where c.id = p_consumer and l.consumer_id = p_consumer and l.lease_id >= v_floor and l.owner = p_owner
-        returning l.lease_id
-    )
-    select coalesce(array_agg(lease_id), '{}') into v_leases from kept;
-    return v_leases;
-end $$;
-
 -- Extend these leases by the consumer's ack_wait from now. Returns those that there still are.
 create function headrace.extend_leases(p_consumer int, p_leases bigint[], p_now timestamptz default clock_timestamp()) returns bigint[]
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -110,13 +107,12 @@ declare
     v_leases  bigint[];
 begin
     perform set_config('synchronous_commit', 'off', true);
-    with kept as (
-        update headrace.leases as l set expires_at = p_now + c.ack_wait
+    v_leases := array(
+        select lease_id from headrace.leases where consumer_id = p_consumer and lease_id = any (p_leases)
+        order by lease_id for no key update);
+    update headrace.leases as l set expires_at = p_now + c.ack_wait
         from headrace.consumers as c
-        where c.id = p_consumer and l.consumer_id = p_consumer and l.lease_id = any (p_leases)
-        returning l.lease_id
-    )
-    select coalesce(array_agg(lease_id), '{}') into v_leases from kept;
+        where c.id = p_consumer and l.consumer_id = p_consumer and l.lease_id = any (v_leases);
     return v_leases;
 end $$;
 
@@ -146,6 +142,7 @@ declare
     v_leases  bigint[];
     v_lost    record;
 begin
+    perform headrace.require_read_committed('headrace.reclaim');
     perform pg_advisory_xact_lock(1212498508, p_consumer);
     select lease_floor into v_floor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
     v_leases := array(

@@ -26,15 +26,19 @@ begin
     stream_id := v_stream.id;
     perform headrace.set_policy(v_stream.id, p_settings);
     select * into v_stream from headrace.streams where id = v_stream.id;
-    execute format('create sequence %s', v_stream.sequence);
     -- Defaults are evaluated in the order of the columns, and that order carries the gap-aware cursor: a transaction has
     -- its xid before it draws a seq. created_at comes after seq, so that whoever drew a later seq has a later time.
+    -- A seq that was drawn before that must not come in: an INSERT that names one is refused by the identity. With
+    -- one_message_per_key the row's seq is updated, which an identity can't be; there headrace.put is the way in.
     -- The key's grammar, as in NATS: tokens parted by dots, none empty, none exactly "*" or ">".
     -- An escaped NUL is JSON, but Postgres could never again hand out the string that it stands in.
+    if v_stream.one_message_per_key then
+        execute format('create sequence %s', v_stream.sequence);
+    end if;
     execute format($ddl$
         create table %1$s (
             xid         xid8 not null default pg_current_xact_id(),
-            seq         bigint not null default nextval(%2$L) constraint %3$I primary key,
+            seq         bigint %2$s constraint %3$I primary key,
             created_at  timestamptz not null default clock_timestamp(),
             key         text collate "C" not null
                         constraint valid_key check (octet_length(key) <= 1024 and ('.' || key || '.') not like '%%..%%'
@@ -46,12 +50,17 @@ begin
             headers     json
                         constraint headers_are_objects check (headers is null or json_typeof(headers) = 'object')
         ) %4$s
-        $ddl$, v_stream.relation, v_stream.sequence, p_name || '.pkey',
+        $ddl$, v_stream.relation,
+        case when v_stream.one_message_per_key then format('not null default nextval(%L)', v_stream.sequence)
+             else format('generated always as identity (sequence name %s)', v_stream.sequence) end,
+        p_name || '.pkey',
         case when not v_stream.one_message_per_key then 'partition by range (seq)' else
             -- Every update leaves a dead row: vacuum early, by count, and never wait for the lock to shorten the file.
             'with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
                    autovacuum_analyze_scale_factor = 0.5, vacuum_truncate = off)' end);
-    execute format('alter sequence %s owned by %s.seq', v_stream.sequence, v_stream.relation);
+    if v_stream.one_message_per_key then
+        execute format('alter sequence %s owned by %s.seq', v_stream.sequence, v_stream.relation);
+    end if;
     begin
         execute format('alter table %s alter column data set compression lz4', v_stream.relation);
     exception when feature_not_supported then

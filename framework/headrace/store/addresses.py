@@ -1,0 +1,104 @@
+"""Connecting to one of several addresses, of which some may be silent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import asyncpg
+
+AVOIDED = 60.0
+"""Seconds for which an address that gave no answer is tried after the others, where the URL says which kind of server is wanted."""
+
+SHORTEST = 2.0
+"""Seconds that each address has to answer, at least."""
+
+# What one address says that has no meaning for the others.
+_NEXT = (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched)
+
+Address = tuple[str, int]
+
+
+class Addresses:
+    """The addresses of a database URL, in its order, except that those which were silent lately come last.
+
+    The driver tries all of them within one deadline, which the first one uses up when it is silent.
+
+    Attributes:
+        primary: whether only a server that takes writes will do (`target_session_attrs`), of which there is one.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._all = addresses_of(dsn)
+        self.primary = _wanted(dsn) in ("primary", "read-write")
+        self._silent: dict[Address, float] = {}
+
+    def __len__(self) -> int:
+        return max(len(self._all), 1)
+
+    async def connect(self, attempt: Callable[..., Awaitable[Any]], timeout: float, **options: Any) -> Any:
+        """A connection by `attempt`, which takes `host`, `port` and `timeout` if there are several addresses.
+
+        Args:
+            timeout: seconds for all addresses together.
+        """
+        if len(self._all) < 2:
+            return await attempt(timeout=timeout, **options)
+        share = max(timeout / len(self._all), SHORTEST)
+        failure: BaseException | None = None
+        for address in self._in_order():
+            host, port = address
+            try:
+                connection = await attempt(host=host, port=port, timeout=share, **options)
+            except _NEXT as error:
+                failure = error
+                if isinstance(error, TimeoutError) and self.primary:
+                    self._silent[address] = time.monotonic()
+            else:
+                self._silent.pop(address, None)
+                return connection
+        assert failure is not None
+        raise failure
+
+    def _in_order(self) -> list[Address]:
+        since = time.monotonic() - AVOIDED
+        return sorted(self._all, key=lambda address: self._silent.get(address, 0.0) > since)
+
+
+def addresses_of(dsn: str) -> list[Address]:
+    """The hosts of a URL with their ports; empty if there is nothing to choose, or only the driver can read it."""
+    try:
+        parts = urlsplit(dsn)
+        named = parse_qs(parts.query)
+    except ValueError:
+        return []
+    authority = unquote(parts.netloc.rpartition("@")[2])
+    hosts = [_host_and_port(one) for one in authority.split(",")] if authority else []
+    if not hosts and "host" in named:
+        hosts = [(host, "") for host in named["host"][-1].split(",")]
+    ports = named["port"][-1].split(",") if "port" in named else []
+    if len(ports) not in (0, 1, len(hosts)) or _wanted(dsn) == "prefer-standby":
+        return []
+    common = ports * len(hosts) if len(ports) == 1 else ports or [""] * len(hosts)
+    try:
+        return [(host, int(port or other or 5432)) for (host, port), other in zip(hosts, common, strict=True)]
+    except ValueError:
+        return []
+
+
+def _wanted(dsn: str) -> str:
+    """Which kind of server the URL asks for."""
+    try:
+        return parse_qs(urlsplit(dsn).query).get("target_session_attrs", ["any"])[-1]
+    except ValueError:
+        return "any"
+
+
+def _host_and_port(text: str) -> tuple[str, str]:
+    if text.startswith("["):  # an IPv6 address
+        host, _, port = text[1:].partition("]")
+        return host, port.removeprefix(":")
+    host, _, port = text.partition(":")
+    return host, port

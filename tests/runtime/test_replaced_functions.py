@@ -1,0 +1,139 @@
+"""Functions that are replaced, and segments that are dropped, just while a call uses them end no worker."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from headrace import App, Message, StoreUnavailable, Transaction, store
+from headrace.model import conditions
+from headrace.model.errors import SchemaError
+from tests.conftest import Connect, Declare
+from tests.runtime.running import Seen, running
+from tests.support.readers import begun, publish
+from tests.support.waiting import start, until_blocked
+
+migrating = importlib.import_module("headrace.store.migrate")  # the verb has the module's name
+
+pytestmark = pytest.mark.asyncio
+
+MINE = conditions.parse("data.mine = true")
+
+
+async def replace_functions(connection: Any) -> None:
+    """What an upgrade does."""
+    async with connection.transaction():
+        await connection.execute(migrating.functions())
+
+
+@asynccontextmanager
+async def held(connect: Connect, consumer: int) -> AsyncIterator[Any]:
+    """No lease call of this consumer gets past its first step meanwhile."""
+    async with begun(connect) as (connection, transaction):
+        await connection.fetch("select pg_advisory_xact_lock(1212498508, $1)", consumer)
+        yield connection
+        await transaction.rollback()
+
+
+async def test_a_lease_by_condition_survives_functions_that_are_replaced_under_it(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare(where=MINE)
+    await publish(database, "a", mine=True)
+    await reader.lease(judging=5.0, limit=1)
+    await publish(database, "b", mine=True)
+    async with held(connect, reader.id) as holder:
+        lease = await start(reader.lease(judging=5.0))
+        await until_blocked(database, holder)
+        await replace_functions(await connect())
+    assert (await lease).seqs == [2]
+
+
+async def test_a_lease_by_condition_survives_a_segment_that_is_dropped_under_it(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare(where=MINE)
+    await publish(database, "a", mine=True)
+    async with begun(connect) as (janitor, transaction):
+        await janitor.fetch("lock table only headrace_streams.orders in access exclusive mode")
+        await janitor.fetch('drop table headrace_streams."orders.1"')
+        await janitor.fetch("delete from headrace.segments where lower = 1")
+        lease = await start(reader.lease(judging=5.0))
+        await until_blocked(database, janitor)
+        await janitor.fetch("select setval('headrace_streams.\"orders.seq\"', 100000)")
+        await publish(janitor, "b", mine=True)
+        await transaction.commit()
+    assert (await lease).seqs + (await reader.lease(judging=5.0)).seqs == [100001]
+
+
+async def test_a_worker_with_a_condition_survives_functions_that_are_replaced_under_it(
+    dsn: str, database: store.Database, connect: Connect
+) -> None:
+    app, seen = App(dsn), Seen()
+
+    @app.consumer("orders", where="data.mine = true")
+    async def ship(message: Message) -> None:
+        seen.note(message.seq)
+
+    async with running(app):
+        await app.publish("orders", "a", {"mine": True})
+        await seen.until(1)
+        consumer = await store.consumer_id(app.database, "orders", "ship")
+        for number in range(2, 5):
+            async with held(connect, consumer) as holder:
+                await app.publish("orders", "a", {"mine": True})
+                await until_blocked(database, holder)
+                await replace_functions(await connect())
+            assert await seen.until(number) == list(range(1, number + 1))
+
+
+async def test_an_ack_in_a_transaction_that_was_swept_away_costs_no_attempt(
+    dsn: str, database: store.Database, connect: Connect
+) -> None:
+    app, attempts = App(dsn), Seen()
+
+    @app.consumer("orders", transactional=True, max_deliver=1)
+    async def ship(message: Message, tx: Transaction) -> None:
+        attempts.note(message.attempt)
+        if len(attempts.notes) == 1:
+            await database.fetch(
+                "alter function headrace.ack(int, bigint[], bigint[], timestamptz, uuid) rename to gone"
+            )
+
+    async with running(app):
+        await app.publish("orders", "a", 1)
+        await attempts.until(2)
+        await database.fetch("alter function headrace.gone(int, bigint[], bigint[], timestamptz, uuid) rename to ack")
+        await app.idle()
+        info = await store.consumer(app.database, "orders", "ship")
+    assert (info.dead_letters, info.lag) == (0, 0)
+    assert set(attempts.notes) == {1}
+
+
+async def test_a_large_publish_survives_functions_that_are_replaced_under_it(
+    database: store.Database, declare: Declare, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await declare()
+    monkeypatch.setattr(importlib.import_module("headrace.store.publish"), "CHUNK_MESSAGES", 2)
+    async with begun(connect) as (holder, transaction):
+        await holder.fetch("lock table headrace.streams in access exclusive mode")
+        published = await start(store.publish_all(database, "orders", list("abc"), ["1"] * 3))
+        await until_blocked(database, holder)
+        await holder.execute(migrating.functions())
+        await transaction.commit()
+    assert await published == 3
+
+
+async def test_only_a_schema_that_is_missing_is_said_to_be(database: store.Database) -> None:
+    """Of a call in a transaction, which can't be made again by itself."""
+    with pytest.raises(StoreUnavailable, match="replaced meanwhile"):
+        async with database.transaction() as connection:
+            await connection.fetch("select headrace.not_there()")
+    await database.fetch("drop schema headrace cascade")
+    with pytest.raises(SchemaError, match="run `headrace migrate`"):
+        async with database.transaction() as connection:
+            await connection.fetch("select headrace.not_there()")

@@ -1,0 +1,316 @@
+"""Nothing of a key is settled before what precedes it, so a crash at any moment repeats messages, and never skips back over one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import asyncpg
+import pytest
+
+from headrace import App, ConfigurationError, Message, Reject, store
+from headrace.model.outcomes import Settlement
+from headrace.model.records import Lost
+from tests.runtime.running import WITHIN, Gate, Seen, consumer, eventually, running
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def app(dsn: str) -> App:
+    return App(dsn)
+
+
+@pytest.fixture(autouse=True)
+def acks_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Acks of an unfinished lease wait until the end of the test, as if every crash came within that time."""
+    monkeypatch.setattr("headrace.flow.custody.LINGER", 3600.0)
+
+
+class Settles:
+    """What the worker has the store settle: every call, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[Settlement] = []
+        self._settle = store.settle
+        self._news = anyio.Event()
+        self.open = anyio.Event()
+        self.open.set()
+        monkeypatch.setattr(store, "settle", self._watched)
+
+    async def _watched(self, *args: Any, **options: Any) -> list[Lost]:
+        await self.open.wait()
+        self.calls.append(args[2])
+        lost = await self._settle(*args, **options)
+        self._news.set()
+        self._news = anyio.Event()
+        return lost
+
+    async def until(self, count: int) -> None:
+        with anyio.fail_after(WITHIN):
+            while len(self.calls) < count:
+                await self._news.wait()
+
+
+async def leased(app: App) -> set[int]:
+    """The messages that some lease holds: those that a crash would bring back."""
+    rows = await app.database.fetch("select unnest(seqs) as seq from headrace.leases")
+    return {row["seq"] for row in rows}
+
+
+class Stalled:
+    """Two leases of a worker: (k 1, x 2), of which x is stuck in its handler, and (k 3); then one of another key (y 4)."""
+
+    def __init__(self, app: App, seen: Seen, gate: Gate) -> None:
+        self.app = app
+        self.seen = seen
+        self.gate = gate
+
+    async def note(self, number: int) -> None:
+        if number == 2:
+            await self.gate.wait()
+        self.seen.note(number)
+
+    async def begin(self) -> None:
+        await self.app.publish_many("orders", [("k", 1), ("x", 2)])
+        await self.gate.until(1)
+        await self.seen.until(1)
+        await self.app.publish("orders", "k", 3)
+        await self.seen.until(2)
+        await self.app.publish("orders", "y", 4)
+        await self.seen.until(3)
+
+
+@pytest.fixture
+def stalled(app: App) -> Stalled:
+    return Stalled(app, Seen(), Gate())
+
+
+async def test_a_later_message_of_a_key_is_not_acked_before_an_earlier_one(
+    app: App, stalled: Stalled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settles = Settles(monkeypatch)
+
+    @app.consumer("orders", ack_wait="1h")
+    async def ship(number: int) -> None:
+        await stalled.note(number)
+
+    async with running(app):
+        await stalled.begin()
+        await settles.until(1)  # of y, which waits for nothing
+        assert await leased(app) == {1, 2, 3}, "a crash now would bring back 1, and never 3"
+        stalled.gate.open()
+        await app.idle()
+        assert await leased(app) == set()
+    assert stalled.seen.notes == [1, 3, 4, 2]
+
+
+async def test_a_dead_letter_of_a_key_does_not_overtake_an_ack(
+    app: App, stalled: Stalled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settles = Settles(monkeypatch)
+
+    @app.consumer("orders", ack_wait="1h")
+    async def ship(number: int) -> None:
+        await stalled.note(number)
+        if number == 3:
+            raise Reject("never")
+
+    async with running(app):
+        await stalled.begin()
+        await settles.until(2)
+        assert await leased(app) == {2}
+        assert (await consumer(app, "ship")).dead_letters == 1
+        for call in settles.calls:
+            assert 3 not in call.seqs or 1 in call.seqs, "what precedes the dead letter goes with it"
+        stalled.gate.open()
+
+
+async def test_an_ack_in_a_transaction_of_the_handler_comes_after_what_precedes_it(
+    app: App, dsn: str, stalled: Stalled
+) -> None:
+    leased_then: list[set[int]] = []
+    connection = await asyncpg.connect(dsn)
+
+    @app.consumer("orders", ack_wait="1h")
+    async def ship(number: int, message: Message) -> None:
+        if number == 3:
+            async with connection.transaction():
+                await message.ack(tx=connection)
+                leased_then.append(await leased(app))
+        await stalled.note(number)
+
+    async with running(app):
+        await stalled.begin()
+        assert leased_then == [{2, 3}], "3 is about to be acked for good, and a crash would bring back 1"
+        stalled.gate.open()
+        await app.idle()
+    await connection.close()
+
+
+async def test_a_message_that_is_refused_alone_costs_the_rest_of_its_lease_nothing(
+    app: App, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that a transaction has acked is given back all the same: the store refuses that, and keeps the lease of the others.
+
+    A worker that took the lease for lost would never settle it, and extend it for ever.
+    """
+    settles, gate, seen = Settles(monkeypatch), Gate(), Seen()
+    connection = await asyncpg.connect(dsn)
+
+    async def aborted(*_: Any, **__: Any) -> str:
+        return "aborted"
+
+    monkeypatch.setattr(store, "transaction_status", aborted)
+
+    @app.consumer("orders", ack_wait="1h", backoff=0)
+    async def ship(number: int, message: Message) -> None:
+        if number == 1:
+            await gate.wait()
+        else:
+            async with connection.transaction():
+                await message.ack(tx=connection)
+        seen.note((number, message.attempt))
+
+    async with running(app):
+        await app.publish_many("orders", [("x", 1), ("k", 2)])
+        await gate.until(1)
+        await settles.until(1)
+        assert await leased(app) == {1}
+        gate.open()
+        await app.idle()
+        assert await leased(app) == set()
+    assert seen.notes == [(2, 1), (1, 1)]
+    await connection.close()
+
+
+@pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
+async def test_an_outcome_from_before_a_rewind_does_not_count(app: App, transactional: bool) -> None:
+    """A failover takes back the ack of 1, and the lease of 3, a later message of the key, is still there."""
+    gates, seen = {2: Gate(), 3: Gate()}, Seen()
+
+    @app.consumer("orders", ack_wait="1h", transactional=transactional)
+    async def ship(number: int, message: Message) -> None:
+        if message.attempt == 1 and number in gates and not gates[number].passed:
+            await gates[number].wait()
+        seen.note((message.key, number))
+
+    async def acked() -> bool:
+        return 1 not in await leased(app)
+
+    async with running(app):
+        await app.publish_many("orders", [("k", 1), ("x", 2)])
+        await gates[2].until(1)
+        await seen.until(1)
+        lease = await app.database.fetchrow("select * from headrace.leases")
+        await app.database.fetch("select headrace.settle($1, '{}', $2, '{1}', '{ack}', '{null}', '{null}', '{null}')",
+                                 lease["consumer_id"], [lease["lease_id"]])  # fmt: skip
+        await eventually(acked)
+        await app.publish("orders", "k", 3)
+        await gates[3].until(1)
+        async with app.database.transaction() as connection:  # as the failover leaves it
+            await connection.execute(
+                "update headrace.leases set held = 2, seqs = $2, hashes = $3 where lease_id = $1",
+                lease["lease_id"], lease["seqs"], lease["hashes"],
+            )  # fmt: skip
+            await connection.execute("delete from headrace.acks")
+            await connection.execute("delete from headrace.history")
+        for gate in gates.values():
+            gate.open()
+        await app.idle()
+        assert await leased(app) == set()
+    of_k = [number for key, number in seen.notes if key == "k"]
+    assert of_k == [1, 3, 1, 3], "the last value that a handler keeps is the right one"
+
+
+@pytest.fixture
+def held_back(monkeypatch: pytest.MonkeyPatch) -> Settles:
+    """Settles that don't reach the store until `open` is set."""
+    settles = Settles(monkeypatch)
+    settles.open = anyio.Event()
+    return settles
+
+
+Handle = Callable[[list[int]], Awaitable[None]]
+
+
+@pytest.mark.parametrize("kind", ["single", "batch", "key"])
+async def test_with_ack_before_next_a_key_s_next_message_waits_for_the_commit_of_the_ack(
+    app: App, held_back: Settles, kind: str
+) -> None:
+    seen = Seen()
+    options: dict[str, Any] = {"batch": {"batch": 2}, "key": {"group_by_key": True, "batch": 1}, "single": {}}[kind]
+    if kind == "single":
+
+        @app.consumer("orders", ack_before_next=True, ack_wait="1h", concurrency=4)
+        async def ship(number: int) -> None:
+            seen.note(number)
+    else:
+
+        @app.consumer("orders", ack_before_next=True, ack_wait="1h", concurrency=4, **options)
+        async def ship_many(numbers: list[int]) -> None:
+            for number in numbers:
+                seen.note(number)
+
+    first = {"single": {1, 2}, "batch": {1, 2}, "key": {1, 2}}[kind]
+    async with running(app):
+        await app.publish_many("orders", [("k", 1), ("j", 2)])
+        await seen.until(2)
+        await app.publish_many("orders", [("k", 3), ("j", 4), ("k", 5), ("i", 6)])
+        await seen.until(3)
+        assert set(seen.notes) == first | {6}, "another key goes on, and no key has gone on before its ack"
+        held_back.open.set()
+        await seen.until(6)
+        await app.idle()
+    assert [number for number in seen.notes if number in (1, 3, 5)] == [1, 3, 5]
+
+
+async def test_what_ack_before_next_holds_back_is_drained_in_order(app: App, held_back: Settles) -> None:
+    seen = Seen()
+
+    @app.consumer("orders", ack_before_next=True, ack_wait="1h")
+    async def ship(number: int) -> None:
+        seen.note(number)
+
+    async with running(app):
+        await app.publish_many("orders", [("k", 1), ("k", 2), ("k", 3)])
+        await seen.until(1)
+        held_back.open.set()
+    assert seen.notes == list(range(1, len(seen.notes) + 1))
+    async with running(app):
+        await app.idle()
+    assert seen.notes == [1, 2, 3]
+
+
+async def test_with_ack_before_next_a_message_that_fails_comes_again_before_the_next_one(app: App) -> None:
+    seen = Seen()
+
+    @app.consumer("orders", ack_before_next=True, backoff=0)
+    async def ship(number: int, message: Message) -> None:
+        seen.note((number, message.attempt))
+        if (number, message.attempt) == (2, 1):
+            raise RuntimeError("once more")
+
+    async with running(app):
+        await app.publish_many("orders", [("k", 1), ("k", 2), ("k", 3)])
+        await app.idle()
+    assert seen.notes == [(1, 1), (2, 1), (2, 2), (3, 1)]
+    assert await eventually_settled(app)
+
+
+async def eventually_settled(app: App) -> bool:
+    async with running(app):
+        return bool(await eventually(lambda: nothing_left(app)))
+
+
+async def nothing_left(app: App) -> bool:
+    info = await consumer(app, "ship")
+    return (info.lag, info.in_flight, info.parked) == (0, 0, 0)
+
+
+async def test_ack_before_next_needs_order(app: App) -> None:
+    async def ship(number: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="ack_before_next=True needs the order of keys"):
+        app.consumer("orders", ack_before_next=True, ordered=False)(ship)

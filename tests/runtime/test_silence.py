@@ -1,0 +1,146 @@
+"""Connections that die in silence, under an app at work: nothing is closed, and nothing is heard any more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from typing import Any
+
+import anyio
+import pytest
+import pytest_asyncio
+
+from headrace import App, Message, StoreUnavailable, Transaction, store
+from tests.runtime.running import Gate, Seen, eventually, running
+from tests.support.silence import Proxy, proxied
+
+SOON = 20.0
+"""Seconds within which everything goes on. It takes two to four; the deadlines of statements would take 70."""
+
+
+@pytest_asyncio.fixture
+async def proxy(dsn: str) -> AsyncIterator[Proxy]:
+    async with proxied(dsn) as proxy:
+        yield proxy
+
+
+async def publish(database: store.Database, numbers: Iterable[int]) -> None:
+    """By another way than that of the workers. The key is the last digit."""
+    each = list(numbers)
+    await store.publish_many(
+        database, "orders", [f"k{number % 10}" for number in each], [str(number) for number in each]
+    )
+
+
+def in_order(numbers: list[int]) -> bool:
+    """Whether each key's messages came in order; a message may come twice."""
+    keys = [[number for number in numbers if number % 10 == key] for key in range(10)]
+    return all(sorted(key) == key for key in keys)
+
+
+@pytest.mark.asyncio
+async def test_handlers_go_on_within_seconds_when_every_connection_died_in_silence(
+    database: store.Database, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, seen = App(proxy.url()), Seen()
+
+    @app.consumer("orders")
+    async def ship(order: int) -> None:
+        seen.note(order)
+
+    async with running(app):
+        for first in (0, 100, 200):
+            await publish(database, range(first, first + 100))
+            async with asyncio.timeout(SOON):
+                while set(seen.notes) != set(range(first + 100)):
+                    await seen.until(len(seen.notes) + 1)
+                await app.idle()
+            proxy.forget()
+    assert in_order(seen.notes)
+    told = [record for record in caplog.records if "died in silence" in record.getMessage()]
+    assert told
+    assert told[0].levelno == logging.WARNING
+    assert vars(told[0])["connections"] >= 1
+
+
+@pytest.mark.asyncio
+async def test_handlers_go_on_within_seconds_after_the_network_heals(
+    database: store.Database, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headrace")
+    app, seen = App(proxy.url()), Seen()
+
+    @app.consumer("orders")
+    async def ship(order: int) -> None:
+        seen.note(order)
+
+    def said(text: str) -> int:
+        return sum(text in record.getMessage() for record in caplog.records)
+
+    async with running(app):
+        await publish(database, range(100))
+        await seen.until(100)
+        await app.idle()
+        proxy.cut()
+        await publish(database, range(100, 200))
+        async with asyncio.timeout(SOON):
+            while not said("does not answer"):
+                await database.fetch("select pg_sleep(0.05)")
+        proxy.heal()
+        async with asyncio.timeout(SOON):
+            while set(seen.notes) != set(range(200)):
+                await seen.until(len(seen.notes) + 1)
+            await app.idle()
+    assert in_order(seen.notes)
+    assert said("does not answer") == said("answers again") == 1
+
+
+@pytest.mark.asyncio
+async def test_a_transaction_whose_connection_died_in_silence_frees_its_locks_and_is_done_once(
+    database: store.Database, proxy: Proxy
+) -> None:
+    await database.fetch("create table effects (id bigint)")
+    await database.fetch("create table totals (total bigint)")
+    await database.fetch("insert into totals values (0)")
+    app, gate = App(proxy.url()), Gate()
+
+    @app.consumer("orders", transactional=True, backoff=0)
+    async def ship(order: int, message: Message, tx: Transaction) -> None:
+        await tx.execute("update totals set total = total + 1")
+        await gate.wait()
+        await tx.execute("insert into effects values ($1)", order)
+
+    async with running(app):
+        await publish(database, [1])
+        await gate.until(1)
+        proxy.forget()
+        gate.open()
+        async with asyncio.timeout(SOON):
+            await eventually(lambda: database.fetchval("select true from effects"))
+            await app.idle()
+    assert await database.fetchval("select count(*) from effects") == 1
+    assert await database.fetchval("select total from totals") == 1
+
+
+@pytest.mark.asyncio
+async def test_a_listening_connection_that_died_in_silence_is_replaced(database: store.Database, proxy: Proxy) -> None:
+    through = store.Database(proxy.url())
+    await through.open()
+    try:
+        for _ in range(2):
+            heard, ready = anyio.Event(), anyio.Event()
+            async with asyncio.timeout(SOON), asyncio.TaskGroup() as tasks:
+                listening = store.listen(through, lambda _, heard=heard: heard.set(), ready.set)  # type: ignore[misc]
+                tasks.create_task(broken(listening))
+                await ready.wait()
+                await database.fetch("select pg_notify('headrace', '7')")
+                await heard.wait()
+                proxy.forget()
+    finally:
+        await through.close()
+
+
+async def broken(listening: Coroutine[Any, Any, None]) -> None:
+    with pytest.raises(StoreUnavailable):
+        await listening

@@ -1,0 +1,66 @@
+"""An error of the database that Headrace doesn't know: it is logged, and tried again, and ends no worker."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from headrace import App, Message, store
+from headrace.model.errors import SchemaError
+from tests.runtime.running import Seen, eventually, running
+
+pytestmark = pytest.mark.asyncio
+
+REFUSAL = """
+    create function public.refuse() returns trigger language plpgsql as $$
+    begin
+        raise exception 'not today' using errcode = 'object_not_in_prerequisite_state', hint = 'try tomorrow';
+    end $$"""
+
+
+@pytest.fixture
+def app(dsn: str) -> App:
+    return App(dsn)
+
+
+async def logged(caplog: pytest.LogCaptureFixture, what: str) -> None:
+    async def found() -> bool:
+        return any(what in record.getMessage() and record.levelno == logging.ERROR for record in caplog.records)
+
+    await eventually(found)
+
+
+@pytest.mark.parametrize(
+    ("what", "who"),
+    [("insert on headrace.leases", "ship: leasing"), ("delete on headrace.leases", "ship: settling")],
+)
+async def test_an_unknown_error_of_the_database_is_logged_and_survived(
+    app: App, database: store.Database, caplog: pytest.LogCaptureFixture, what: str, who: str
+) -> None:
+    seen = Seen()
+
+    @app.consumer("orders")
+    async def ship(message: Message) -> None:
+        seen.note(message.seq)
+
+    async with running(app):
+        await database.fetch(REFUSAL)
+        await database.fetch(f"create trigger refuse before {what} execute function public.refuse()")
+        await app.publish("orders", "a", 1)
+        await logged(caplog, f"{who} failed, and is tried again")
+        await logged(caplog, "not today (SQLSTATE 55000). The server's hint: try tomorrow")
+        await database.fetch("drop trigger refuse on headrace.leases")
+        assert await seen.until(1) == [1]
+        await app.idle()
+        assert await database.fetchval("select count(*) from headrace.leases") == 0
+
+
+async def test_a_schema_that_is_gone_still_ends_the_worker_and_says_so(app: App, database: store.Database) -> None:
+    @app.consumer("orders")
+    async def ship(message: Message) -> None: ...
+
+    with pytest.RaisesGroup(SchemaError, allow_unwrapped=True, flatten_subgroups=True):
+        async with running(app):
+            await database.fetch("drop schema headrace cascade")
+            await app.idle()

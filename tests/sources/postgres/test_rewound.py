@@ -1,0 +1,47 @@
+"""Headrace's database is put back to an earlier time, while the process that captures lives on and the captured server goes ahead."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.runtime.running import eventually
+from tests.sources.postgres.captured import Shop
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_what_was_captured_and_then_taken_back_is_told_and_not_passed_over(shop: Shop) -> None:
+    """No call of the process fails meanwhile, and its epoch is the same, so it would go on behind what is missing."""
+    await shop.source()
+    async with shop.captured():
+        await shop.until_running()
+        await shop.sql.execute("insert into orders values (1)")
+        await shop.until(1)
+        before = await shop.sql.fetchval("select max(position) from headrace.capture_positions")
+        await shop.sql.execute("insert into orders values (2)")
+        await shop.until(2)
+
+        async def the_slot_has_moved_on() -> bool:
+            return bool(
+                await shop.sql.fetchval(
+                    "select confirmed_flush_lsn > $1 from pg_replication_slots where database = current_database()",
+                    before,
+                )
+            )
+
+        await eventually(the_slot_has_moved_on)
+        async with shop.sql.transaction():
+            await shop.sql.execute("lock table headrace.capture_positions in share row exclusive mode")
+            await shop.sql.execute("delete from headrace.capture_positions where position > $1", before)
+            await shop.sql.execute(
+                """insert into headrace.capture_positions (source_id, epoch, position, captured)
+                   select source_id, epoch, $1, 1 from headrace.captures""",
+                before,
+            )
+            await shop.sql.execute("delete from headrace_streams.shop where data -> 'record' ->> 'id' = '2'")
+        await shop.sql.execute("insert into orders values (3)")
+        told = await shop.until_state("stopped")
+        assert told.capture is not None
+        assert told.capture.reason is not None
+        assert "changes between them are missing" in told.capture.reason
+        assert [one["record"]["id"] for one in await shop.stream()] == [1]

@@ -1,0 +1,262 @@
+"""Which calls will never be answered: those that the server does nothing for, and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio.lowlevel
+import pytest
+import pytest_asyncio
+
+from headrace import store
+from headrace.model.errors import StoreUnavailable
+from headrace.store import addresses, detector
+from headrace.store.detector import Doing, Waiting
+from tests.conftest import Connect
+from tests.support.silence import Proxy, proxied
+
+SOON = 20.0
+"""Seconds within which everything goes on. It takes two to four; the deadlines of statements would take 70."""
+
+
+@pytest_asyncio.fixture
+async def proxy(dsn: str) -> AsyncIterator[Proxy]:
+    async with proxied(dsn) as proxy:
+        yield proxy
+
+
+Opened = Callable[..., Awaitable[store.Database]]
+
+
+@pytest_asyncio.fixture
+async def opened() -> AsyncIterator[Opened]:
+    """Opens databases, closed at the end."""
+    made: list[store.Database] = []
+
+    async def opened(dsn: str, **options: Any) -> store.Database:
+        made.append(store.Database(dsn, **options))
+        await made[-1].open()
+        return made[-1]
+
+    yield opened
+    for database in made:
+        await database.close()
+
+
+def died(database: store.Database) -> int:
+    return int(database.statistics()["died"])
+
+
+@pytest.mark.asyncio
+async def test_a_call_that_the_server_works_on_is_waited_for(proxy: Proxy, opened: Opened, connect: Connect) -> None:
+    """It waits for a lock, as a lease call does behind others of its consumer: asking again would make the queue longer."""
+    database, holder = await opened(proxy.url()), await connect()
+    await holder.execute("select pg_advisory_lock(7)")
+    waiting = asyncio.create_task(database.fetchval("select 1 from pg_advisory_xact_lock(7)"))
+    async with asyncio.timeout(SOON):
+        while database._detector.looks < 3:
+            await holder.execute("select pg_sleep(0.05)")
+        await holder.execute("select pg_advisory_unlock(7)")
+        assert await waiting == 1
+    assert died(database) == 0
+
+
+@pytest.mark.asyncio
+async def test_one_death_has_all_idle_connections_replaced(proxy: Proxy, opened: Opened) -> None:
+    database = await opened(proxy.url(), max_connections=5)
+    await asyncio.gather(*(database.fetchval("select 1 from pg_sleep(0.1)") for _ in range(5)))
+    assert proxy.open == 5
+    proxy.forget()
+    async with asyncio.timeout(SOON):
+        with pytest.raises(StoreUnavailable):
+            await database.fetchval("select 1")
+        for _ in range(10):
+            assert await database.fetchval("select 1") == 1
+    assert died(database) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_connection_that_is_being_made_when_the_network_heals_is_made_anew(
+    database: store.Database, proxy: Proxy, opened: Opened
+) -> None:
+    through = await opened(proxy.url())
+    proxy.cut()
+    before = proxy.accepted
+    asking = asyncio.create_task(through.fetchval("select 1"))
+    async with asyncio.timeout(SOON):
+        while proxy.accepted == before:
+            await database.fetch("select pg_sleep(0.05)")
+        proxy.heal()  # that connection stays dead
+    async with asyncio.timeout(store.database.CONNECT_TIMEOUT - 1):
+        assert await asking == 1
+
+
+@pytest.mark.asyncio
+async def test_a_call_that_is_cancelled_in_silence_gives_its_connection_back(
+    database: store.Database, proxy: Proxy, opened: Opened
+) -> None:
+    through = await opened(proxy.url(), max_connections=1)
+    asking = asyncio.create_task(through.fetchval("select pg_sleep(60)"))
+    asks = "select true from pg_stat_activity where query = 'select pg_sleep(60)' and state = 'active'"
+    async with asyncio.timeout(SOON):
+        while not await database.fetchval(asks):
+            pass
+    proxy.cut()
+    asking.cancel()
+    async with asyncio.timeout(SOON):
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        proxy.heal()
+        assert await through.fetchval("select 1") == 1
+
+
+@pytest.mark.asyncio
+async def test_a_silent_address_does_not_keep_from_the_next_one(dsn: str, proxy: Proxy, opened: Opened) -> None:
+    async with proxied(dsn) as other:
+        both = f"127.0.0.1:{proxy.port},127.0.0.1:{other.port}"
+        parts = urlsplit(proxy.url())
+        database = await opened(
+            parts._replace(netloc=f"{parts.username}@{both}", query="target_session_attrs=read-write").geturl()
+        )
+        assert await database.fetchval("select 1") == 1
+        assert (proxy.open, other.open) == (1, 0)
+        proxy.cut()
+        async with asyncio.timeout(SOON):
+            with pytest.raises(StoreUnavailable):  # made at the first address
+                await database.fetchval("select 1")
+            assert await database.fetchval("select 1") == 1
+        tried = proxy.accepted
+        assert await asyncio.gather(*(database.fetchval("select 1 from pg_sleep(0.1)") for _ in range(3))) == [1] * 3
+        assert proxy.accepted == tried  # it is tried last from now on
+
+
+@pytest.mark.asyncio
+async def test_a_large_answer_on_a_slow_line_is_waited_for(dsn: str, opened: Opened) -> None:
+    async with proxied(dsn, pace=0.05) as slow:
+        database = await opened(slow.url())
+        answer = asyncio.create_task(database.fetchval("select repeat('x', 5000000)"))
+        async with asyncio.timeout(SOON):
+            assert len(await answer) == 5_000_000
+        assert database._detector.looks > 2
+        assert died(database) == 0
+
+
+@pytest.mark.asyncio
+async def test_a_process_that_stood_still_does_not_take_its_connections_for_dead(proxy: Proxy, opened: Opened) -> None:
+    database = await opened(proxy.url())
+    asking = asyncio.create_task(database.fetchval("select 1 from pg_sleep(0.1)"))
+    async with asyncio.timeout(SOON):
+        while not database._detector._waiting:
+            await anyio.lowlevel.checkpoint()
+        time.sleep(2)  # noqa: ASYNC251 - as a handler that blocks the loop does
+        assert await asking == 1
+    assert died(database) == 0
+
+
+@pytest.mark.asyncio
+async def test_the_server_looks_whether_its_client_is_there(dsn: str, opened: Opened) -> None:
+    ask = "select current_setting('client_connection_check_interval')"
+    assert await (await opened(dsn)).fetchval(ask) == "2s"
+    assert await (await opened(f"{dsn}&client_connection_check_interval=7s")).fetchval(ask) == "7s"
+
+
+# --- the judgement
+
+
+class _Connection:
+    opened_at = 100.0
+
+    def get_server_pid(self) -> int:
+        return 42
+
+
+def waiting() -> Waiting:
+    return Waiting("select lease()", 200.0, 201.0)
+
+
+def backend(state: str | None = "idle", event: str | None = "ClientRead", **other: Any) -> Doing:
+    facts: dict[str, Any] = {"pid": 42, "age": 101.0, "query": "select lease()", **other}
+    return Doing(state=state, wait_event=event, **facts)
+
+
+def test_what_is_idle_once_may_have_answered_just_now() -> None:
+    call = waiting()
+    assert not detector.lost(call, [backend()], 1.5, 201.5)
+    assert detector.lost(call, [backend()], 2.0, 202.0)
+
+
+@pytest.mark.parametrize(
+    ("mine", "gone"),
+    [
+        (backend("active", None), False),
+        (backend("active", "advisory"), False),
+        (backend(None, None), False),
+        (backend("disabled", None), False),
+        (backend("idle in transaction"), True),
+        (backend("active", "ClientRead"), True),
+        (backend("active", "ClientWrite"), True),
+        (None, True),
+    ],
+)
+def test_a_call_is_lost_when_the_server_does_nothing_for_it(mine: Doing | None, gone: bool) -> None:
+    call = waiting()
+    mine_ = [] if mine is None else [mine]
+    detector.lost(call, mine_, 2.0, 202.0)
+    assert detector.lost(call, mine_, 3.0, 203.0) is gone
+
+
+def test_an_answer_that_comes_slowly_is_not_lost() -> None:
+    call = waiting()
+    assert not any(detector.lost(call, [backend()], 0.2, 201.0 + look) for look in range(50))
+
+
+def test_where_the_system_does_not_say_what_comes_in_patience_is_longer() -> None:
+    call = waiting()
+    assert not any(detector.lost(call, [], None, 201.0 + look) for look in range(9))
+    assert not detector.lost(call, [], None, 211.0)
+    assert detector.lost(call, [], None, 212.0)
+
+
+def test_a_call_that_is_worked_on_is_looked_up_less_and_less_often() -> None:
+    call, looks = waiting(), []
+    for _ in range(7):
+        looks.append(call.look_at)
+        detector.lost(call, [backend("active", None)], 5.0, call.look_at)
+    assert [round(later - sooner, 2) for sooner, later in pairwise(looks)] == [
+        0.5, 0.75, 1.12, 1.69, 2.53, 3.8,
+    ]  # fmt: skip
+
+
+def test_a_backend_that_has_the_pid_of_another_is_not_ours() -> None:
+    found = detector.find(_Connection(), waiting(), [backend(age=3.0)], 201.0, pooled=False)
+    assert found == []
+    assert detector.find(_Connection(), waiting(), [backend(age=100.0)], 201.0, pooled=False)
+
+
+def test_behind_a_pooler_statements_are_told_by_their_text() -> None:
+    other, same, cut = backend(query="select"), backend(pid=7), backend(pid=8, query="select le")
+    found = detector.find(_Connection(), waiting(), [backend(query="update"), same, cut, other], 201.0, pooled=True)
+    assert found == [same, cut, other]
+
+
+@pytest.mark.parametrize(
+    ("dsn", "found"),
+    [
+        ("postgresql://u:p@a:1,b:2/d", [("a", 1), ("b", 2)]),
+        ("postgresql://a,b/d", [("a", 5432), ("b", 5432)]),
+        ("postgresql:///d?host=a,/tmp/b&port=1,2", [("a", 1), ("/tmp/b", 2)]),
+        ("postgresql:///d?host=a,b&port=7", [("a", 7), ("b", 7)]),
+        ("postgresql://u@[::1]:5,h/d", [("::1", 5), ("h", 5432)]),
+        ("postgresql://u%40x:p@a/d", [("a", 5432)]),
+        ("postgresql:///d", []),
+        ("postgresql://a,b/d?target_session_attrs=prefer-standby", []),
+        ("postgresql://a:x,b/d", []),
+    ],
+)
+def test_the_addresses_of_a_url(dsn: str, found: list[tuple[str, int]]) -> None:
+    assert addresses.addresses_of(dsn) == found

@@ -1,0 +1,94 @@
+"""A stream or a consumer is deleted just while somebody publishes to it, waits on it or replays it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from headrace import store
+from headrace.model.errors import UnknownConsumer, UnknownStream
+from tests.conftest import Connect, Declare
+from tests.support.readers import Reader, begun, publish
+from tests.support.waiting import start, until_blocked
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_a_publish_with_a_message_id_and_a_deletion_do_not_wait_for_each_other_in_a_circle(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    """Each locked what the other wanted next: the stream's row, and the stream's table."""
+    await declare()
+    async with begun(connect) as (reader, _), begun(connect) as (deleter, deletion):
+        await reader.fetch("select from headrace_streams.orders")
+        deleting = await start(deleter.fetchval("select headrace.delete_stream('orders', true)"))
+        await until_blocked(database, reader)  # for the table, ahead of the publisher
+        publishing = await start(store.publish(database, "orders", "a", "1", message_id="once"))
+        await until_blocked(database, deleter)
+        await reader.execute("rollback")
+        await deleting
+        await deletion.commit()
+        with pytest.raises(UnknownStream):
+            await publishing
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda database, reader: store.wait(database, reader.id, 10),
+        lambda database, reader: store.replay(database, reader.id, store.Selection()),
+    ],
+    ids=["wait", "replay"],
+)
+async def test_a_consumer_that_is_deleted_meanwhile_is_told_as_unknown(
+    database: store.Database,
+    declare: Declare,
+    connect: Connect,
+    call: Callable[[store.Database, Reader], Awaitable[object]],
+) -> None:
+    reader = await declare()
+    await publish(database, "a")
+    await reader.drain()
+    async with begun(connect) as (deleter, deletion):
+        await deleter.fetchval("select headrace.delete_consumer($1, true)", reader.id)
+        calling = await start(call(database, reader))  # type: ignore[arg-type]
+        await until_blocked(database, deleter)
+        await deletion.commit()
+        with pytest.raises(UnknownConsumer):
+            await calling
+
+
+async def test_a_stream_that_is_deleted_meanwhile_is_told_as_unknown(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    await declare()
+    async with begun(connect) as (deleter, deletion):
+        await deleter.fetchval("select headrace.delete_stream('orders', true)")
+        later = datetime.now(UTC) + timedelta(hours=1)
+        calling = await start(store.publish(database, "orders", "a", "1", deliver_at=later))
+        await until_blocked(database, deleter)
+        await deletion.commit()
+        with pytest.raises(UnknownStream):
+            await calling
+
+
+async def test_a_deletion_locks_leases_in_the_order_of_their_ids_as_settles_do(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare()
+    await publish(database, *"ab")
+    first, second = await reader.lease(limit=1), await reader.lease(limit=1)
+    # An extended row lies behind the others in the table, which is then read in another order than that of the ids.
+    await store.extend_leases(database, reader.id, [first.lease_id or 0], now=reader.clock.now)
+    await database.fetch("analyze headrace.leases")
+    async with begun(connect) as (settler, settlement), begun(connect) as (deleter, deletion):
+        settling = Reader(settler, reader.spec, reader.id, reader.clock)
+        assert await settling.ack_all(first) == []
+        deleting = await start(deleter.fetchval("select headrace.delete_consumer($1, true)", reader.id))
+        await until_blocked(database, settler)
+        assert await settling.ack_all(second) == []
+        await settlement.commit()
+        await deleting
+        await deletion.commit()

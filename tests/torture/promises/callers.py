@@ -1,0 +1,104 @@
+"""Clients of the HTTP servers, which receive and ack, and now and then nack, leave without a word, or ack too late.
+
+They judge nothing: they write down what came and what was confirmed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import time
+from typing import Any
+
+from tests.torture.http_peer import Gone, Peer
+from tests.torture.promises.history import STREAM
+from tests.torture.promises.observed import Notes
+
+PATIENCE = 20.0
+"""Seconds that an answer may take; then the client turns to another server."""
+
+_CONSUMER = f"/v1/streams/{STREAM}/consumers/http"
+
+Record = dict[str, Any]
+
+
+class Callers:
+    """Several clients of the same servers.
+
+    Attributes:
+        enough: not used: they end by `end`.
+    """
+
+    def __init__(self, notes: Notes, options: argparse.Namespace) -> None:
+        self._notes = notes
+        self._ports = [int(port) for port in options.ports.split(",")]
+        self._count = options.clients
+        self._seed = options.seed
+        self._over = asyncio.Event()
+        self.enough = asyncio.Event()
+
+    async def end(self) -> None:
+        self._over.set()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._count):
+                group.create_task(self._client(random.Random(self._seed + number)))
+
+    async def _client(self, chance: random.Random) -> None:
+        while not self._over.is_set():
+            try:
+                async with Peer(chance.choice(self._ports)) as peer:
+                    while not self._over.is_set():
+                        async with asyncio.timeout(PATIENCE):
+                            await self._once(peer, chance)
+            except (Gone, TimeoutError):
+                await asyncio.sleep(0.1)
+
+    async def _once(self, peer: Peer, chance: random.Random) -> None:
+        asked = time.time()
+        status, answer = await peer.ask("POST", f"{_CONSUMER}/receive", {"batch_size": 50, "wait_for": 1000})
+        if status != 200:
+            assert status in (429, 503), (status, answer)
+            await asyncio.sleep(0.1)
+            return
+        records: list[Record] = answer["data"]
+        self._notes.note(
+            "received", [(*self._named(one), one["message"]["key"], asked, time.time()) for one in records]
+        )
+        if not records:
+            return
+        whim = chance.random()
+        if whim < 0.02:
+            raise Gone  # and nothing is acked
+        if whim < 0.05:
+            some, records = records[:3], records[3:]
+            await self._say(peer, "nack", some)
+        if whim > 0.99:
+            await asyncio.sleep(3.0)  # longer than ack_wait: what is acked now is stale
+        if records:
+            await self._ack(peer, records)
+
+    @staticmethod
+    def _named(one: Record) -> tuple[int, int, str]:
+        message = one["message"]
+        return message["seq"], message["attempt"], message["data"]["uid"]
+
+    async def _ack(self, peer: Peer, records: list[Record]) -> None:
+        asked = time.time()
+        stale = await self._say(peer, "ack", records)
+        if stale is not None:
+            answered = time.time()
+            self._notes.note(
+                "acked", [(*self._named(one), asked, answered) for one in records if one["ack_id"] not in stale]
+            )
+
+    async def _say(self, peer: Peer, verb: str, records: list[Record]) -> set[str] | None:
+        """Returns the ids that were refused, or None if it is not known what became of it."""
+        ids = [one["ack_id"] for one in records]
+        status, answer = await peer.ask("POST", f"{_CONSUMER}/{verb}", {"ack_ids": ids, "strict": True})
+        if status == 503:
+            return None
+        assert status == 200 or (status, answer["code"]) == (409, "lease_lost"), (status, answer)
+        return set(answer["stale"]) if status == 409 else set()
