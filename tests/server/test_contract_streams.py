@@ -29,7 +29,7 @@ async def test_a_stream_is_made_with_its_settings_and_told_with_its_stats(api: A
     assert made["stats"]["message_count"] == 0
     assert made["stats"]["consumer_count"] == 0
     assert made["stats"]["storage_size"] > 0
-    assert made["inserted_at"] <= made["updated_at"]
+    assert made["inserted_at"] == made["updated_at"]
     assert made["info"]["id"] == made["id"]
     assert await api.get("/streams/mystream") == made
 

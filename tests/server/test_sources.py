@@ -20,6 +20,7 @@ async def test_a_source_is_told_with_its_settings_but_for_its_secret(api: Api) -
         keep_headers=["X-GitHub-Event"], max_body=1000,
     )  # fmt: skip
     assert "hush" not in json.dumps(made)
+    assert made["inserted_at"] == made["updated_at"]
     info = made.pop("info")
     assert {name: made[name] for name in made if name not in ("id", "inserted_at", "updated_at")} == {
         "name": "github", "kind": "webhook", "stream": "orders", "stream_id": stream["id"], "path": "/api/webhook/github",

@@ -66,6 +66,7 @@ language plpgsql as $$
 declare
     v_stream     headrace.streams;
     v_condition  text := headrace.condition(p_filters, p_where);
+    v_now        timestamptz := clock_timestamp();
 begin
     v_stream := headrace.stream_named(p_stream);
     perform pg_advisory_xact_lock(1212498508, 0);
@@ -74,10 +75,10 @@ begin
     if not found then
         insert into headrace.consumers (stream_id, name, filters, filter_where, condition, ordered, ack_wait, max_ack_pending,
                                         max_deliver, backoff, on_exhausted, max_waiting, deliver_policy, start_seq, start_time,
-                                        rate_limit, rate_burst, push)
+                                        rate_limit, rate_burst, push, created_at, updated_at)
             values (v_stream.id, p_name, p_filters, p_where, v_condition, p_ordered, p_ack_wait, p_max_ack_pending,
                     p_max_deliver, p_backoff, p_on_exhausted, p_max_waiting, p_deliver_policy, p_start_seq, p_start_time,
-                    p_rate_limit, p_rate_burst, p_push)
+                    p_rate_limit, p_rate_burst, p_push, v_now, v_now)
             returning id into consumer_id;
         insert into headrace.cursors (consumer_id, version, position) values (declare_consumer.consumer_id, 0, 0);
         if p_deliver_policy <> 'all' then

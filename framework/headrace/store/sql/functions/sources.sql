@@ -4,11 +4,12 @@
 create function headrace.create_source(p_name text, p_kind text, p_stream text, p_settings json) returns boolean
 language plpgsql as $$
 declare
-    v_id  int;
+    v_id   int;
+    v_now  timestamptz := clock_timestamp();
 begin
     perform pg_advisory_xact_lock(1212498508, 0);   -- nobody deletes the stream meanwhile
-    insert into headrace.sources (name, kind, stream_id, settings)
-        values (p_name, p_kind, (headrace.stream_named(p_stream)).id, p_settings)
+    insert into headrace.sources (name, kind, stream_id, settings, created_at, updated_at)
+        values (p_name, p_kind, (headrace.stream_named(p_stream)).id, p_settings, v_now, v_now)
         on conflict (name) do nothing
         returning id into v_id;
     if v_id is not null and p_kind = 'postgres' then

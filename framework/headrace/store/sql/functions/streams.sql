@@ -25,7 +25,7 @@ begin
         returning * into v_stream;
     stream_id := v_stream.id;
     perform headrace.set_policy(v_stream.id, p_settings);
-    select * into v_stream from headrace.streams where id = v_stream.id;
+    update headrace.streams set updated_at = created_at where id = v_stream.id returning * into v_stream;
     -- Defaults are evaluated in the order of the columns, and that order carries the gap-aware cursor: a transaction has
     -- its xid before it draws a seq. created_at comes after seq, so that whoever drew a later seq has a later time.
     -- A seq that was drawn before that must not come in: an INSERT that names one is refused by the identity. With
