@@ -163,6 +163,15 @@ class CustodyMachine(RuleBasedStateMachine):
         del self.store.leases[lease]
         self.stolen.add(lease)
 
+    @precondition(lambda self: self.custody.leases)
+    @rule()
+    def the_database_is_rewound(self) -> None:
+        """Its leases count no more, though it may hold them still, as an extension is told that is on its way."""
+        gone = {lease.id for lease in self.custody.void()}
+        self.stolen |= gone | self.store.leases.keys()
+        self.store.leases.clear()
+        self.known_lost |= gone
+
     @precondition(lambda self: self.asked is None)
     @rule()
     def an_extension_is_asked_for(self) -> None:
@@ -178,10 +187,12 @@ class CustodyMachine(RuleBasedStateMachine):
         self.known_lost |= {lease.id for lease in gone}
         unfinished = {message.lease.id for message in self.open}
         for lease in self.asked:
-            if lease.id in self.alive:
+            if lease.id in self.known_lost:
+                assert lease.deadline < self.now, "what waits of a lost lease must not start"
+            elif lease.id in self.alive:
                 assert lease.deadline == self.now + 30
-            elif lease.id in unfinished:
-                assert lease.id in self.known_lost
+            else:
+                assert lease.id not in unfinished
         self.asked = None
 
     @invariant()

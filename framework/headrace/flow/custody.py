@@ -64,6 +64,11 @@ class Lease:
             self._lane_of = dict(zip(self._seqs, self._lanes, strict=True))
         return self._lane_of[seq]
 
+    def lose(self) -> None:
+        """It is another's now, or nobody's: what waits of it must not start."""
+        self.lost = True
+        self.deadline = float("-inf")
+
     def note_durable(self, seq: int) -> None:
         """A transaction has committed the ack of this message."""
         if self.durable is None:
@@ -216,7 +221,7 @@ class Custody(Generic[T]):
         leases = list(self.leases.values())
         self.leases.clear()
         for lease in leases:
-            lease.lost = True
+            lease.lose()
             self.lost += lease.left + len(lease.done)
         return leases
 
@@ -317,7 +322,7 @@ class Custody(Generic[T]):
             self.lost += 1
             lease = self.leases.pop(item.lease_id, None) if item.gone else None
             if lease is not None:
-                lease.lost = True
+                lease.lose()
                 gone[lease.id] = lease
         for lease in parcel.ending:
             self.leases.pop(lease.id, None)
@@ -328,11 +333,13 @@ class Custody(Generic[T]):
         still = set(alive)
         gone = []
         for lease in asked:
+            if lease.lost:
+                continue  # since it was asked for; the store may well hold it still
             if lease.id in still:
                 lease.deadline = deadline
             elif lease.left and lease.id in self.leases:  # one that is done may have been settled meanwhile
                 del self.leases[lease.id]
-                lease.lost = True
+                lease.lose()
                 self.lost += lease.left
                 gone.append(lease)
         return gone

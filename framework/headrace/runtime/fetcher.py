@@ -216,8 +216,6 @@ class Fetcher:
         order.
         """
         leases = self._custody.void()
-        for lease in leases:
-            lease.deadline = float("-inf")  # what waits of it must not start
         if leases:
             logger.warning(
                 "%s: the database crashed, failed over or was restored: %d leases from before are void, their messages come again",

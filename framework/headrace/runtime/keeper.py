@@ -48,8 +48,6 @@ class Keeper:
             self._database, self._consumer, [lease.id for lease in asked], now=self._now()
         )
         lost = self._custody.extended(asked, alive, began + ack_wait)
-        for lease in lost:
-            lease.deadline = float("-inf")  # what waits of it must not start
         if lost and await self._settings.look_for(self._database, self._consumer):
             logger.warning(
                 "%s: %d leases were lost (a pause longer than ack_wait=%gs, or a seek); their messages come again",

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import anyio
 
 from headrace import store
-from headrace.flow.custody import Custody, Lease, Parcel
+from headrace.flow.custody import Custody, Parcel
 from headrace.flow.lanes import Lanes
 from headrace.model.errors import StoreUnavailable, TimelineChanged, UnknownConsumer
 from headrace.model.outcomes import Failure
@@ -99,7 +99,8 @@ class Settler:
             lost = []
         if lost:
             await self._settings.look_for(self._database, self._consumer)
-        self._report(lost, self._custody.settled(parcel, lost))
+        self._custody.settled(parcel, lost)
+        self._report(lost)
         self.dead_lettered += sum(self._is_final(message, failure) for message, failure in parcel.failures)
         self._lanes.confirm(parcel.keys)
         self._lanes.settled(parcel.outcomes)
@@ -125,9 +126,7 @@ class Settler:
         dead = failure.kind in ("reject", "invalid") or (exhausted and spec.on_exhausted != "drop")
         return dead and not message.lease.lost
 
-    def _report(self, lost: list[Lost], leases: list[Lease]) -> None:
-        for lease in leases:
-            lease.deadline = float("-inf")  # what waits of it must not start
+    def _report(self, lost: list[Lost]) -> None:
         if lost and not self._settings.gone:
             logger.warning(
                 "%s: the lease of %d outcomes was lost before they were settled (a pause longer than ack_wait=%gs, or a"
