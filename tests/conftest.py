@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -12,12 +15,24 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.model.specs import ConsumerSpec
-from tests.support import servers
+from tests.support import scratch, servers
 from tests.support.readers import Clock, Reader
 
 # How long an example takes says nothing on a machine that is shared.
 hypothesis.settings.register_profile("headrace", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("headrace")
+
+
+_scratch = pytest.StashKey[Path | None]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Once for the run: its workers inherit both."""
+    if not hasattr(config, "workerinput"):
+        config.stash[_scratch] = scratch.move_to_memory()
+    # A shell starts what it has in the background with SIGINT ignored, and so would be what tests start and interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)
@@ -26,6 +41,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):
         factory: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]
         servers.destroy(factory.getbasetemp() / "postgres")
+        if place := session.config.stash[_scratch]:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

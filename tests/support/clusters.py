@@ -43,7 +43,7 @@ class Standby:
         self._primary = {"host": query["host"][0], "port": query.get("port", ["5432"])[0], "user": self._user}
         self._account: Account = account_for(Path(self._primary["host"]))
         self._programs: Installation = usable_by(self._account, find_installation())
-        self._home = Path(tempfile.mkdtemp(prefix="headrace-standby-", dir="/tmp"))  # short, for the socket's sake
+        self._home = Path(tempfile.mkdtemp(prefix="headrace-standby-"))
         self._account.own(self._home)
         self._home.chmod(0o700)
         self._data = self._home / "data"

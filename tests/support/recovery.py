@@ -93,7 +93,7 @@ class Archived:
 @contextmanager
 def archived(directory: Path, **settings: str) -> Iterator[Archived]:
     """A server that archives its WAL, gone at the end with everything that belongs to it."""
-    home = Path(tempfile.mkdtemp(prefix="headrace-archive-", dir="/tmp"))  # where the server's user can enter
+    home = Path(tempfile.mkdtemp(prefix="headrace-archive-"))
     try:
         account = account_for(directory)
         for path in (home, home / "archive"):

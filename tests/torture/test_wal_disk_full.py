@@ -58,7 +58,7 @@ class WalDisk:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[WalDisk]:
-    path = Path(tempfile.mkdtemp(prefix="headrace-wal-", dir="/tmp"))  # where the server's user can enter
+    path = Path(tempfile.mkdtemp(prefix="headrace-wal-"))
     path.chmod(0o755)
     command = ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", path]
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:

@@ -46,7 +46,7 @@ class Node:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.socket = Path(tempfile.mkdtemp(prefix=f"headrace-{name}-", dir="/tmp"))  # short, for the socket's sake
+        self.socket = Path(tempfile.mkdtemp(prefix=f"headrace-{name}-"))
         self._account: Account = account_for(self.socket)
         self._programs: Installation = usable_by(self._account, find_installation())
         self._account.own(self.socket)

@@ -55,7 +55,7 @@ class Pooler:
         assert PGBOUNCER is not None
         with socket.create_server(("127.0.0.1", 0)) as found:
             self.port: int = found.getsockname()[1]
-        self._home = Path(tempfile.mkdtemp(prefix="headrace-pooler-", dir="/tmp"))
+        self._home = Path(tempfile.mkdtemp(prefix="headrace-pooler-"))
         self._home.chmod(0o755)  # as root it runs as another user, and reads its settings again when it is re-pointed
         self._settings = self._home / "pgbouncer.ini"
         self._users = self._home / "users.txt"
