@@ -1,7 +1,8 @@
 # Everything that is installed goes into .venv; nothing else on the machine is touched.
 
 PYTHON ?= python3
-JOBS ?= 2
+# Tests wait a good deal, for processes and for networks that are cut: three keep two cores busy.
+JOBS ?= 3
 BIN := .venv/bin
 READY := .venv/.ready
 

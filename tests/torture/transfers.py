@@ -19,7 +19,7 @@ import msgspec
 
 from headrace import App, Message, Transaction
 from headrace.runtime.batch import Batch
-from tests.torture.worker import standard_input_closed, started, tell
+from tests.torture.worker import standard_input_closed, entered, tell
 
 ACCOUNTS = 1000
 OPENING = 1_000_000
@@ -105,7 +105,10 @@ async def main(options: argparse.Namespace) -> None:
         "transfers", name="work", concurrency=options.actors, ack_wait=options.ack_wait, max_deliver=-1,
         backoff=["5ms", "20ms", "50ms"], **settings,
     )(getattr(teller, options.work))  # fmt: skip
-    async with asyncpg.create_pool(options.dsn, min_size=0, max_size=options.actors) as teller.pool, started(app):
+    async with (
+        asyncpg.create_pool(options.dsn, min_size=0, max_size=options.actors) as teller.pool,
+        entered(app.running),
+    ):
         tell(ready=True)
         await standard_input_closed()
         await app.idle()

@@ -15,7 +15,7 @@ import random
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -104,14 +104,16 @@ def watch_settles() -> None:
 
 
 @asynccontextmanager
-async def started(app: App) -> AsyncIterator[None]:
-    """The app at work. Its connection may be cut while it starts, which ends that: then it is started again, as by a supervisor."""
+async def entered(context: Callable[[], AbstractAsyncContextManager[object]]) -> AsyncIterator[None]:
+    """An app at work, or connected. Its connection may be cut while it starts, which ends that: then it is started again, as by a
+    supervisor."""
     async with AsyncExitStack() as stack:
         while True:
             try:
-                await stack.enter_async_context(app.running())
+                await stack.enter_async_context(context())
             except StoreUnavailable as error:
                 logging.info("once more: %s", error)
+                await asyncio.sleep(0.1)
             else:
                 break
         yield
@@ -140,7 +142,7 @@ async def main(options: argparse.Namespace) -> None:
         asyncpg.create_pool(
             options.dsn, min_size=0, max_size=4, statement_cache_size=0, command_timeout=10
         ) as bench.pool,
-        started(app),
+        entered(app.running),
     ):
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lambda: tell(statistics=app.statistics()))
         tell(ready=True)

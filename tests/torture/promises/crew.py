@@ -35,7 +35,7 @@ from tests.torture.promises import sources
 from tests.torture.promises.callers import Callers
 from tests.torture.promises.history import RECEIPTS, STREAM
 from tests.torture.promises.observed import Notes
-from tests.torture.worker import started, tell
+from tests.torture.worker import entered, tell
 
 _WORK = "select judge.work($1, $2, $3, $4, $5, $6)"
 
@@ -160,7 +160,7 @@ async def handlers(options: argparse.Namespace, notes: Notes, stdin: Orders) -> 
         asyncpg.create_pool(
             options.effects, min_size=0, max_size=8, statement_cache_size=0, command_timeout=5, timeout=5
         ) as work.pool,
-        started(app),
+        entered(app.running),
     ):
         stdin.obey = lambda words: death.order(words[1], int(words[2]))
         signals = asyncio.get_running_loop()
@@ -171,12 +171,14 @@ async def handlers(options: argparse.Namespace, notes: Notes, stdin: Orders) -> 
 
 
 async def service(options: argparse.Namespace, notes: Notes, stdin: Orders) -> None:
-    async with App(options.dsn, max_connections=options.connections) as app:
+    app = App(options.dsn, max_connections=options.connections)
+    async with entered(lambda: app):
         await stdin.run_until_closed(sources.Service(app, notes, options))
 
 
 async def publishers(options: argparse.Namespace, notes: Notes, stdin: Orders) -> None:
-    async with App(options.dsn, max_connections=options.connections) as app:
+    app = App(options.dsn, max_connections=options.connections)
+    async with entered(lambda: app):
         await stdin.run_until_closed(sources.Publishers(app, notes, options))
 
 
