@@ -19,7 +19,7 @@ import msgspec
 
 from headrace import App, Message, Transaction
 from headrace.runtime.batch import Batch
-from tests.torture.worker import standard_input_closed, entered, tell
+from tests.torture.worker import entered, standard_input_closed, tell
 
 ACCOUNTS = 1000
 OPENING = 1_000_000
