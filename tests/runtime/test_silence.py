@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import anyio
@@ -12,11 +12,9 @@ import pytest
 import pytest_asyncio
 
 from headrace import App, Message, StoreUnavailable, Transaction, store
-from tests.runtime.running import Gate, Seen, eventually, running
+from tests.runtime.running import Gate, eventually, running
 from tests.support.silence import Proxy, proxied
-
-SOON = 20.0
-"""Seconds within which everything goes on. It takes two to four; the deadlines of statements would take 70."""
+from tests.support.silent_work import SOON, go_on_over_deaths, in_order, note_orders, publish
 
 
 @pytest_asyncio.fixture
@@ -25,39 +23,14 @@ async def proxy(dsn: str) -> AsyncIterator[Proxy]:
         yield proxy
 
 
-async def publish(database: store.Database, numbers: Iterable[int]) -> None:
-    """By another way than that of the workers. The key is the last digit."""
-    each = list(numbers)
-    await store.publish_many(
-        database, "orders", [f"k{number % 10}" for number in each], [str(number) for number in each]
-    )
-
-
-def in_order(numbers: list[int]) -> bool:
-    """Whether each key's messages came in order; a message may come twice."""
-    keys = [[number for number in numbers if number % 10 == key] for key in range(10)]
-    return all(sorted(key) == key for key in keys)
-
-
 @pytest.mark.asyncio
 async def test_handlers_go_on_within_seconds_when_every_connection_died_in_silence(
     database: store.Database, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app, seen = App(proxy.url()), Seen()
-
-    @app.consumer("orders")
-    async def ship(order: int) -> None:
-        seen.note(order)
-
+    app = App(proxy.url())
+    seen = note_orders(app)
     async with running(app):
-        for first in (0, 100, 200):
-            await publish(database, range(first, first + 100))
-            async with asyncio.timeout(SOON):
-                while set(seen.notes) != set(range(first + 100)):
-                    await seen.until(len(seen.notes) + 1)
-                await app.idle()
-            proxy.forget()
-    assert in_order(seen.notes)
+        await go_on_over_deaths(app, seen, database, proxy)
     told = [record for record in caplog.records if "died in silence" in record.getMessage()]
     assert told
     assert told[0].levelno == logging.WARNING
@@ -69,11 +42,8 @@ async def test_handlers_go_on_within_seconds_after_the_network_heals(
     database: store.Database, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "headrace")
-    app, seen = App(proxy.url()), Seen()
-
-    @app.consumer("orders")
-    async def ship(order: int) -> None:
-        seen.note(order)
+    app = App(proxy.url())
+    seen = note_orders(app)
 
     def said(text: str) -> int:
         return sum(text in record.getMessage() for record in caplog.records)

@@ -11,9 +11,9 @@ import pytest
 from headrace import App, store
 from headrace.store import liveness
 from tests.runtime.running import Seen, running
-from tests.runtime.test_silence import in_order, publish
 from tests.support import namespaces
 from tests.support.namespaces import Network, Server
+from tests.support.silent_work import in_order, publish
 
 SOON = 20.0
 """Seconds within which everything goes on. It takes two to five; TCP alone would take 15 minutes."""

@@ -19,9 +19,7 @@ from headrace.store import addresses, detector
 from headrace.store.detector import Doing, Waiting
 from tests.conftest import Connect
 from tests.support.silence import Proxy, proxied
-
-SOON = 20.0
-"""Seconds within which everything goes on. It takes two to four; the deadlines of statements would take 70."""
+from tests.support.silent_work import SOON, wait_for_a_lock
 
 
 @pytest_asyncio.fixture
@@ -56,13 +54,7 @@ def died(database: store.Database) -> int:
 async def test_a_call_that_the_server_works_on_is_waited_for(proxy: Proxy, opened: Opened, connect: Connect) -> None:
     """It waits for a lock, as a lease call does behind others of its consumer: asking again would make the queue longer."""
     database, holder = await opened(proxy.url()), await connect()
-    await holder.execute("select pg_advisory_lock(7)")
-    waiting = asyncio.create_task(database.fetchval("select 1 from pg_advisory_xact_lock(7)"))
-    async with asyncio.timeout(SOON):
-        while database._detector.looks < 3:
-            await holder.execute("select pg_sleep(0.05)")
-        await holder.execute("select pg_advisory_unlock(7)")
-        assert await waiting == 1
+    await wait_for_a_lock(database, holder)
     assert died(database) == 0
 
 

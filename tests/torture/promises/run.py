@@ -83,7 +83,7 @@ async def run(home: Path, load: Load, *, faults: int, seed: int, pause: tuple[fl
     Args:
         home: a directory for logs and notes.
         pause: seconds between a recovery and the next fault, at least and at most.
-        patience: seconds that may be needed in the end for what is left.
+        patience: seconds for which what is left in the end may stay the same.
     """
     chance = random.Random(seed)
     report = Report(seed)

@@ -230,19 +230,21 @@ class Site:
         await self._crew["publishers"].said(lambda lines: {"reached": True} in lines)
 
     async def finish(self, patience: float) -> None:
-        """Publish no more, have everything worked off, and end all processes. Raises `AssertionError` if that takes too long."""
+        """Publish no more, have everything worked off, and end all processes. Raises `AssertionError` if for
+        `patience` seconds nothing changes about what is left."""
         publishers = self._crew["publishers"]
         assert publishers.process.stdin is not None
         publishers.process.stdin.write(b"enough\n")
         await self.alive(publishers.said(lambda lines: {"quiet": True} in lines))
         self._ending = True
         await self._end("service", "publishers")
-        try:
-            async with asyncio.timeout(patience):
-                while await self.left():  # noqa: ASYNC110 - it is the database that is asked
-                    await asyncio.sleep(0.2)
-        except TimeoutError:
-            raise AssertionError(f"{patience:g} s after all was published there is left: {await self.left()}") from None
+        left, since = await self.left(), time.monotonic()
+        while left:
+            assert time.monotonic() < since + patience, f"for {patience:g} s there has been left: {left}"
+            await asyncio.sleep(0.2)
+            before, left = left, await self.left()
+            if left != before:
+                since = time.monotonic()
         await self._end(*self._crew)
         for server in self.servers:
             await asyncio.to_thread(server.stop)

@@ -18,7 +18,7 @@ from tests.torture.promises.history import STREAM
 from tests.torture.promises.observed import Notes
 from tests.torture.worker import tell
 
-SHARES = {"plain": 15, "batch": 27, "key": 22, "tx": 4, "txbatch": 12, "http": 20}
+SHARES = {"plain": 8, "batch": 36, "key": 22, "tx": 4, "txbatch": 15, "http": 15}
 """How many of a hundred messages are for each consumer."""
 
 KEYS = {"plain": 60, "batch": 200, "key": 40, "tx": 40, "txbatch": 100, "http": 600}

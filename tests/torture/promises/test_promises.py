@@ -27,13 +27,13 @@ LONG = Load(messages=1_000_000, rate=850, workers=3, servers=2, clients=24, serv
 
 
 async def test_every_promise_holds_through_one_fault_of_each_kind(tmp_path: Path) -> None:
-    report = await run(tmp_path, SHORT, faults=len(FAULTS), seed=random.randrange(2**32), pause=(0.1, 0.3), patience=60)
+    report = await run(tmp_path, SHORT, faults=len(FAULTS), seed=random.randrange(2**32), pause=(0.1, 0.3), patience=30)
     judged(report)
 
 
 @pytest.mark.torture
 async def test_every_promise_holds_through_a_million_messages_and_two_hundred_faults(tmp_path: Path) -> None:
-    report = await run(tmp_path, LONG, faults=210, seed=random.randrange(2**32), pause=(0.5, 1.5), patience=300)
+    report = await run(tmp_path, LONG, faults=210, seed=random.randrange(2**32), pause=(0.5, 1.5), patience=30)
     judged(report)
     assert report.counts["messages"] >= 1_000_000
     assert report.worst() <= PROGRESS, f"after a fault it took {report.worst():.1f} s to get on; see the table"
