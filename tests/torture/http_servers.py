@@ -16,6 +16,9 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
 """Seconds within which a server must be ready, or must have stopped."""
 
+UNAVAILABLE = 69
+"""The exit code of a server that can't reach its database when it starts."""
+
 
 class ServerProcess:
     """A server on one port, for as many lives as a test wants.
@@ -70,6 +73,14 @@ class ServerProcess:
         while not self.ready():
             assert time.monotonic() < end, f"the server is not ready:\n{self.last_words()}"
             time.sleep(0.02)
+
+    def supervise(self) -> None:
+        """Start it again if it has ended because the database was away when it started. Raises `AssertionError` if it ended otherwise."""
+        assert self._process is not None
+        code = self._process.poll()
+        if code is not None:
+            assert code == UNAVAILABLE, f"the server ended with {code}:\n{self.last_words()}"
+            self.begin()
 
     def kill(self) -> None:
         """As `kill -9` does."""

@@ -94,6 +94,7 @@ async def run(home: Path, load: Load, *, faults: int, seed: int, pause: tuple[fl
         while to_come or not published.done():
             fault = to_come.pop(0) if to_come else drawn(chance, 100)[50]
             await asyncio.sleep(chance.uniform(*pause))
+            site.supervise()
             happened = await site.alive(Happened.of(fault, site, chance))
             report.faults.append((happened, await site.alive(recovery(site, happened.ended))))
         await site.finish(patience)

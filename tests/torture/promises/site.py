@@ -210,6 +210,11 @@ class Site:
                 keeper.result()
         return await task
 
+    def supervise(self) -> None:
+        """Start HTTP servers again that came up while the database was away."""
+        for server in self.servers:
+            server.supervise()
+
     @property
     def workers(self) -> list[Worker]:
         """Those at work, or about to be."""
@@ -242,6 +247,7 @@ class Site:
         while left:
             assert time.monotonic() < since + patience, f"for {patience:g} s there has been left: {left}"
             await asyncio.sleep(0.2)
+            self.supervise()
             before, left = left, await self.left()
             if left != before:
                 since = time.monotonic()
