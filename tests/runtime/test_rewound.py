@@ -1,12 +1,17 @@
-"""A worker whose database was rewound by a failover works for its own consumer, and for no other one that was given its number."""
+"""A worker whose database was rewound by a failover: what it leased before counts no more, what it leases since does.
+
+And it works for its own consumer, for no other one that was given its number.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from headrace import App, store
 from headrace.model.specs import ConsumerSpec
-from tests.runtime.running import Seen, running
+from tests.runtime.running import Gate, Seen, running
 from tests.support.readers import Clock, Reader
 
 
@@ -33,3 +38,78 @@ async def test_a_worker_gets_no_messages_of_a_consumer_that_a_failover_gave_its_
         bill = Reader(app.database, ConsumerSpec(stream="orders", name="bill"), number, Clock())
         batch = await bill.lease()
         assert (batch.data, batch.attempts, batch.crashes) == (["2"], [1], None)
+
+
+async def rewind(database: store.Database) -> None:
+    """As a failover leaves it, which takes nothing back here."""
+    await database.fetch("delete from headrace.history")
+
+
+@pytest.mark.asyncio
+async def test_an_outcome_from_before_a_rewind_takes_nothing_back_that_was_leased_since(
+    dsn: str, database: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may come late: its connection had died in silence, and a lease call on another one had told of the rewind long before."""
+    app, seen, late = App(dsn, streams=["orders"]), Seen(), Gate()
+    settle = store.settle
+
+    async def settle_late(*args: Any, **named: Any) -> Any:
+        if not late.passed:
+            await late.wait()
+        return await settle(*args, **named)
+
+    monkeypatch.setattr(store, "settle", settle_late)
+
+    @app.consumer("orders")
+    async def ship(number: int) -> None:
+        seen.note(number)
+
+    async with running(app):
+        await app.publish("orders", "a", 1)
+        await late.until(1)
+        await rewind(database)
+        await app.publish("orders", "a", 2)
+        await seen.until(3)
+        late.open()
+        await app.idle()
+    assert seen.notes == [1, 1, 2]
+
+
+@pytest.mark.asyncio
+async def test_a_lease_whose_answer_comes_after_a_settle_told_of_a_rewind_goes_back(
+    dsn: str, database: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hold what follows messages that this worker has just let go of, and that are leased to it still."""
+    app, seen, settling, leasing = App(dsn, streams=["orders"]), Seen(), Gate(), Gate()
+    settle, lease = store.settle, store.lease
+
+    async def settle_late(*args: Any, **named: Any) -> Any:
+        if not settling.passed:
+            await settling.wait()
+        try:
+            return await settle(*args, **named)
+        finally:
+            leasing.open()
+
+    async def lease_late(*args: Any, **named: Any) -> Any:
+        batch = await lease(*args, **named)
+        if batch.lease_id is not None and seen.notes and not leasing.passed:
+            await leasing.wait()
+        return batch
+
+    monkeypatch.setattr(store, "settle", settle_late)
+    monkeypatch.setattr(store, "lease", lease_late)
+
+    @app.consumer("orders")
+    async def ship(number: int) -> None:
+        seen.note(number)
+
+    async with running(app):
+        await app.publish("orders", "a", 1)
+        await settling.until(1)
+        await app.publish("orders", "a", 2)
+        await leasing.until(1)
+        await rewind(database)
+        settling.open()
+        await app.idle()
+    assert seen.notes == [1, 1, 2]

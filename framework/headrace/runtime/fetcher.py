@@ -73,6 +73,7 @@ class Fetcher:
         self._called_at = 0.0
         self._in_doubt = False  # the store may have leases of ours that we don't know
         self._timeline: UUID | None = None  # of the database, see `Batch.timeline`
+        self._rewinds = 0  # how often that was another one
         self._stopping = False
         self._hurried = anyio.Event()
         self._begun = 0
@@ -183,6 +184,7 @@ class Fetcher:
         self._begun += 1
         self._lanes.begin_call()
         self._called_at = self._asking()
+        rewinds = self._rewinds
         try:
             if self._instruments is None:
                 batch = await self._call(want)
@@ -193,7 +195,8 @@ class Fetcher:
         except BaseException:
             self._lanes.add(())
             raise
-        self._in_doubt = False
+        # Noticed by a settle meanwhile, a rewind leaves leases that nobody here knows, and this batch may hold what follows theirs.
+        self._in_doubt = self._rewinds > rewinds
         self.unanswered_since = None
         if batch.timeline not in (None, self._timeline):
             self._begin_timeline(batch.timeline)
@@ -215,6 +218,7 @@ class Fetcher:
         later messages of their keys must not count. All leases are given back, attempts not counted, and the messages come again in
         order.
         """
+        self._rewinds += 1
         leases = self._custody.void()
         if leases:
             logger.warning(
@@ -237,8 +241,9 @@ class Fetcher:
         """
         if self._settings.version is None:
             await self._learn_settings()
+        rewinds = self._rewinds
         await store.reclaim(self._database, self._consumer, self._owner, list(self._custody.leases))
-        self._in_doubt = False
+        self._in_doubt = self._rewinds > rewinds  # then some of those that were known are not any more
 
     def _asking(self) -> float:
         """The time, and that the store is being asked."""

@@ -83,7 +83,9 @@ class Settler:
                 lost = await self._settle(parcel) if parcel.settlement else []
                 break
             except TimelineChanged:
-                self.fetcher.rewound()
+                # Unless a lease call has told it already, while this was under way: what has been leased since is as good as any.
+                if parcel.timeline == self._custody.timeline:
+                    self.fetcher.rewound()
                 lost = []
                 break
             except UnknownConsumer:  # deleted just now; nothing of it is left to settle, as the fetcher finds out, too

@@ -54,6 +54,7 @@ create temp table outcomes as
     from judge.done cross join unnest(seqs) as seq
     order by consumer, seq, lease_id, xid;
 create index on outcomes (consumer, seq);
+create index on outcomes (lease_id);
 
 create temp table effects as
     select e.consumer, w.seq, w.uid, w.lease_id, w.held, w.place, e.worker, e.xid, e.snapshot
@@ -72,8 +73,9 @@ create temp table leased as
 create index on leased (consumer, seq);
 create index on leased (lease_id);
 
+create index on judge.given_back (lease_id);
 create index on judge.saw_received (seq, attempt);
-analyze messages; analyze outcomes; analyze effects; analyze taken_back; analyze leased; analyze judge.saw_received;
+analyze;
 """
 
 JUDGES = {
