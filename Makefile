@@ -1,8 +1,7 @@
 # Everything that is installed goes into .venv; nothing else on the machine is touched.
 
 PYTHON ?= python3
-# Tests wait a good deal, for processes and for networks that are cut: three keep two cores busy.
-JOBS ?= 3
+JOBS ?= 2
 BIN := .venv/bin
 READY := .venv/.ready
 
