@@ -86,12 +86,8 @@ def dsn(server_dsn: str, template: str) -> Iterator[str]:
 @pytest_asyncio.fixture
 async def database(dsn: str) -> AsyncIterator[store.Database]:
     """An opened `Database` on a fresh database with the schema in it. For tests under `@pytest.mark.asyncio`."""
-    database = store.Database(dsn)
-    await database.open()
-    try:
+    async with servers.opened(dsn) as database:
         yield database
-    finally:
-        await database.close()
 
 
 Connect = Callable[[], Awaitable[Any]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -17,21 +15,12 @@ from headrace.model.specs import ConsumerSpec
 from tests.support.clusters import cluster, standby
 from tests.support.readers import Clock, Reader, owner, publish
 from tests.support.recovery import archived
+from tests.support.servers import opened
 
 pytestmark = pytest.mark.asyncio
 
 FUTURE = 200
 """Leases and messages of the lost future: more than a sequence writes ahead, so that their numbers are given again."""
-
-
-@asynccontextmanager
-async def opened(dsn: str) -> AsyncIterator[store.Database]:
-    database = store.Database(dsn)
-    await database.open()
-    try:
-        yield database
-    finally:
-        await database.close()
 
 
 async def test_a_recovery_to_an_earlier_time_loses_nothing_of_it_and_stale_acks_change_nothing(tmp_path: Path) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncpg
 
+from headrace import store
 from headrace.embedded import EmbeddedPostgres
 from headrace.testing.databases import make_template, on_server
 
-__all__ = ["QUICK", "clone", "destroy", "ensure_template", "on_server", "run", "server"]
+__all__ = ["QUICK", "clone", "destroy", "ensure_template", "on_server", "opened", "run", "server"]
 
 T = TypeVar("T")
 
@@ -56,6 +57,17 @@ def clone(server_dsn: str, template: str | None) -> Iterator[str]:
         yield on_server(server_dsn, name)
     finally:
         run(_execute(server_dsn, f"drop database {name} with (force)"))
+
+
+@asynccontextmanager
+async def opened(dsn: str) -> AsyncIterator[store.Database]:
+    """The database, closed at the end."""
+    database = store.Database(dsn)
+    await database.open()
+    try:
+        yield database
+    finally:
+        await database.close()
 
 
 async def _execute(dsn: str, sql: str) -> None:
