@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
+import asyncpg
 import pytest
 import pytest_asyncio
 
 from headrace import App, store
+from headrace.store.connection import Connection
 from tests.conftest import Connect
 from tests.runtime.running import running
 from tests.support.silence import Proxy, proxied
-from tests.support.silent_work import go_on_over_deaths, note_orders, wait_for_a_lock
+from tests.support.silent_work import SOON, go_on_over_deaths, note_orders, wait_for_a_lock
 
 
 @pytest_asyncio.fixture
@@ -40,3 +44,32 @@ async def test_a_call_that_the_server_works_on_is_waited_for(proxy: Proxy, conne
         assert database.statistics()["died"] == 0
     finally:
         await database.close()
+
+
+@pytest.mark.asyncio
+async def test_a_transaction_that_died_in_the_middle_of_a_statement_lets_go_of_its_locks(
+    database: store.Database, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver has a statement prepared, and then sends the arguments. In between it counts as active, and no timeout of the server's ends it."""
+    through = store.Database(proxy.url())
+    await through.open()
+    prepare = Connection._get_statement
+
+    async def prepare_and_die(self: Any, query: str, *args: Any, **options: Any) -> Any:
+        statement = await prepare(self, query, *args, **options)
+        if "into work" in query:
+            proxy.forget()
+        return statement
+
+    monkeypatch.setattr(Connection, "_get_statement", prepare_and_die)
+    await database.fetch("create table work (name text primary key)")
+    try:
+        hold = await through.begin(60.0)
+        await hold.connection.execute("lock table work")
+        async with asyncio.timeout(SOON):
+            with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
+                await hold.connection.execute("insert into work values ($1)", "a")
+            await through.end(hold)
+            assert await database.fetch("select * from work") == []  # waits for the lock
+    finally:
+        await through.close()

@@ -172,7 +172,7 @@ def waiting() -> Waiting:
 
 
 def backend(state: str | None = "idle", event: str | None = "ClientRead", **other: Any) -> Doing:
-    facts: dict[str, Any] = {"pid": 42, "age": 101.0, "query": "select lease()", **other}
+    facts: dict[str, Any] = {"pid": 42, "age": 101.0, "query": "select lease()", "busy": 1.0, "begun": 200.0, **other}
     return Doing(state=state, wait_event=event, **facts)
 
 
@@ -225,15 +225,49 @@ def test_a_call_that_is_worked_on_is_looked_up_less_and_less_often() -> None:
 
 
 def test_a_backend_that_has_the_pid_of_another_is_not_ours() -> None:
-    found = detector.find(_Connection(), waiting(), [backend(age=3.0)], 201.0, pooled=False)
-    assert found == []
-    assert detector.find(_Connection(), waiting(), [backend(age=100.0)], 201.0, pooled=False)
+    assert detector.find(_Connection(), [backend(age=3.0)], 201.0) == []
+    assert detector.find(_Connection(), [backend(age=100.0)], 201.0)
 
 
 def test_behind_a_pooler_statements_are_told_by_their_text() -> None:
     other, same, cut = backend(query="select"), backend(pid=7), backend(pid=8, query="select le")
-    found = detector.find(_Connection(), waiting(), [backend(query="update"), same, cut, other], 201.0, pooled=True)
+    found = detector.find_candidates(waiting(), [backend(query="update"), same, cut, other], 1.5, 201.5)
     assert found == [same, cut, other]
+
+
+def test_behind_a_pooler_a_statement_that_runs_for_much_longer_is_another() -> None:
+    assert detector.find_candidates(waiting(), [backend("active", busy=60.0)], 1.5, 201.5) == []
+
+
+def busy(begun: float) -> Doing:
+    return backend("active", None, begun=begun)
+
+
+def test_behind_a_pooler_others_of_the_same_kind_do_not_hide_that_a_call_is_lost() -> None:
+    """Lease calls are all alike, and on a busy database one is always under way."""
+    call, lost = waiting(), []
+    while not any(lost) and len(lost) < 9:
+        now = call.look_at
+        mine = detector.find_candidates(call, [busy(now - 0.01)], now - 200.0, now)
+        lost.append(detector.lost(call, mine, now - 200.0, now))
+    assert lost == [False, False, True]
+
+
+def test_behind_a_pooler_a_call_that_may_be_under_way_is_waited_for() -> None:
+    call = waiting()
+    for _ in range(20):
+        now = call.look_at
+        mine = detector.find_candidates(call, [busy(now), busy(200.0)], now - 200.0, now)
+        assert not detector.lost(call, mine, now - 200.0, now)
+
+
+def test_behind_a_pooler_a_call_whose_second_half_was_sent_late_is_waited_for() -> None:
+    """It is prepared before the first look, and executed after it."""
+    call = waiting()
+    detector.lost(call, detector.find_candidates(call, [], 1.0, 201.0), 1.0, 201.0)
+    for now in (205.0, 206.0, 207.0, 208.0):
+        mine = detector.find_candidates(call, [busy(201.5)], now - 201.5, now)
+        assert not detector.lost(call, mine, now - 201.5, now)
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,7 @@ async def test_a_frozen_handler_lets_go_of_its_lease_after_seconds(declare: Decl
     batch = await reader.lease()
     async with begun(connect) as (connection, transaction):
         await reader.ack_within(connection, batch)
-        assert await connection.fetchval("show idle_in_transaction_session_timeout") == "5s"
+        assert await connection.fetchval("show idle_in_transaction_session_timeout") == "2s"
         assert await connection.fetchval("show synchronous_commit") == "on"
         await transaction.commit()
         assert await connection.fetchval("show idle_in_transaction_session_timeout") == "0"

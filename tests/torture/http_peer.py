@@ -24,6 +24,9 @@ class Peer:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
+    def __str__(self) -> str:
+        return f"port {self._port}"
+
     async def __aenter__(self) -> Peer:
         return self
 

@@ -63,6 +63,10 @@ class ServerProcess:
             if said is None:
                 return False
             self.port = int(said[1])
+        return self.accepts()
+
+    def accepts(self) -> bool:
+        """Whether somebody accepts connections on its port."""
         with socket.socket() as asking:
             return asking.connect_ex(("127.0.0.1", self.port)) == 0
 

@@ -42,9 +42,13 @@ class Executor(Protocol):
     async def fetchval(self, query: str, /, *args: Any) -> Any: ...
 
 
-# A call that has to be a transaction may freeze inside it, with its process, and holds locks that others wait for: a
-# consumer's, or rows of leases. Then the server ends it. There is nothing in it to wait for, so this is long.
-_BRIEFLY = "set local idle_in_transaction_session_timeout = '5s'"
+# A call that has to be a transaction may freeze inside it with its process, or die in silence behind a pooler, where nobody knows its
+# backend. It holds locks that others wait for: a consumer's, or rows of leases. So the server ends it. There is nothing in it to
+# wait for, and who is ended wrongly makes the call again.
+_BRIEFLY = "set local idle_in_transaction_session_timeout = '2s'"
+
+# The same for several calls, each of which may send megabytes: until they have come, the server takes the transaction for idle.
+_AT_LAST = "set local idle_in_transaction_session_timeout = '30s'"
 
 
 async def _keep_as_is(_: Any) -> None:
@@ -197,8 +201,8 @@ class Database:
         async with self._connection() as connection:
             if not self.pooled:
                 return await getattr(connection, method)(query, *args)
+            connection.set_along(_BRIEFLY)
             async with connection.transaction():
-                await connection.execute(_BRIEFLY)
                 return await getattr(connection, method)(query, *args)
 
     @asynccontextmanager
@@ -210,8 +214,11 @@ class Database:
         """
         with translated(self.dsn, ours=True):
             try:
-                async with self._connection() as connection, connection.transaction():
-                    yield connection
+                async with self._connection() as connection:
+                    if self.pooled:
+                        connection.set_along(_AT_LAST)
+                    async with connection.transaction():
+                        yield connection
             except asyncpg.PostgresError as error:
                 if swept_away(error) and await self._has_schema():
                     raise SweptAway(

@@ -52,30 +52,51 @@ PREFIX: Final = 200
 _OURS = 5.0
 
 _DOING = """
-select pid, state, wait_event, extract(epoch from clock_timestamp() - backend_start)::float8 as age, left(query, $2) as query
+select pid, state, wait_event, extract(epoch from clock_timestamp() - backend_start)::float8 as age, left(query, $2) as query,
+       extract(epoch from clock_timestamp() - query_start)::float8 as busy, extract(epoch from query_start)::float8 as begun
 from pg_catalog.pg_stat_activity
 where datname = current_database() and usename = session_user and pid <> pg_backend_pid() and (pid = any($1) or $3)
 """
 # A statement is sent in steps, each answered, and counts as active in between. And an answer may be too large to be on its way as a whole.
 _CLIENT = ("ClientRead", "ClientWrite")
 
+_HALF = 0.5
+"""Seconds between the sending of a statement and its beginning at the server, at most, when it was not kept waiting."""
+
+_FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)  # a timeout is an OSError
+
 _END = "select pg_catalog.pg_terminate_backend(pid) from unnest($1::int[]) as pid"
 
 
 class Doing(msgspec.Struct, frozen=True):
-    """What a backend does, as `pg_stat_activity` tells it. `age`: seconds since it began."""
+    """What a backend does, as `pg_stat_activity` tells it.
+
+    Attributes:
+        age: seconds since the backend began.
+        busy: seconds since it began its statement.
+        begun: when that was, on the server's clock.
+    """
 
     pid: int
     state: str | None
     wait_event: str | None
     age: float
     query: str | None
+    busy: float | None
+    begun: float | None
 
     @property
     def idle(self) -> bool:
         """Whether it does nothing but wait for its client, which waits for it. Without `track_activities` that isn't known."""
         return self.state is not None and (self.state.startswith("idle") or self.wait_event in _CLIENT)
 
+    def deserted(self, age: float) -> bool:
+        """Whether it has waited for the second half of a statement, its arguments, since one was sent that is `age` seconds old.
+
+        Half a statement counts as active, so no timeout of the server's ends its transaction.
+        """
+        waits = self.state == "active" and self.wait_event == "ClientRead"
+        return waits and self.busy is not None and abs(self.busy - age) < _HALF
 
 class Waiting(msgspec.Struct):
     """A statement that waits for its answer.
@@ -85,12 +106,17 @@ class Waiting(msgspec.Struct):
         since: when it was sent.
         look_at: when to look it up, or look it up again.
         idle: whether the last look found that the server does nothing for it.
+        looked_at: when it was last looked up.
+        candidates: behind a pooler, the executions of such a statement that have been under way at every look since data came in, one
+            of which may be this one: the backend, and when it began.
     """
 
     statement: str
     since: float
     look_at: float
     idle: bool = False
+    looked_at: float = 0.0
+    candidates: set[tuple[int, float | None]] = msgspec.field(default_factory=set)
 
 
 class FailureDetector:
@@ -209,24 +235,31 @@ class FailureDetector:
             while self._waiting or self._has_old_attempts(loop.time()):
                 if self._overdue(began := loop.time()):
                     try:
-                        async with asyncio.timeout(PROBE_PATIENCE * len(self._addresses)):
-                            if probe is None or self._has_old_attempts(began):
-                                probe = await self._another(probe, loop)
-                            await self._ask(probe, loop)
-                    except (
-                        OSError,
-                        asyncpg.PostgresError,
-                        asyncpg.InterfaceError,
-                        asyncpg.InternalClientError,
-                    ) as error:
+                        probe = await self._asked_once(probe, loop)
+                    except _FAILURES as error:
                         self._unknown(error, began)
-                        _close(probe)
                         probe = None
                     else:
                         self._known(loop.time())
                 await asyncio.sleep(TICK)
         finally:
             _close(probe)
+
+    async def _asked_once(self, probe: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        """Look up what is overdue, on the connection of the last time or on a fresh one. Returns the one that was answered."""
+        if probe is not None and not self._has_old_attempts(loop.time()):
+            with suppress(*_FAILURES):  # it may have died since, as those that it is there for
+                async with asyncio.timeout(TICK):
+                    await self._ask(probe, loop)
+                    return probe
+        async with asyncio.timeout(PROBE_PATIENCE * len(self._addresses)):
+            probe = await self._another(probe, loop)
+            try:
+                await self._ask(probe, loop)
+            except BaseException:
+                _close(probe)
+                raise
+            return probe
 
     async def _another(self, probe: Any, loop: asyncio.AbstractEventLoop) -> Any:
         """A fresh connection. Those that have been in the making for much longer than this one took are begun anew."""
@@ -258,10 +291,11 @@ class FailureDetector:
         for connection, waiting in suspects.items():
             if self._waiting.get(connection) is not waiting:
                 continue  # answered meanwhile
-            mine = find(connection, waiting, backends, now, pooled=self.pooled)
-            if lost(waiting, mine, quiet_for(connection.socket), now):
+            quiet = quiet_for(connection.socket)
+            mine = find_candidates(waiting, backends, quiet, now) if self.pooled else find(connection, backends, now)
+            if lost(waiting, mine, quiet, now):
                 dead.append(connection)
-                orphans.extend(backend.pid for backend in mine if not self.pooled)
+                orphans.extend(backend.pid for backend in mine if not self.pooled or backend.deserted(now - waiting.since))
         if dead:
             await self._give_up(dead, orphans, probe, now)
 
@@ -279,10 +313,9 @@ class FailureDetector:
 
     def _report(self, dead: list[Connection], now: float) -> None:
         waited = [self._waiting[connection] for connection in dead]
-        for waiting in waited:
+        for statement in {waiting.statement for waiting in waited}:
             # Were it only slow, in a way that can't be seen from here, it would never come to an end.
-            patience = self._patience.get(waiting.statement, SUSPECT_AFTER)
-            self._patience[waiting.statement] = min(patience * 2, MOST_PATIENCE)
+            self._patience[statement] = min(self._patience.get(statement, SUSPECT_AFTER) * 2, MOST_PATIENCE)
         self.ended += len(dead)
         longest = max(now - waiting.since for waiting in waited)
         logger.warning(
@@ -315,15 +348,32 @@ class FailureDetector:
             )  # fmt: skip
 
 
-def find(connection: Any, waiting: Waiting, backends: Collection[Doing], now: float, *, pooled: bool) -> list[Doing]:
-    """The backends that may be at work on a statement of a connection.
-
-    Behind a pooler that is every one that has the same statement; else the one that has served the connection from its beginning.
-    """
-    if pooled:
-        return [backend for backend in backends if waiting.statement.startswith(backend.query or "")]
+def find(connection: Any, backends: Collection[Doing], now: float) -> list[Doing]:
+    """The backend that has served a connection from its beginning."""
     pid, age = connection.get_server_pid(), now - connection.opened_at
     return [backend for backend in backends if backend.pid == pid and abs(backend.age - age) < _OURS]
+
+
+def find_candidates(waiting: Waiting, backends: Collection[Doing], quiet: float | None, now: float) -> list[Doing]:
+    """The backends that may be at work on a statement, where a pooler chooses them.
+
+    A pooler serves first who came first. So once a look is answered, which came later, the statement is no longer in its queue: it is
+    one of those that are under way then, or none, however many of its kind begin afterwards. Unless it was sent after that look, as
+    the second half of a conversation: then something has come in since.
+
+    Args:
+        quiet: seconds since the connection made progress, if that is known.
+    """
+    age = now - waiting.since
+    alike = {
+        (backend.pid, backend.begun): backend
+        for backend in backends
+        if waiting.statement.startswith(backend.query or "") and (backend.busy is None or backend.busy < age + _OURS)
+    }
+    if waiting.looked_at and quiet is not None and quiet > now - waiting.looked_at:
+        alike = {execution: backend for execution, backend in alike.items() if execution in waiting.candidates}
+    waiting.candidates, waiting.looked_at = set(alike), now
+    return list(alike.values())
 
 
 def lost(waiting: Waiting, backends: Collection[Doing], quiet: float | None, now: float) -> bool:

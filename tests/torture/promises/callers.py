@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import random
 import time
 from typing import Any
@@ -18,9 +19,14 @@ from tests.torture.promises.observed import Notes
 PATIENCE = 20.0
 """Seconds that an answer may take; then the client turns to another server."""
 
+SLOW = 3.0
+"""Seconds after which an answer is spoken of in the log."""
+
 _CONSUMER = f"/v1/streams/{STREAM}/consumers/http"
 
 Record = dict[str, Any]
+
+logger = logging.getLogger(__name__)
 
 
 class Callers:
@@ -58,7 +64,7 @@ class Callers:
 
     async def _once(self, peer: Peer, chance: random.Random) -> None:
         asked = time.time()
-        status, answer = await peer.ask("POST", f"{_CONSUMER}/receive", {"batch_size": 50, "wait_for": 1000})
+        status, answer = await self._ask(peer, "receive", {"batch_size": 50, "wait_for": 1000})
         if status != 200:
             assert status in (429, 503), (status, answer)
             await asyncio.sleep(0.1)
@@ -97,8 +103,19 @@ class Callers:
     async def _say(self, peer: Peer, verb: str, records: list[Record]) -> set[str] | None:
         """Returns the ids that were refused, or None if it is not known what became of it."""
         ids = [one["ack_id"] for one in records]
-        status, answer = await peer.ask("POST", f"{_CONSUMER}/{verb}", {"ack_ids": ids, "strict": True})
+        status, answer = await self._ask(peer, verb, {"ack_ids": ids, "strict": True})
         if status == 503:
             return None
         assert status == 200 or (status, answer["code"]) == (409, "lease_lost"), (status, answer)
         return set(answer["stale"]) if status == 409 else set()
+
+    @staticmethod
+    async def _ask(peer: Peer, verb: str, body: dict[str, Any]) -> tuple[int, Any]:
+        asked, came = time.time(), "nothing"
+        try:
+            status, answer = await peer.ask("POST", f"{_CONSUMER}/{verb}", body)
+            came = str(status)
+            return status, answer
+        finally:
+            if time.time() - asked > SLOW:
+                logger.warning("%s of %s, asked at %.1f: %s after %.1f s", verb, peer, asked, came, time.time() - asked)

@@ -78,7 +78,8 @@ async def server_crashed(site: Site, chance: random.Random) -> None:
 
 
 async def http_server_killed(site: Site, chance: random.Random) -> None:
-    """`kill -9` of a server, which is started again at once."""
+    """`kill -9` of a server while the others are up. It is started again at once."""
+    await site.servers_up()
     server = chance.choice(site.servers)
     await asyncio.to_thread(server.kill)
     server.begin()

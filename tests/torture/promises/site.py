@@ -24,6 +24,9 @@ MODULE = "tests.torture.promises.crew"
 CATCHING_UP = 20.0
 """Seconds that a standby may take to have what its primary has."""
 
+STARTING = 60.0
+"""Seconds that an HTTP server may take to start."""
+
 TRIES = 10
 """How often a standby is made anew before that is given up."""
 
@@ -129,7 +132,7 @@ class Site:
 
     @staticmethod
     def _until_ready(server: ServerProcess) -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + STARTING
         while not server.ready():
             assert time.monotonic() < end, f"the server is not ready:\n{server.last_words()}"
             time.sleep(0.05)
@@ -214,6 +217,13 @@ class Site:
         """Start HTTP servers again that came up while the database was away."""
         for server in self.servers:
             server.supervise()
+
+    async def servers_up(self) -> None:
+        """Wait until all HTTP servers accept connections."""
+        async with asyncio.timeout(STARTING):
+            while not all(server.accepts() for server in self.servers):
+                await asyncio.sleep(0.05)
+                self.supervise()
 
     @property
     def workers(self) -> list[Worker]:

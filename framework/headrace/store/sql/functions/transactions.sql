@@ -25,7 +25,7 @@ declare
     v_lost    bigint;
 begin
     -- A process that freezes between its ack and its COMMIT would keep the lease for ever.
-    perform set_config('idle_in_transaction_session_timeout', '5s', true);
+    perform set_config('idle_in_transaction_session_timeout', '2s', true);
     if p_timeline is not null and p_timeline is distinct from (
         select headrace.timeline_identity(id, xmin) from headrace.history order by id limit 1) then
         perform headrace.raise_lease_lost(p_seqs[1]);
