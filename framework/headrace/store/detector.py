@@ -63,7 +63,8 @@ _CLIENT = ("ClientRead", "ClientWrite")
 _HALF = 0.5
 """Seconds between the sending of a statement and its beginning at the server, at most, when it was not kept waiting."""
 
-_FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)  # a timeout is an OSError
+# A timeout is an OSError.
+_FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 _END = "select pg_catalog.pg_terminate_backend(pid) from unnest($1::int[]) as pid"
 
@@ -97,6 +98,7 @@ class Doing(msgspec.Struct, frozen=True):
         """
         waits = self.state == "active" and self.wait_event == "ClientRead"
         return waits and self.busy is not None and abs(self.busy - age) < _HALF
+
 
 class Waiting(msgspec.Struct):
     """A statement that waits for its answer.
@@ -295,7 +297,8 @@ class FailureDetector:
             mine = find_candidates(waiting, backends, quiet, now) if self.pooled else find(connection, backends, now)
             if lost(waiting, mine, quiet, now):
                 dead.append(connection)
-                orphans.extend(backend.pid for backend in mine if not self.pooled or backend.deserted(now - waiting.since))
+                left = [backend for backend in mine if not self.pooled or backend.deserted(now - waiting.since)]
+                orphans += [backend.pid for backend in left]
         if dead:
             await self._give_up(dead, orphans, probe, now)
 
