@@ -22,7 +22,7 @@ import pytest
 from headrace import store
 from headrace.cli.main import call
 from headrace.model.errors import ConfigurationError
-from headrace.server.listener import Address, CantListen
+from headrace.server.listener import Address, CantListen, listen
 from headrace.server.tls import Certificate
 from tests.cli.processes import Commands, Running
 from tests.server.raw import connected, echo, limits, listening, request
@@ -328,6 +328,7 @@ def test_an_address_knows_whether_others_can_reach_it(host: str, loopback: bool)
 
 def test_an_address_that_is_closed_can_be_taken_again_at_once() -> None:
     first = Address("127.0.0.1", 0).bind()
+    listen(first)
     port = first.getsockname()[1]
     with pytest.raises(CantListen):
         Address("127.0.0.1", port).bind()
@@ -335,12 +336,21 @@ def test_an_address_that_is_closed_can_be_taken_again_at_once() -> None:
     Address("127.0.0.1", port).bind().close()
 
 
+def test_of_two_that_take_an_address_at_once_the_second_is_told_so() -> None:
+    with Address("127.0.0.1", 0).bind() as first, Address("127.0.0.1", first.getsockname()[1]).bind() as second:
+        listen(first)
+        with pytest.raises(CantListen, match="is taken"):
+            listen(second)
+
+
 def test_a_client_that_vanished_is_noticed_by_the_kernel() -> None:
-    with Address("127.0.0.1", 0).bind() as listening, socket.create_connection(listening.getsockname()):
-        select.select([listening], [], [], 10)
-        accepted, _ = listening.accept()
-        with accepted:
-            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    with Address("127.0.0.1", 0).bind() as listening:
+        listen(listening)
+        with socket.create_connection(listening.getsockname()):
+            select.select([listening], [], [], 10)
+            accepted, _ = listening.accept()
+            with accepted:
+                assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
 # --- TLS

@@ -106,6 +106,21 @@ async def test_what_forbids_it_to_open_keeps_it_from_starting(dsn: str) -> None:
     assert await _is_closed(up.url)
 
 
+async def test_until_it_is_ready_clients_are_refused_so_that_they_go_to_another_server(dsn: str) -> None:
+    refused = []
+
+    async def look() -> None:
+        refused.append(await _is_closed(up.url))
+
+    up = Up(App(dsn), before=look)
+    async with anyio.create_task_group() as group:
+        group.start_soon(up.run)
+        await up.up()
+        assert not await _is_closed(up.url)
+        up.serving.stop()
+    assert refused == [True]
+
+
 async def test_a_request_that_does_not_end_is_cut_off_after_the_timeout(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:

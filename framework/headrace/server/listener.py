@@ -72,7 +72,8 @@ class Address:
         self.loopback = all(_is_loopback(str(one[4][0])) for one in found)
 
     def bind(self) -> socket.socket:
-        """A socket that listens there. Raises `CantListen`."""
+        """A socket of that address. It doesn't listen yet: until a server is ready its clients are to be refused, and go to another one, not
+        to wait. Raises `CantListen`."""
         one = socket.socket(self._family, socket.SOCK_STREAM)
         try:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -80,22 +81,30 @@ class Address:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             keep_alive(one, after=CLIENT_PROBED_AFTER, patience=CLIENT_PATIENCE)
             one.bind(self._address)
-            one.listen(BACKLOG)
             one.setblocking(False)
         except OSError as error:
             one.close()
-            raise CantListen(self._complaint(error)) from error
+            raise CantListen(_complaint(error, self.host, self.port)) from error
         return one
 
-    def _complaint(self, error: OSError) -> str:
-        match error.errno:
-            case errno.EADDRINUSE:
-                return f"Port {self.port} of {self.host} is taken: stop what listens there, or name another --port."
-            case errno.EACCES:
-                return f"Port {self.port} may not be taken by this user: name a --port from 1024 on."
-            case errno.EADDRNOTAVAIL:
-                return f"{self.host} is no address of this machine: name another --host, or 0.0.0.0 for all of them."
-        return f"Port {self.port} of {self.host} can't be listened on: {os.strerror(error.errno or 0)}."
+
+def _complaint(error: OSError, host: str, port: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"Port {port} of {host} is taken: stop what listens there, or name another --port."
+        case errno.EACCES:
+            return f"Port {port} may not be taken by this user: name a --port from 1024 on."
+        case errno.EADDRNOTAVAIL:
+            return f"{host} is no address of this machine: name another --host, or 0.0.0.0 for all of them."
+    return f"Port {port} of {host} can't be listened on: {os.strerror(error.errno or 0)}."
+
+
+def listen(one: socket.socket) -> None:
+    """Have clients wait for whoever will accept them. Raises `CantListen`."""
+    try:
+        one.listen(BACKLOG)
+    except OSError as error:  # somebody else took the port after it was bound here
+        raise CantListen(_complaint(error, *one.getsockname()[:2])) from error
 
 
 def _is_loopback(address: str) -> bool:
@@ -147,11 +156,12 @@ class Listener:
         return len(self._state.connections)
 
     async def open(self, listening: Sequence[socket.socket]) -> None:
-        """Begin to accept connections."""
+        """Begin to accept connections. Raises `CantListen`."""
         self._tell_time()
         loop = asyncio.get_running_loop()
         patience = None if self._tls is None else self._options.head_timeout
         for one in listening:
+            listen(one)
             server = await loop.create_server(
                 lambda: self._protocol(self._config, self._state, {}, loop),
                 sock=one, ssl=self._tls, backlog=BACKLOG, ssl_handshake_timeout=patience, ssl_shutdown_timeout=patience,

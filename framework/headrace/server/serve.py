@@ -31,7 +31,7 @@ class Serving:
     Args:
         app: an app that does not run yet.
         server: its API.
-        listening: a socket that listens.
+        listening: a bound socket; it listens once the app runs.
         certificate: for TLS.
         shutdown_timeout: seconds that requests under way may take once it is stopped.
         before: called when the app runs and nobody can connect yet; may raise.
