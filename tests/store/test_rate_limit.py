@@ -32,7 +32,7 @@ class Bucket:
         self.tokens = min(self.burst, self.tokens + seconds * self.rate)
 
     def take(self, wanted: int) -> int:
-        granted = min(wanted, math.floor(self.tokens + 1e-6))
+        granted = min(wanted, math.floor(self.tokens + 1e-9))  # a millionth less than a whole one is none
         self.tokens -= granted
         return granted
 
