@@ -14,6 +14,7 @@ from headrace import App, store
 from headrace.store.connection import Connection
 from tests.conftest import Connect
 from tests.runtime.running import running
+from tests.support.servers import opened
 from tests.support.silence import Proxy, proxied
 from tests.support.silent_work import SOON, go_on_over_deaths, note_orders, wait_for_a_lock
 
@@ -37,13 +38,9 @@ async def test_handlers_go_on_within_seconds_when_every_connection_to_the_pooler
 
 @pytest.mark.asyncio
 async def test_a_call_that_the_server_works_on_is_waited_for(proxy: Proxy, connect: Connect) -> None:
-    database, holder = store.Database(proxy.url()), await connect()
-    await database.open()
-    try:
-        await wait_for_a_lock(database, holder)
+    async with opened(proxy.url()) as database:
+        await wait_for_a_lock(database, await connect())
         assert database.statistics()["died"] == 0
-    finally:
-        await database.close()
 
 
 @pytest.mark.asyncio
@@ -51,8 +48,6 @@ async def test_a_transaction_that_died_in_the_middle_of_a_statement_lets_go_of_i
     database: store.Database, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver has a statement prepared, and then sends the arguments. In between it counts as active, and no timeout of the server's ends it."""
-    through = store.Database(proxy.url())
-    await through.open()
     prepare = Connection._get_statement
 
     async def prepare_and_die(self: Any, query: str, *args: Any, **options: Any) -> Any:
@@ -63,13 +58,10 @@ async def test_a_transaction_that_died_in_the_middle_of_a_statement_lets_go_of_i
 
     monkeypatch.setattr(Connection, "_get_statement", prepare_and_die)
     await database.fetch("create table work (name text primary key)")
-    try:
+    async with opened(proxy.url()) as through, asyncio.timeout(SOON):
         hold = await through.begin(60.0)
         await hold.connection.execute("lock table work")
-        async with asyncio.timeout(SOON):
-            with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
-                await hold.connection.execute("insert into work values ($1)", "a")
-            await through.end(hold)
-            assert await database.fetch("select * from work") == []  # waits for the lock
-    finally:
-        await through.close()
+        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
+            await hold.connection.execute("insert into work values ($1)", "a")
+        await through.end(hold)
+        assert await database.fetch("select * from work") == []  # waits for the lock

@@ -73,6 +73,36 @@ async def test_one_death_has_all_idle_connections_replaced(proxy: Proxy, opened:
 
 
 @pytest.mark.asyncio
+async def test_a_connection_for_looking_that_died_as_well_is_replaced_before_the_database_is_called_silent(
+    proxy: Proxy, opened: Opened, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    database, holder = await opened(proxy.url()), await connect()
+    await holder.execute("select pg_advisory_lock(7)")
+    waiting = asyncio.create_task(database.fetchval("select 1 from pg_advisory_xact_lock(7)"))
+    async with asyncio.timeout(SOON):
+        while database._detector.looks < 2:
+            await holder.execute("select pg_sleep(0.05)")
+        proxy.forget()
+        await holder.execute("select pg_advisory_unlock(7)")
+        with pytest.raises(StoreUnavailable):
+            await waiting
+    assert "does not answer" not in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_patience_with_a_statement_doubles_once_however_many_of_it_die_together(
+    proxy: Proxy, opened: Opened
+) -> None:
+    database = await opened(proxy.url(), max_connections=3)
+    await asyncio.gather(*(database.fetchval("select 1 from pg_sleep(0.1)") for _ in range(3)))
+    proxy.forget()
+    async with asyncio.timeout(SOON):
+        calls = await asyncio.gather(*(database.fetchval("select 2") for _ in range(3)), return_exceptions=True)
+    assert all(isinstance(call, StoreUnavailable) for call in calls)
+    assert database._detector._patience == {"select 2": 2 * detector.SUSPECT_AFTER}
+
+
+@pytest.mark.asyncio
 async def test_a_connection_that_is_being_made_when_the_network_heals_is_made_anew(
     database: store.Database, proxy: Proxy, opened: Opened
 ) -> None:

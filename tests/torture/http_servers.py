@@ -58,15 +58,15 @@ class ServerProcess:
         assert self._process is not None
         if self._process.poll() is not None:
             raise AssertionError(f"the server ended with {self._process.returncode}:\n{self.last_words()}")
+        return self.accepts()
+
+    def accepts(self) -> bool:
+        """Whether somebody accepts connections on its port, once it has said which that is."""
         if not self.port:
             said = re.search(rb"http://127\.0\.0\.1:(\d+)", self._log.read_bytes()[self._read :])
             if said is None:
                 return False
             self.port = int(said[1])
-        return self.accepts()
-
-    def accepts(self) -> bool:
-        """Whether somebody accepts connections on its port."""
         with socket.socket() as asking:
             return asking.connect_ex(("127.0.0.1", self.port)) == 0
 

@@ -199,9 +199,9 @@ class _Serve:
 
     async def _supervise(self, listening: socket.socket) -> int:
         """Have several processes serve. This one only holds the socket, and the embedded Postgres."""
-        self._app.telemetry = False
         from headrace.server.listener import listen
 
+        self._app.telemetry = False
         async with self._app:
             await self._judge_openness()
             listen(listening)

@@ -11,6 +11,7 @@ import msgspec
 
 from headrace.model.capture import CaptureFacts, FailedChange
 from headrace.model.errors import UnknownSource
+from headrace.store.connection import ending_when_idle
 from headrace.store.database import Database, Executor
 from headrace.store.missing import again
 from headrace.store.publish import chunks
@@ -278,7 +279,7 @@ async def failed_again(executor: Executor, number: int, ids: Sequence[int], erro
 
 async def end_when_idle(connection: Any, seconds: float) -> None:
     """Have the server end this transaction when nothing is said in it for so long: of a process that froze, others needn't wait for it."""
-    await connection.execute(f"set local idle_in_transaction_session_timeout = {seconds * 1000:.0f}")
+    await connection.execute(ending_when_idle(seconds))
 
 
 async def captured_rows(executor: Executor, stream: str, keys: Sequence[str]) -> dict[str, str]:

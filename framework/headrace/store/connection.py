@@ -30,6 +30,11 @@ else:
     Plain = asyncpg.Connection
 
 
+def ending_when_idle(seconds: float) -> str:
+    """SQL by which the server ends a transaction that it is asked nothing in for so long."""
+    return f"set local idle_in_transaction_session_timeout = {seconds * 1000:.0f}"
+
+
 class Meter:
     """What the connections of one pool did so far.
 
@@ -144,7 +149,7 @@ class Hold:
     async def begin(self, idle: float) -> None:
         """Begin the transaction. The server ends it when nothing is asked of it for `idle` seconds."""
         self._open = transaction = self.connection.transaction()
-        self.connection.set_along(f"set local idle_in_transaction_session_timeout = {idle * 1000:.0f}")
+        self.connection.set_along(ending_when_idle(idle))
         await transaction.start()
 
     async def commit(self) -> None:

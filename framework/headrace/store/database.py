@@ -19,7 +19,7 @@ import asyncpg
 
 from headrace.model.errors import ConfigurationError, FilterTooSlow, StoreUnavailable, UnknownConsumer
 from headrace.store.addresses import Addresses
-from headrace.store.connection import Connection, Hold, Meter, release
+from headrace.store.connection import Connection, Hold, Meter, ending_when_idle, release
 from headrace.store.detector import PROBE_PATIENCE, FailureDetector
 from headrace.store.liveness import SERVER_SETTINGS
 from headrace.store.missing import SweptAway, not_there, swept_away
@@ -45,10 +45,10 @@ class Executor(Protocol):
 # A call that has to be a transaction may freeze inside it with its process, or die in silence behind a pooler, where nobody knows its
 # backend. It holds locks that others wait for: a consumer's, or rows of leases. So the server ends it. There is nothing in it to
 # wait for, and who is ended wrongly makes the call again.
-_BRIEFLY = "set local idle_in_transaction_session_timeout = '2s'"
+_BRIEFLY = ending_when_idle(2)
 
 # The same for several calls, each of which may send megabytes: until they have come, the server takes the transaction for idle.
-_AT_LAST = "set local idle_in_transaction_session_timeout = '30s'"
+_AT_LAST = ending_when_idle(30)
 
 
 async def _keep_as_is(_: Any) -> None:

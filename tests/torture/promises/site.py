@@ -111,8 +111,7 @@ class Site:
             server.begin()
         places = [f"worker-{number}" for number in range(self.load.workers)] + ["service"]
         await asyncio.gather(*(self._hire(place) for place in places))
-        for server in self.servers:
-            await asyncio.to_thread(self._until_ready, server)
+        await self.servers_up()
         await self._hire("clients")
         await self._hire("publishers")
 
@@ -129,13 +128,6 @@ class Site:
         async with database.transaction() as connection:
             await history.record(connection)
         await database.close()
-
-    @staticmethod
-    def _until_ready(server: ServerProcess) -> None:
-        end = time.monotonic() + STARTING
-        while not server.ready():
-            assert time.monotonic() < end, f"the server is not ready:\n{server.last_words()}"
-            time.sleep(0.05)
 
     async def close(self) -> None:
         tasks = [*self._keepers.values(), *([self._copying] if self._copying else [])]
