@@ -165,6 +165,22 @@ async def test_dropped_segments_are_no_hole_to_wait_for(database: store.Database
     await late.rollback()
 
 
+async def test_what_commits_while_a_position_is_looked_for_takes_nothing_of_others_with_it(
+    database: store.Database, connect: Connect
+) -> None:
+    """The oldest message that could be seen was the fourth; by the time that the one before it is looked for, the third is there, too."""
+    await store.create_stream(database, "orders")
+    (_, first), (_, _), (_, third) = [await begin(connect, key) for key in ("first", "second", "third")]
+    await publish(database, "fourth")
+    await database.fetch(
+        "create or replace function headrace.seq_near(p_stream headrace.streams, p_time timestamptz) returns bigint language sql stable"
+        " as 'select 4::bigint'"
+    )
+    await first.commit()
+    await third.commit()
+    assert await resolved(database) == 1
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_ranges_between_resolved_positions_hold_what_was_committed_once(
     database: store.Database, dsn: str, seed: int

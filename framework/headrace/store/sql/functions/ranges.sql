@@ -102,9 +102,7 @@ begin
         left join pg_stat_activity as a on a.pid = l.pid;
     v_from := greatest(p_after, headrace.range_floor(v_stream));
     if v_since > '-infinity' and v_from < v_mark.last then
-        -- Not the seq there, but that of the message before it: what is missing in between may have been drawn later.
-        execute format('select seq from %s where seq < $1 order by seq desc limit 1', v_stream.relation)
-            into v_before using headrace.seq_near(v_stream, v_since - interval '1 hour');
+        v_before := headrace.last_before(v_stream, v_since - interval '1 hour');
         v_from := greatest(v_from, least(coalesce(v_before, 0), v_mark.last));
     end if;
     return headrace.first_missing(v_stream, v_from, v_mark.last);

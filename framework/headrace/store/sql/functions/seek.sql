@@ -86,9 +86,7 @@ begin
         cross join lateral (select settled from headrace.cursors where consumer_id = c.id order by version desc limit 1) as u
         where c.stream_id = p_stream.id;
     if p_end - v_low > c_many and v_open.since > '-infinity' then
-        -- Above the last message of before that time; not from the first one after it on, since seqs may be missing in front of that.
-        execute format('select seq from %s where seq < $1 order by seq desc limit 1', p_stream.relation)
-            into v_before using headrace.seq_near(p_stream, v_open.since - interval '1 hour');
+        v_before := headrace.last_before(p_stream, v_open.since - interval '1 hour');
         v_low := greatest(v_low, coalesce(v_before, 0) + 1);
     end if;
     return v_low;
@@ -152,6 +150,19 @@ begin
     select * into v_stream from headrace.streams where name = p_stream;
     execute format('select seq from %s where seq < $1 order by seq desc limit 1', v_stream.relation) into v_position using v_seq;
     return coalesce(v_position, 0);
+end $$;
+
+-- The last message of before p_time; null if there is none. Who has begun since has drawn only larger seqs. Not the seq in front of the first message
+-- of that time or later: those in between may be missing, and have been drawn later. And its own time is asked for, since what commits
+-- while this looks may be in front of that one, too.
+create function headrace.last_before(p_stream headrace.streams, p_time timestamptz) returns bigint
+language plpgsql stable as $$
+declare
+    v_found  bigint;
+begin
+    execute format('select seq from %s where seq < $1 and created_at < $2 order by seq desc limit 1', p_stream.relation)
+        into v_found using headrace.seq_near(p_stream, p_time), p_time;
+    return v_found;
 end $$;
 
 -- A seq about where the messages of p_time begin, by halving: there is no index on their times. created_at rises with seq, but for
