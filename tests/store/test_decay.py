@@ -16,7 +16,7 @@ from tests.support.readers import Reader, owner, publish
 
 pytestmark = pytest.mark.asyncio
 
-HOT = ("cursors", "leases", "acks", "parked", "blocked", "dead_letters", "orders")
+HOT = ("cursors", "leases", "acks", "parked", "tails", "dead_letters", "orders")
 
 
 async def read_in_sequence(connection: Any, work: Callable[[], Awaitable[Any]]) -> dict[str, int]:

@@ -13,7 +13,7 @@ import pytest
 from headrace import store
 from headrace.model.errors import UnknownConsumer, UnknownStream
 from headrace.model.specs import ConsumerSpec
-from headrace.store.retention import Sweeper
+from headrace.store.schedule import Schedule
 from headrace.store.translate import translated
 from tests.conftest import Connect
 from tests.runtime.running import WITHIN, eventually
@@ -88,15 +88,15 @@ async def test_what_falls_due_while_its_stream_is_deleted_is_in_nobodys_way(
     await a_stream(database)
     await store.publish(database, "orders", "k", "1", deliver_at=LATER)
     deleting, go_on = await begin_to_delete(database, connect)
-    sweeper = Sweeper(database)
-    delivering = asyncio.create_task(sweeper.deliver(LATER + timedelta(seconds=1)))
+    schedule = Schedule(database)
+    delivering = asyncio.create_task(schedule.deliver(LATER + timedelta(seconds=1)))
     await until_it_waits_too(database, delivering)
     await go_on()
     async with asyncio.timeout(WITHIN):
         await deleting
         assert (await delivering)[0] == 0
     await a_stream(database)
-    assert await sweeper.deliver(LATER + timedelta(seconds=1)) == (0, None)
+    assert await schedule.deliver(LATER + timedelta(seconds=1)) == (0, None)
 
 
 async def a_stream(database: store.Database) -> int:

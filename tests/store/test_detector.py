@@ -16,6 +16,7 @@ import pytest_asyncio
 from headrace import store
 from headrace.model.errors import StoreUnavailable
 from headrace.store import addresses, detector
+from headrace.store.connection import Connection
 from headrace.store.detector import Doing, Waiting
 from tests.conftest import Connect
 from tests.support.silence import Proxy, proxied
@@ -181,6 +182,20 @@ async def test_a_process_that_stood_still_does_not_take_its_connections_for_dead
 
 
 @pytest.mark.asyncio
+async def test_a_connection_that_is_closed_between_the_round_trips_of_a_statement_is_an_outage(
+    database: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    introspect = Connection._introspect_types  # type: ignore[attr-defined]
+
+    async def closed(self: Connection, *args: Any) -> Any:
+        self.terminate()
+        return await introspect(self, *args)
+
+    monkeypatch.setattr(Connection, "_introspect_types", closed)
+    with pytest.raises(StoreUnavailable):
+        await database.fetchval("select $1::headrace.picked", None)
+
+
 async def test_the_server_looks_whether_its_client_is_there(dsn: str, opened: Opened) -> None:
     ask = "select current_setting('client_connection_check_interval')"
     assert await (await opened(dsn)).fetchval(ask) == "2s"

@@ -255,3 +255,40 @@ async def test_seqs_become_identities_that_go_on_where_they_are_and_grants_stay(
            where oid = 'headrace_streams."orders.seq"'::regclass and grantee <> relowner order by 1, 2"""
     )
     assert [tuple(row) for row in granted] == [("-", "SELECT", False), ("pg_monitor", "USAGE", True)]
+
+
+WAITING = """
+insert into headrace.cursors (consumer_id, version, position) values (1, 8, 9);
+insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
+    select 1, seq, hashtextextended(key, 0), (seq in (2, 3, 6))::int, case when seq = 2 then '2030-01-01 01:00Z' else '-infinity' end::timestamptz
+    from headrace_streams.orders where seq in (2, 3, 5, 6, 8, 9);
+insert into headrace.blocked (consumer_id, seq, key_hash)
+    select 1, seq, hashtextextended(key, 0) from headrace_streams.orders where seq in (1, 7);
+insert into headrace.dead_letters (consumer_id, seq, key_hash, key, data, created_at, attempts, reason, blocks, died_at)
+    select 1, seq, hashtextextended(key, 0), key, data, created_at, 10, 'exhausted', true, now() from headrace_streams.orders where seq = 1;
+"""
+"""What the eighth version had of that consumer: k0 is due, with two messages that were put back, k1 is blocked, and k2 waits for an hour."""
+
+
+async def test_keys_that_waited_in_the_eighth_version_go_on_in_order(empty: store.Database) -> None:
+    async with empty.transaction() as connection:
+        await connection.execute(migrating._GROUND)
+        for one in migrating.migrations()[:8]:
+            await connection.execute(one.sql)
+            await connection.execute(
+                "insert into headrace.migrations (version, name) values ($1, $2)", one.version, one.name
+            )
+            if one.version == 1:
+                await connection.execute(VERSION_1)
+        await connection.execute(WAITING)
+    assert await store.migrate(empty) == applied_from(9)
+    reader = Reader(empty, ConsumerSpec(stream="orders", name="ship"), 1, Clock())
+    info = await reader.info()
+    assert (info.parked, info.blocked) == (6, 2)
+    tails = await empty.fetch("select seq from headrace.tails order by seq")
+    assert [row["seq"] for row in tails] == [5, 7, 8, 9]
+    assert await reader.drain() == [3, 6, 9]
+    reader.clock.advance(3600)
+    assert await reader.drain() == [2, 5, 8]
+    assert await reader.redrive() == 1
+    assert await reader.drain() == [1, 7]

@@ -56,6 +56,9 @@ SPECS = st.builds(
     max_deliver=st.sampled_from([-1, 1, 2, 3]),
     on_exhausted=st.sampled_from(["dead_letter", "block", "block", "drop"]),
 )
+FEW = st.tuples(st.sampled_from([0, 60, 3_000]), st.sampled_from([0, 1, 50]))
+"""Bytes of holes that stay with the cursor, and keys that are told at once: what more of them there are goes other ways."""
+
 streams = count()
 
 
@@ -67,9 +70,15 @@ class Consumer(RuleBasedStateMachine):
     publishers: list[Any]
     handlers: list[Any]
 
-    @initialize(spec=SPECS)
-    def declare(self, spec: ConsumerSpec) -> None:
+    @initialize(spec=SPECS, few=FEW)
+    def declare(self, spec: ConsumerSpec, few: tuple[int, int]) -> None:
         stream = f"s{next(streams)}"
+        for name, bound in zip(("few_holes", "few_keys"), few, strict=True):
+            self.do(
+                self.connection.execute(
+                    f"create or replace function headrace.{name}() returns int language sql immutable as 'select {bound}'"
+                )
+            )
         spec = ConsumerSpec(**{**{name: getattr(spec, name) for name in spec.__struct_fields__}, "stream": stream})
         self.do(store.create_stream(self.connection, stream))
         declared = self.do(store.declare_consumer(self.connection, spec))
@@ -103,6 +112,17 @@ class Consumer(RuleBasedStateMachine):
         for seq, key in zip(self.publish_on(publisher, keys), keys, strict=True):
             self.ledger.published(seq, key, committed=False)
             self.open[who][1].append(seq)
+
+    @rule(key=KEYS.map(lambda keys: keys[0]), count=st.sampled_from([10, 40]))
+    def publish_many_of_a_key(self, key: str, count: int) -> None:
+        self.publish([key] * count)
+
+    @rule(late=KEYS, early=KEYS, who=st.integers(0, 1), times=st.sampled_from([3, 12]))
+    def publish_between(self, late: list[str], early: list[str], who: int, times: int) -> None:
+        """A transaction stays open beside many that do not."""
+        for number in range(times):
+            self.publish_without_commit([late[number % len(late)]], who)
+            self.publish([early[number % len(early)]])
 
     @precondition(lambda self: self.open)
     @rule(keys=KEYS, which=WHICH)
@@ -447,8 +467,9 @@ class Consumer(RuleBasedStateMachine):
             assert self.do(store.redrive(self.connection, self.reader.id)) == self.ledger.redriven(None)
         assert self.ledger.unsettled() == []
         assert [
-            self.do(self.reader.count(table)) for table in ("leases", "acks", "parked", "blocked", "dead_letters")
-        ] == [0] * 5
+            self.do(self.reader.count(table))
+            for table in ("leases", "acks", "parked", "tails", "dead_letters", "frozen_holes")
+        ] == [0] * 6
         cursor = self.do(self.reader.cursor())
         assert list(cursor["holes"]) == []
 

@@ -155,3 +155,30 @@ async def test_a_stream_tells_what_it_holds(database: store.Database, declare: D
     assert (info.messages, info.first_seq, info.last_seq, info.consumers) == (3, 1, 3, 1)
     with pytest.raises(UnknownStream):
         await store.stream(database, "nowhere")
+
+
+async def test_a_message_that_no_lease_call_could_bring_is_refused(database: store.Database) -> None:
+    await store.create_stream(database, "orders")
+    text = "select headrace.publish('orders', 'a', to_json(repeat('x', $1::int)))"
+    with pytest.raises(InvalidData, match="at most 200 MB"):
+        await database.fetchval(text, 200_000_000)
+    await database.fetchval(text, 1_000_000)
+    assert await database.fetchval("select count(*) from headrace_streams.orders") == 1
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_batch_ends_by_what_its_payloads_are_and_not_by_what_they_take_on_disk(
+    database: store.Database, declare: Declare, again: bool
+) -> None:
+    """Compressed a hundredfold they would be more than a lease call can bring at once, and would never come."""
+    reader = await declare()
+    for relation in await database.fetch("select relation from headrace.segments"):
+        await database.fetch(f"alter table {relation[0]} alter column data set storage extended")
+    await store.publish_many(database, "orders", [f"k.{n}" for n in range(20)], [f'"{"x" * 100_000}"'] * 20)
+    if again:
+        await reader.release(await reader.lease())
+    batch = await reader.lease(max_bytes=300_000)
+    assert len(batch.seqs) == 3
+    assert batch.more
+    await reader.ack_all(batch)
+    assert len(await reader.drain(max_bytes=300_000)) == 17

@@ -103,7 +103,7 @@ async def stale_acks_change_nothing(reader: Reader, stale: list[Batch]) -> None:
 
 
 async def state(reader: Reader) -> list[object]:
-    tables = ("leases", "parked", "blocked", "dead_letters", "acks", "cursors")
+    tables = ("leases", "parked", "tails", "dead_letters", "acks", "cursors")
     return [[dict(row) for row in await reader.executor.fetch(f"select * from headrace.{table}")] for table in tables]
 
 

@@ -111,7 +111,7 @@ async def test_what_comes_by_itself_is_not_replayed(database: store.Database, de
     again = await reader.lease("bob", limit=1)  # 5
     await reader.nack(again, 5)
     await reader.nack(await reader.lease("bob", limit=1), 5)
-    assert await reader.count("blocked") == 1
+    assert (await reader.info()).blocked == 1
     assert await replay(reader) == 1
     assert [row["seq"] for row in await database.fetch("select seq from headrace.replays")] == [4]
 

@@ -818,9 +818,9 @@ async def test_tombstones_that_nobody_reads_go_at_once(stream: Stream, connect: 
     await store.publish(late, "orders", "late", "null")
     await store.publish(stream.database, "orders", "a", "null")
     sweeper = store.Sweeper(stream.database)
-    await sweeper.sweep()
+    await sweeper.sweep(stream.now)
     await transaction.commit()
-    await sweeper.sweep()
+    await sweeper.sweep(stream.now)
     assert await stream.seqs() == []
 
 
@@ -889,9 +889,9 @@ async def test_scheduled_messages_are_published_when_due_in_the_order_of_their_t
     assert (await stream.sweep()).published == 0
     assert (await stream.sweep(HOUR + 20)).published == 4
     assert await published(stream) == ["a 10", "c 10", "a 10", "a 20"]
-    sweeper = store.Sweeper(stream.database)
-    assert await sweeper.deliver(stream.now + timedelta(hours=1, seconds=25)) == (0, 5)
-    assert await sweeper.deliver(stream.now + timedelta(hours=1, seconds=30)) == (2, None)
+    janitor = store.Schedule(stream.database)
+    assert await janitor.deliver(stream.now + timedelta(hours=1, seconds=25)) == (0, 5)
+    assert await janitor.deliver(stream.now + timedelta(hours=1, seconds=30)) == (2, None)
     assert await published(stream) == ["a 10", "c 10", "a 10", "a 20", "a 30", "b 30"]
 
 
@@ -899,9 +899,9 @@ async def test_many_are_published_call_by_call_and_by_several_at_once_each_once(
     await stream.create()
     for second in range(5):
         await schedule(stream, second, *(["a"] * 500))
-    sweepers = [store.Sweeper(stream.database) for _ in range(4)]
-    counts = await asyncio.gather(*(sweeper.deliver(stream.now + timedelta(hours=2)) for sweeper in sweepers))
-    total = sum(count for count, _ in counts) + (await sweepers[0].deliver(stream.now + timedelta(hours=2)))[0]
+    schedules = [store.Schedule(stream.database) for _ in range(4)]
+    counts = await asyncio.gather(*(one.deliver(stream.now + timedelta(hours=2)) for one in schedules))
+    total = sum(count for count, _ in counts) + (await schedules[0].deliver(stream.now + timedelta(hours=2)))[0]
     assert total == 2500
     assert await published(stream) == [f"a {second}" for second in range(5) for _ in range(500)]
 
@@ -910,10 +910,10 @@ async def test_scheduled_messages_wait_while_the_stream_is_full(stream: Stream) 
     await stream.create(max_storage=1_000_000, retain_at_least=HOUR)
     await schedule(stream, 0, "a")
     await stream.database.fetch("update headrace.streams set full_until = now() + interval '1 hour'")
-    sweeper = store.Sweeper(stream.database)
-    assert await sweeper.deliver(stream.now + timedelta(hours=2)) == (0, 1)
+    janitor = store.Schedule(stream.database)
+    assert await janitor.deliver(stream.now + timedelta(hours=2)) == (0, 1)
     await stream.database.fetch("update headrace.streams set full_until = null")
-    assert await sweeper.deliver(stream.now + timedelta(hours=2)) == (1, None)
+    assert await janitor.deliver(stream.now + timedelta(hours=2)) == (1, None)
 
 
 async def test_message_ids_are_forgotten_after_their_window(stream: Stream) -> None:
@@ -938,3 +938,66 @@ async def test_every_stream_has_its_turn_though_one_makes_trouble(stream: Stream
     assert await stream.database.fetchval("select count(*) from headrace_streams.other") == 0
     await sweeper.sweep(stream.now + timedelta(hours=2))  # it is left alone for a while
     assert len(await stream.seqs()) == 15
+
+
+# --- very many consumers
+
+
+async def very_many(stream: Stream, count: int) -> None:
+    """So many consumers at the beginning of the stream; made by hand, since it is their number that matters."""
+    await stream.consumer("ship-0")
+    await stream.database.fetch(
+        """with made as (
+               insert into headrace.consumers (stream_id, name, filters, condition, ordered, ack_wait, max_ack_pending, max_deliver, backoff, on_exhausted)
+               select c.stream_id, 'ship-' || n, c.filters, c.condition, c.ordered, c.ack_wait, c.max_ack_pending, c.max_deliver, c.backoff, c.on_exhausted
+               from headrace.consumers as c, generate_series(1, $1::int - 1) as n returning id)
+           insert into headrace.cursors (consumer_id, version, position) select id, 1, 0 from made""",
+        count,
+    )
+
+
+@pytest.mark.parametrize("by_segments", [True, False])
+async def test_very_many_consumers_that_lag_are_moved_on_some_at_a_time_and_all_are_counted(
+    stream: Stream, by_segments: bool
+) -> None:
+    """A lock for each of them at once would be more than the server has room for, and the whole sweep be given up."""
+    await stream.create(retain_up_to=HOUR, count=20 if by_segments else 1, width=10 if by_segments else 1_000)
+    await stream.fill(25)
+    await very_many(stream, 200)
+    async with stream.database.transaction() as connection:
+        locked, more = await connection.fetchrow(
+            "select * from headrace.lock_behind((select id from headrace.streams), 21, 64)"
+        )
+        held = await connection.fetchval(
+            "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'"
+        )
+    assert (len(locked), more, held) == (64, True, 64)
+    swept = await stream.sweep(2 * HOUR)
+    assert await stream.seqs() == []
+    assert swept.missed == 200 * 25
+    gaps = await stream.database.fetch("select distinct messages from headrace.gaps")
+    assert [row["messages"] for row in gaps] == [25]
+
+
+async def test_a_stream_that_nobody_publishes_to_is_looked_at_seldom(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stream.create(retain_up_to=HOUR)
+    sweeper = store.Sweeper(stream.database)
+    looks: list[str] = []
+    tend = sweeper._tend
+
+    async def spy(row: Any, *arguments: Any) -> None:
+        looks.append(row["name"])
+        await tend(row, *arguments)
+
+    monkeypatch.setattr(sweeper, "_tend", spy)
+    for _ in range(5):
+        await sweeper.sweep()
+    assert len(looks) == 1
+    await stream.fill(5)
+    await sweeper.sweep()
+    assert len(looks) == 2
+    await stream.edit(retain_up_to=2 * HOUR)
+    await sweeper.sweep()
+    assert len(looks) == 3

@@ -20,7 +20,7 @@ async def test_a_batch_acked_as_a_whole_leaves_no_row(database: store.Database, 
     await publish(database, *"abc")
     batch = await reader.lease()
     assert await reader.ack_all(batch) == []
-    assert [await reader.count(table) for table in ("leases", "parked", "blocked", "dead_letters")] == [0] * 4
+    assert [await reader.count(table) for table in ("leases", "parked", "tails", "dead_letters")] == [0] * 4
     assert await reader.count("cursors") == 1
 
 

@@ -41,6 +41,8 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     timeline: UUID | None = None
     """The identity of the timeline that it was leased in. A crash, a failover or a restore begins another one, an orderly restart does not. What
     was committed last may have been taken back then: leases of another timeline are void. None only when there is nothing."""
+    busy: bool = False
+    """Nothing was looked at, since several others are at it; they will find what there is now. Ask again in `due_in` seconds."""
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False):

@@ -60,6 +60,7 @@ from headrace.store.database import Database, Executor
 from headrace.store.dead_letters import dead_letters, discard, redrive
 from headrace.store.glance import sources_at_work
 from headrace.store.info import consumer, consumers, stream, streams
+from headrace.store.leader import lead, notify_waiting, resign
 from headrace.store.lease import extend_leases, lease, mark_started, reclaim, wait
 from headrace.store.listen import listen
 from headrace.store.migrate import migrate, schema_version
@@ -69,6 +70,7 @@ from headrace.store.publish import publish, publish_all, publish_many
 from headrace.store.push import PushConsumer, push_consumers
 from headrace.store.replay import Selection, replay, republish
 from headrace.store.retention import Sweeper, Swept, sweep
+from headrace.store.schedule import Schedule
 from headrace.store.secrets import secret
 from headrace.store.seek import seek, seek_to
 from headrace.store.settle import settle
@@ -85,6 +87,7 @@ from headrace.store.transactions import (
     leave_witness,
     transaction_status,
 )
+from headrace.store.vacuum import Vacuum
 from headrace.store.workers import forget_workers, tell_worker, worker_left, workers
 
 __all__ = [
@@ -102,10 +105,12 @@ __all__ = [
     "Forgotten",
     "Found",
     "PushConsumer",
+    "Schedule",
     "Selection",
     "Status",
     "Sweeper",
     "Swept",
+    "Vacuum",
     "Witness",
     "ack",
     "add_token",
@@ -150,6 +155,7 @@ __all__ = [
     "forget_workers",
     "interrupt_capture",
     "latest",
+    "lead",
     "lease",
     "leave_witness",
     "listen",
@@ -158,6 +164,7 @@ __all__ = [
     "messages_at",
     "migrate",
     "next_backfill",
+    "notify_waiting",
     "pause",
     "pause_capture",
     "peek",
@@ -173,6 +180,7 @@ __all__ = [
     "replay",
     "republish",
     "reset_capture",
+    "resign",
     "resume",
     "retry_capture_failures",
     "revoke_token",

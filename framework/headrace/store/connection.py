@@ -119,6 +119,11 @@ class Connection(Plain):
             # The driver was reading the server's last words when it was asked for something new. It is no error of the caller's.
             self.terminate()
             raise asyncpg.InterfaceError("the connection broke in the middle of a statement") from error
+        except AttributeError as error:
+            if not self.is_closed():
+                raise
+            # A statement with types that are new to the driver takes several round trips, and it was closed between two of them.
+            raise asyncpg.InterfaceError("the connection was closed in the middle of a statement") from error
         finally:
             detector.answered(self, well=well)
 

@@ -13,14 +13,14 @@ from headrace.model.records import Batch
 from headrace.store.database import Executor, within
 from headrace.store.missing import again
 
-# Bounds of one call. Bytes are as stored, so compressed payloads come out larger.
+# Bounds of one call.
 MAX_LOOK = 2_000
 MAX_BYTES = 16_000_000
 
 # By name, so that a column more in a newer schema does no harm.
 _LEASE = """select lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version, crashes, lease_ids,
-                   history, timeline
-            from headrace.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7, $8, $9)"""
+                   history, timeline, coalesce(busy, false) as busy
+            from headrace.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7, $8, $9, $10)"""
 
 
 async def lease(
@@ -36,6 +36,7 @@ async def lease(
     shares: Sequence[int] | None = None,
     known: Sequence[tuple[int, int]] | None = None,
     history: UUID | None = None,
+    patient: bool = True,
 ) -> Batch:
     """Lease up to `limit` messages to `owner` for the consumer's `ack_wait`.
 
@@ -43,7 +44,7 @@ async def lease(
         consumer: the consumer's id, from `declare_consumer`.
         owner: who works on them. An owner does the messages of one key in turn, so he may get many of one key.
         look: how many messages may be looked at to find so many.
-        max_bytes: no more is added to a batch that has passed this size.
+        max_bytes: no more is added to a batch whose payloads have passed this size, as they are handed out.
         now: the time, for tests; the server's clock otherwise.
         judging: seconds that the call may take, for consumers with a condition that may take forever.
         shares: deal the messages out to so many others than `owner`, who have nothing else and take so many each: `limit` is the sum.
@@ -51,6 +52,7 @@ async def lease(
             a second message of a key, nor one of a key that another has.
         known: from these seqs to those, inclusive, the caller has the messages already: key, data, headers and time are left out,
             None in the lists of the batch.
+        patient: whether to wait for one's turn though many others do; see `Batch.busy`.
         history: `Batch.history` of where it has them from. In any other history these seqs may be other messages, so all is brought.
 
     Raises:
@@ -59,7 +61,7 @@ async def lease(
         StoreUnavailable: nothing is lost by it; what was leased, if anything, comes again.
     """
     ranges = None if not known else [Range(first, last + 1) for first, last in known]
-    arguments = (consumer, owner, limit, look, max_bytes, now, shares, ranges, history)
+    arguments = (consumer, owner, limit, look, max_bytes, now, shares, ranges, history, patient)
     row = await _lease(executor, judging, arguments)
     if row["timeline"] is None and row["more"]:  # the database has just crashed, failed over or been restored
         await executor.fetchval("select headrace.begin_timeline()")
@@ -68,7 +70,7 @@ async def lease(
         return Batch(*row)
     return Batch(
         None, [], None, [], [], [], [], row["looked_at"], row["more"], row["due_in"], row["version"],
-        history=row["history"], timeline=row["timeline"],
+        history=row["history"], timeline=row["timeline"], busy=row["busy"],
     )  # fmt: skip
 
 
@@ -114,6 +116,7 @@ async def mark_started(executor: Executor, consumer: int, leases: list[int], seq
     return lost
 
 
-async def wait(executor: Executor, consumer: int, seconds: float) -> None:
-    """Say that the consumer waits for messages, so that publishers notify, for `seconds` from now."""
-    await executor.fetchval("select headrace.wait($1, make_interval(secs => $2))", consumer, seconds)
+async def wait(executor: Executor, consumers: int | Sequence[int], seconds: float) -> None:
+    """Have publishers notify for so long, since these consumers wait. To be said again before that, while they do."""
+    ids = [consumers] if isinstance(consumers, int) else list(consumers)
+    await executor.fetchval("select headrace.wait_for($1, make_interval(secs => $2))", ids, seconds)

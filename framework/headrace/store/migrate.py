@@ -21,9 +21,9 @@ _LOCK = "select pg_advisory_xact_lock(1212498508, -1)"
 _SQL = files(__package__) / "sql"
 
 # In the order of their dependence: types before the functions that use them.
-FUNCTIONS = ("_prologue", "history", "segments", "streams", "wake", "publish", "conditions", "consumers", "parking", "scan", "holes",
+FUNCTIONS = ("_prologue", "history", "segments", "streams", "wake", "publish", "conditions", "consumers", "parking", "picking", "scan", "holes",
              "rate", "lease", "settle", "transactions", "seek", "replay", "captures", "backfills", "sources", "operate", "dead_letters", "info", "peek", "standing", "retention",
-             "ranges", "writes", "planning", "gaps", "removal", "schedule", "upkeep", "workers", "sequences")  # fmt: skip
+             "ranges", "writes", "planning", "gaps", "removal", "schedule", "upkeep", "leader", "workers", "sequences", "_epilogue")  # fmt: skip
 
 
 class Migration(msgspec.Struct, frozen=True):

@@ -1,13 +1,12 @@
 """retain: keep what each stream's policy says, and do what else falls due: see `sql/functions/retention.sql`.
 
 Any process may do it, as often as it likes; of those that come to a stream at the same time, one does the work. The janitor of
-a running app does it about once a second. Who uses the store without an app calls `sweep`.
+a running app does it about once a second, in one process of all that are at the database. Who uses the store without an app calls `sweep`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from datetime import datetime
 from time import monotonic
 from typing import Any
@@ -16,7 +15,9 @@ import msgspec
 
 from headrace.model.errors import StoreError, StoreUnavailable
 from headrace.store.database import Database, within
-from headrace.store.translate import translated
+from headrace.store.schedule import Schedule
+from headrace.store.vacuum import Vacuum
+from headrace.store.watermark import Watermark
 
 logger = logging.getLogger("headrace")
 
@@ -32,13 +33,20 @@ REPAIR = 60.0
 PATIENCE = 50, 1000
 """Milliseconds that a stream may be held up while the lock on its table is waited for: at first, and after many failures."""
 
-VACUUM_AGAIN = 1.0, 60.0
-"""Seconds from one vacuum of a table to the next: at least, and at most, when an old snapshot keeps the dead rows."""
-
-VACUUM_TIMEOUT = 600.0
-
 TIDY_EVERY = 60.0
 """Seconds from one look for abandoned writes to the next."""
+
+REST = 1.0, 4.0
+"""Seconds from one visit to a stream, in which nothing was to be done, to the next: at least, and at most, where they are few."""
+
+VISITS = 20.0
+"""Visits a second to streams that have not changed: of more than eighty each is visited more seldom."""
+
+TIME = 0.5
+"""Seconds that a sweep may take; the streams that are left then come first in the next one."""
+
+FORGET = 600.0
+"""Seconds after which everything is read from the beginning once."""
 
 
 class Swept(msgspec.Struct, kw_only=True):
@@ -95,11 +103,24 @@ async def sweep(database: Database, *, now: datetime | None = None) -> Swept:
         StoreUnavailable: what was done until then stays done.
         Exception: what went wrong with one stream; see `Sweeper.sweep`.
     """
-    sweeper = Sweeper(database)
-    swept = await sweeper.sweep(now)
-    swept.published, _ = await sweeper.deliver(now)
-    swept.vacuumed = await sweeper.vacuum()
+    swept = await Sweeper(database).sweep(now)
+    swept.published, _ = await Schedule(database).deliver(now)
+    swept.vacuumed = await Vacuum(database).run()
     return swept
+
+
+class Visit(msgspec.Struct):
+    """The last one to a stream.
+
+    Attributes:
+        found: what it was like: its settings, and how much was published to it.
+        at: when; seconds.
+        rest: until when it may be left alone if it has not changed: so many seconds.
+    """
+
+    found: Any
+    at: float
+    rest: float
 
 
 class Sweeper:
@@ -109,12 +130,22 @@ class Sweeper:
         self._database = database
         self._patience: dict[int, int] = {}
         self._rests_until: dict[int, float] = {}  # streams that made trouble
+        self._visits: dict[int, Visit] = {}
         self._looked_through: dict[int, int] = {}  # for tombstones
-        self._vacuum_at: dict[str, tuple[float, float]] = {}  # not before; and how long it was put off
         self._tidy_at = 0.0
+        self._forget_at = 0.0
+        self._ids = Watermark(database, "headrace.message_ids")
+        self._id_floors: dict[int, datetime] = {}
+        self._ids_left: set[int] = set()  # streams of which ids were forgotten since their floor was found
+
+    def forget(self) -> None:
+        """Forget earlier sweeps: another process may have done the work since."""
+        self._visits.clear()
+        self._id_floors.clear()
 
     async def sweep(self, now: datetime | None = None) -> Swept:
-        """See to the segments, the size and the age of every stream.
+        """See to the segments, the size and the age of the streams: all of them if `now` is given, or else of those that have changed, and now
+        and then of the others.
 
         Raises:
             StoreUnavailable: what was done until then stays done.
@@ -122,20 +153,22 @@ class Sweeper:
                 consumer misses can't be counted. That stream is left alone for a minute.
         """
         swept = Swept()
+        began = monotonic()
+        if began >= self._forget_at:
+            self._forget_at = began + FORGET
+            self.forget()
         rows = await self._database.fetch(
-            """select id, name, one_message_per_key as compacted, tombstones, full_until is not null as full,
-                      max_storage is not null as sized, retain_up_to is not null as aged,
-                      max_storage is not null or retain_up_to is not null or retention = 'interest' as limited,
-                      exists (select from headrace.message_ids as m where m.stream_id = s.id) as has_ids,
-                      not headrace.draws_one_by_one(sequence::regclass) as altered
-               from headrace.streams as s order by id"""
-        )
+            "select * from headrace.streams_to_sweep(coalesce($1, clock_timestamp()), $2::int[], $3::timestamptz[])",
+            now, list(self._id_floors), list(self._id_floors.values()),
+        )  # fmt: skip
         failures = []
-        for row in rows:
+        for row in rows if now is not None else self._to_visit(rows, began):
             if monotonic() < self._rests_until.get(row["id"], 0.0):
                 continue
+            if now is None and monotonic() > began + TIME:
+                break
             try:
-                await self._tend(row, now, swept)
+                await self._visit(row, now, swept, len(rows))
             except Exception as failure:
                 if isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreError):
                     raise
@@ -153,6 +186,35 @@ class Sweeper:
             )
         return swept
 
+    def _to_visit(self, rows: list[Any], now: float) -> list[Any]:
+        """Those that have changed, or have not been looked at for a while; who has waited the longest comes first."""
+        known = {row["id"] for row in rows}
+        for stream in self._visits.keys() - known:
+            del self._visits[stream]
+        chosen = []
+        for row in rows:
+            visit = self._visits.get(row["id"])
+            if visit is None:
+                chosen.append((float("-inf"), row))
+            elif (
+                _looks(row) != visit.found
+                or (now >= visit.at + visit.rest and row["limited"])
+                or row["has_old_ids"]
+                or row["id"] in self._ids_left
+                or row["full"]
+            ):
+                chosen.append((visit.at, row))
+        return [row for _, row in sorted(chosen, key=lambda one: one[0])]
+
+    async def _visit(self, row: Any, now: datetime | None, swept: Swept, streams: int) -> None:
+        before = msgspec.structs.replace(swept)
+        await self._tend(row, now, swept)
+        at = monotonic()
+        visit = self._visits.get(row["id"])
+        least, most = REST[0], max(REST[1], streams / VISITS)
+        rest = least if visit is None or swept != before else min(max(2 * visit.rest, least), most)
+        self._visits[row["id"]] = Visit(_looks(row), at, rest)
+
     async def _tend(self, stream: Any, now: datetime | None, swept: Swept) -> None:
         if not stream["compacted"]:
             await self._plan(stream, now, swept)
@@ -167,10 +229,8 @@ class Sweeper:
             "select headrace.judge_full($1, coalesce($2, clock_timestamp()))", stream["id"], now
         ):
             swept.full.append(stream["name"])
-        if stream["has_ids"]:
-            swept.ids_forgotten += await self._fetchval(
-                "select headrace.forget_ids($1, coalesce($2, clock_timestamp()))", stream["id"], now
-            )
+        if stream["has_old_ids"] or stream["id"] in self._ids_left:
+            await self._forget_ids(stream["id"], now, swept)
         if stream["tombstones"]:
             await self._remove_tombstones(stream["id"], swept)
         if stream["altered"]:
@@ -234,6 +294,21 @@ class Sweeper:
                 break
         swept.more |= more
 
+    async def _forget_ids(self, stream: int, now: datetime | None, swept: Swept) -> None:
+        if not await self._ids.advance():
+            self._id_floors.clear()
+        visible = self._ids.at
+        forgotten, reached = await self._database.fetchrow(
+            "select * from headrace.forget_ids_from($1, coalesce($2::timestamptz, '-infinity'), coalesce($3, clock_timestamp()))",
+            stream, self._id_floors.get(stream), now,
+        )  # fmt: skip
+        swept.ids_forgotten += forgotten
+        self._ids_left.add(stream)
+        if visible is not None and reached is not None and now is None:
+            self._id_floors[stream] = min(visible, reached)
+            if not forgotten:
+                self._ids_left.discard(stream)
+
     async def _remove_tombstones(self, stream: int, swept: Swept) -> None:
         for _ in range(CALLS):
             after = self._looked_through.get(stream, 0)
@@ -257,63 +332,11 @@ class Sweeper:
         else:
             self._patience.pop(stream["id"], None)
 
-    async def deliver(
-        self, now: datetime | None = None, published: Callable[[str], None] | None = None
-    ) -> tuple[int, float | None]:
-        """Publish the scheduled messages that are due.
-
-        Args:
-            now: the time, for tests.
-            published: called with the name of each stream to which something was published.
-
-        Returns:
-            How many; and the seconds until there is more to do, None when nothing is scheduled. Raises `StoreUnavailable`.
-        """
-        total, soonest = 0, None
-        rows = await self._database.fetch("select * from headrace.next_scheduled(coalesce($1, clock_timestamp()))", now)
-        for stream, name, due_in in rows:
-            moved = 0
-            for _ in range(CALLS):
-                if due_in is None or due_in > 0:
-                    break
-                count, due_in = await self._database.fetchrow(
-                    "select * from headrace.move_scheduled($1, coalesce($2, clock_timestamp()))", stream, now
-                )
-                moved += count
-            if moved and published is not None:
-                published(name)
-            total += moved
-            soonest = due_in if soonest is None else soonest if due_in is None else min(soonest, due_in)
-        return total, soonest
-
-    async def vacuum(self) -> list[str]:
-        """Vacuum the tables that have more dead rows than live ones. Returns their names. Raises `StoreUnavailable`."""
-        vacuumed = []
-        for relation, dead in await self._database.fetch("select * from headrace.bloated()"):
-            not_before, pause = self._vacuum_at.get(relation, (0.0, 0.0))
-            if monotonic() < not_before:
-                continue
-            await self._vacuum(relation)
-            vacuumed.append(relation)
-            left: int = await self._database.fetchval(
-                "select coalesce(max(dead), 0) from headrace.bloated() where relation = $1", relation
-            )
-            pause = min(max(2 * pause, VACUUM_AGAIN[0]), VACUUM_AGAIN[1]) if left > dead / 2 else VACUUM_AGAIN[0]
-            self._vacuum_at[relation] = (monotonic() + pause, pause)
-        return vacuumed
-
-    async def _vacuum(self, relation: str) -> None:
-        """On a connection of its own, since it may be neither inside a transaction nor hurried."""
-        with translated(self._database.dsn):
-            connection = await self._database.connect()
-            try:
-                # Shortening the file would need a lock against everybody.
-                await connection.execute(
-                    f"vacuum (index_cleanup on, truncate off, skip_locked on) {relation}", timeout=VACUUM_TIMEOUT
-                )
-            finally:
-                connection.terminate()
-
     async def _fetchval(self, query: str, *args: Any) -> Any:
         """The value; 0 when there is none, since somebody else is at it or the stream has just been deleted."""
         return await self._database.fetchval(query, *args) or 0
+
+
+def _looks(row: Any) -> tuple[Any, ...]:
+    """What a stream is like: published to, or edited, it is another one."""
+    return row["drawn"], row["updated_at"], row["altered"]

@@ -36,6 +36,9 @@ _CONSTRAINTS: dict[str, HeadraceError] = {
         "The data has a string with a NUL character, which Postgres can't hand out as text: leave it out."
     ),
     "valid_message_id": InvalidInput("A message id can't be remembered: it has 1 to 256 bytes of UTF-8."),
+    "message_size": InvalidData(
+        "A message has at most 200 MB, its headers included: keep what is larger elsewhere, and publish where it is."
+    ),
     "headers_are_objects": InvalidData('Headers must be a JSON object, such as {"trace": "abc"}.'),
 }
 

@@ -248,6 +248,8 @@ def _explain(error: Any, write: Write, rows: pa.RecordBatch) -> HeadraceError | 
         )
     if constraint == "no_nul" or state == "22021":
         return InvalidData(f"{start} it has a NUL character, which Postgres can't hand out as text.")
+    if constraint == "message_size":
+        return InvalidData(f"{start} a message has at most 200 MB, its headers included.")
     if constraint == "headers_are_objects":
         return InvalidData(f'{start} its headers are not a JSON object, such as {{"trace": "abc"}}.')
     if line and line[2] in ("data", "headers") and state == "22P02":

@@ -5,7 +5,7 @@ what they record: nothing is in the one and not in the other. Each record has th
 which other records had been committed before it. In a failover to a standby that lags, the records are taken back together with
 the history that they are of, so that what is left is the history of the server that there is, without a gap.
 
-What became of a message that left its lease is seen by where it is when the transaction commits: among the parked or blocked ones or in
+What became of a message that left its lease is seen by where it is when the transaction commits: among the parked ones or in a tail, or in
 another lease, then it was given back, and else it is done. So the triggers know nothing of the functions that move messages.
 """
 
@@ -82,7 +82,7 @@ begin
     v_back := array(
         select r.seq from unnest(v_removed) as r(seq)
         where exists (select from headrace.parked as p where p.consumer_id = old.consumer_id and p.seq = r.seq)
-           or exists (select from headrace.blocked as b where b.consumer_id = old.consumer_id and b.seq = r.seq)
+           or exists (select from headrace.tails as t where t.consumer_id = old.consumer_id and t.seq = r.seq)
            or exists (select from headrace.leases as l where l.consumer_id = old.consumer_id and r.seq = any (l.seqs)));
     if v_back <> '{}' then
         insert into judge.given_back values (old.consumer_id, old.lease_id, v_back, tg_op = 'DELETE');

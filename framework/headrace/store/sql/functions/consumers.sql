@@ -129,7 +129,7 @@ begin
             )
             select min(seq) from added
             $sql$, p_stream.relation, p_condition)
-            into v_first using p_consumer, v_cursor.position, v_cursor.holes;
+            into v_first using p_consumer, v_cursor.position, headrace.holes_of(v_cursor);
         perform headrace.start_replay(p_consumer, v_first);
     end if;
 end $$;

@@ -40,8 +40,7 @@ declare
     v_cursor  headrace.cursors;
     v_next    headrace.cursors;
     v_seqs    bigint[];
-    v_keys    bigint[];
-    v_count   bigint;
+    v_redriven  record;
 begin
     perform pg_advisory_xact_lock(1212498508, p_consumer);
     select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
@@ -64,23 +63,26 @@ begin
     v_next := v_cursor;
     with redriven as (
         delete from headrace.dead_letters where consumer_id = p_consumer and seq = any (v_seqs)
-        returning seq, key_hash, blocks
-    ), parked as (
-        -- After the cursor was moved back, what lies ahead of it comes by itself; and what is leased again, or to be replayed, is
-        -- there already.
-        insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
-        select p_consumer, seq, key_hash, 0, '-infinity' from redriven
-        where not blocks and seq <= v_cursor.position
-          and seq not in (select i.seq from headrace.in_flight(p_consumer, v_cursor.lease_floor) as i(seq))
-          and not exists (select from headrace.replays as r where r.consumer_id = p_consumer and r.seq = redriven.seq)
-        on conflict do nothing
+        returning seq, key_hash, blocks,
+            -- After the cursor was moved back, what lies ahead of it comes by itself; and what is leased again, or to be replayed, is
+            -- there already.
+            blocks or seq <= v_cursor.position
+                and seq not in (select i.seq from headrace.in_flight(p_consumer, v_cursor.lease_floor) as i(seq))
+                and not exists (select from headrace.replays as r where r.consumer_id = p_consumer and r.seq = dead_letters.seq)
+                and not exists (select from headrace.parked as p where p.consumer_id = p_consumer and p.seq = dead_letters.seq)
+                and not exists (select from headrace.tails as t where t.consumer_id = p_consumer and t.seq = dead_letters.seq) as missing
     )
-    select count(*), least(min(seq), v_cursor.parked_floor), array_agg(key_hash) filter (where blocks)
-        into v_count, v_next.parked_floor, v_keys from redriven;
-    v_next.parked_floor := least(v_next.parked_floor, headrace.unblock(p_consumer, v_keys));
+    select count(*) as count, min(seq) as first, array_agg(key_hash) filter (where blocks) as keys,
+           array_agg(seq) filter (where missing) as seqs, array_agg(key_hash) filter (where missing) as hashes
+        into v_redriven from redriven;
+    v_next.parked_floor := least(v_redriven.first, v_cursor.parked_floor);
+    perform headrace.line_up(p_consumer, v_redriven.seqs, v_redriven.hashes, v_next.parked_floor,
+                             (select ordered from headrace.consumers where id = p_consumer), v_stream.one_message_per_key);
+    v_next.parked_floor := least(v_next.parked_floor, headrace.promote(p_consumer, v_redriven.keys, null, v_next.parked_floor));
+    v_next.ready_floor := least(v_next.ready_floor, v_next.parked_floor);
     perform headrace.move(v_cursor, v_next);
     perform headrace.wake(v_stream.id);
-    return v_count;
+    return v_redriven.count;
 end $$;
 
 -- Forget dead letters. A key that was blocked goes on after the last message that blocked it.
@@ -95,7 +97,6 @@ declare
     v_next    headrace.cursors;
     v_seqs    bigint[];
     v_keys    bigint[];
-    v_heads   bigint[];
     v_count   bigint;
 begin
     perform pg_advisory_xact_lock(1212498508, p_consumer);
@@ -113,28 +114,13 @@ begin
         returning seq, key_hash, blocks
     )
     select count(*), least(min(seq), v_cursor.parked_floor),
-           array_agg(key_hash) filter (where blocks), array_agg(seq) filter (where blocks)
-        into v_count, v_next.parked_floor, v_keys, v_heads from discarded;
-    delete from headrace.blocked where consumer_id = p_consumer and key_hash = any (v_keys) and seq = any (v_heads);
-    v_keys := array(select key_hash from unnest(v_keys) as k(key_hash) where not exists (
-        select from headrace.dead_letters as d where d.consumer_id = p_consumer and d.blocks and d.key_hash = k.key_hash));
-    v_next.parked_floor := least(v_next.parked_floor, headrace.unblock(p_consumer, v_keys));
+           array_agg(key_hash) filter (where blocks)
+        into v_count, v_next.parked_floor, v_keys from discarded;
+    v_next.parked_floor := least(v_next.parked_floor, headrace.promote(p_consumer, v_keys, null, v_next.parked_floor));
+    v_next.ready_floor := least(v_next.ready_floor, v_next.parked_floor);
     perform headrace.move(v_cursor, v_next);
-    if v_keys <> '{}' then
+    if v_keys is not null then
         perform headrace.wake(stream_id) from headrace.consumers where id = p_consumer;
     end if;
     return v_count;
 end $$;
-
--- The messages of blocked keys become parked ones, due now. The caller holds the consumer's lock. Returns the lowest seq, from
--- which they must be looked for: one that committed late may be lower than the message that blocked its key.
-create function headrace.unblock(p_consumer int, p_keys bigint[]) returns bigint
-language sql as $$
-    with freed as (
-        delete from headrace.blocked where consumer_id = p_consumer and key_hash = any (p_keys) returning seq, key_hash
-    ), parked as (
-        insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
-        select p_consumer, seq, key_hash, 0, '-infinity' from freed on conflict do nothing
-    )
-    select min(seq) from freed
-$$;

@@ -1,26 +1,33 @@
 -- retention: what consumers miss is counted, and their cursors moved past it, before anything is removed.
 
--- Lock the consumers that have something to look at below p_upper, in the order of their ids. Returns them.
-create function headrace.lock_behind(p_stream int, p_upper bigint) returns int[]
+-- Lock the consumers that have something to look at below p_upper, in the order of their ids: at most p_most of those that lag. Only when these are
+-- all (`more` is false), also those that have but holes there. A server has room for some thousands of locks, and there may be more consumers.
+create function headrace.lock_behind(p_stream int, p_upper bigint, p_most int, out consumers int[], out more boolean)
 language plpgsql as $$
 declare
+    c_holes     constant int := 1000;
     v_consumer  int;
-    v_behind    int[] := '{}';
 begin
-    for v_consumer in
-        select c.id from headrace.consumers as c
-        cross join lateral (select * from headrace.cursors where consumer_id = c.id order by version desc limit 1) as u
-        where c.stream_id = p_stream and (
-            u.position < p_upper - 1 or lower(u.holes) < p_upper
-            or exists (select from headrace.parked where consumer_id = c.id and seq >= u.parked_floor and seq < p_upper)
-            or exists (select from headrace.replays where consumer_id = c.id and seq < p_upper)
-            or exists (select from headrace.blocked where consumer_id = c.id and seq < p_upper))
-        order by c.id
-    loop
+    select coalesce(array_agg(b.id order by b.id) filter (where b.place <= p_most and (b.lags or not b.many)), '{}'),
+           coalesce(bool_or(b.many), false)
+        into consumers, more
+        from (
+            select b.id, b.lags, row_number() over (partition by b.lags order by b.id) - case when b.lags then 0 else c_holes end as place,
+                   count(*) filter (where b.lags) over () > p_most as many
+            from (
+                select c.id, u.position < p_upper - 1
+                             or coalesce((select seq from headrace.parked where consumer_id = c.id and seq >= u.parked_floor
+                                          order by seq limit 1) < p_upper, false)
+                             or exists (select from headrace.replays where consumer_id = c.id and seq < p_upper)
+                             or coalesce((select seq from headrace.tails where consumer_id = c.id order by seq limit 1) < p_upper, false) as lags,
+                       headrace.lowest_hole(u) < p_upper as has_holes
+                from headrace.consumers as c
+                cross join lateral (select * from headrace.cursors where consumer_id = c.id order by version desc limit 1) as u
+                where c.stream_id = p_stream) as b
+            where b.lags or b.has_holes) as b;
+    foreach v_consumer in array consumers loop
         perform pg_advisory_xact_lock(1212498508, v_consumer);
-        v_behind := v_behind || v_consumer;
     end loop;
-    return v_behind;
 end $$;
 
 -- Move a consumer over messages below p_upper that it will not get, at most p_look of them, and count them. What is missing among
@@ -60,6 +67,7 @@ begin
     end if;
     v_after.position := v_seen.last;
     v_after.holes := (v_before.holes + coalesce(v_seen.missing, '{}')) * int8multirange(int8range(v_before.settled + 1, null));
+    v_after.holders := null;
     perform headrace.move(v_before, v_after);
     missed := v_seen.missed;
     if missed > 0 then
@@ -68,8 +76,8 @@ begin
 end $$;
 
 -- Count what a consumer has not got of the messages that are about to go: those below p_upper, of these only p_seqs if given. What is
--- parked, blocked or to be replayed of them is forgotten; only a message that blocks its key stays so, since the key waits for a
--- person, and that message's dead letter is complete. When all goes that is below p_upper, nobody can be in flight any more,
+-- parked, in a tail or to be replayed of them is forgotten; only a message that blocks its key goes on doing so, since the key waits for
+-- a person, and that message's dead letter is complete. When all goes that is below p_upper, nobody can be in flight any more,
 -- and the cursor moves there. Returns how many.
 create function headrace.leave_behind(
     p_stream headrace.streams, p_consumer int, p_upper bigint, p_seqs bigint[], p_now timestamptz
@@ -93,36 +101,47 @@ begin
                                      and ($4 is null or seq = any ($4))) as m
             where %2$s
         ), parked as (
-            delete from headrace.parked where consumer_id = $1 and seq >= $5 and seq < $3 and ($4 is null or seq = any ($4)) returning seq
+            delete from headrace.parked where consumer_id = $1 and seq >= $5 and seq < $3 and ($4 is null or seq = any ($4))
+            returning seq, key_hash
         ), replays as (
             delete from headrace.replays where consumer_id = $1 and seq < $3 and ($4 is null or seq = any ($4)) returning seq
-        ), blocked as (
-            delete from headrace.blocked as b where consumer_id = $1 and seq < $3 and ($4 is null or seq = any ($4)) and not exists (
-                select from headrace.dead_letters as d where d.consumer_id = $1 and d.seq = b.seq and d.blocks) returning seq
+        ), tails as (
+            delete from headrace.tails where consumer_id = $1 and seq < $3 and ($4 is null or seq = any ($4)) returning seq
         )
-        select count(*) as count, min(seq) as lowest, max(seq) as highest
-        from (select seq from unseen union select seq from parked union select seq from replays union select seq from blocked) as lost
+        select count(*) as count, min(seq) as lowest, max(seq) as highest, (select array_agg(key_hash) from parked) as headless
+        from (select seq from unseen union select seq from parked union select seq from replays union select seq from tails) as lost
         $sql$, p_stream.relation, v_condition)
         into v_lost
         using p_consumer,
-              (v_before.holes + int8multirange(int8range(v_before.position + 1, null))) * int8multirange(int8range(
+              (headrace.holes_of(v_before) + int8multirange(int8range(v_before.position + 1, null))) * int8multirange(int8range(
                   (select min(lower) from headrace.segments where stream_id = p_stream.id), p_upper)),
               p_upper, p_seqs, v_before.parked_floor;
     if v_lost.count > 0 then
         perform headrace.miss(p_consumer, v_lost.count, v_lost.lowest, v_lost.highest + 1, p_now);
     end if;
+    v_after := v_before;
+    v_after.ready_floor := least(v_before.ready_floor, headrace.promote(p_consumer, v_lost.headless, null, v_before.parked_floor));
     if p_seqs is null then
-        v_after := v_before;
+        v_after := headrace.thaw_all_holes(v_after);
         v_after.position := greatest(v_before.position, p_upper - 1);
         v_after.settled := greatest(v_before.settled, p_upper - 1);
-        v_after.holes := v_before.holes * int8multirange(int8range(p_upper, null));
+        v_after.holes := v_after.holes * int8multirange(int8range(p_upper, null));
         if v_before.mark < p_upper then
             v_after.mark := null;
             v_after.mark_stamp := null;
             v_after.suspects := null;
             v_after.suspects_at := null;
         end if;
-        perform headrace.move(v_before, v_after);
     end if;
+    perform headrace.move(v_before, v_after);
     return v_lost.count;
 end $$;
+
+-- Retention removed messages that were to be delivered to a consumer: count them.
+create function headrace.miss(p_consumer int, p_count bigint, p_lower bigint, p_upper bigint, p_now timestamptz) returns void
+language sql as $$
+    insert into headrace.gaps as g (consumer_id, messages, lower, upper, happened_at)
+        values (p_consumer, p_count, p_lower, p_upper, p_now)
+        on conflict (consumer_id) do update set messages = g.messages + excluded.messages, lower = excluded.lower,
+            upper = excluded.upper, happened_at = excluded.happened_at
+$$;

@@ -81,7 +81,7 @@ begin
           -- no transaction of this one has drawn a seq up to its mark.
           or pg_snapshot_xmax(pg_current_snapshot()) <= p_cursor.mark_stamp then
         p_cursor.mark_stamp := null;
-    elsif p_cursor.holes <> '{}'
+    elsif (p_cursor.holes <> '{}' or p_cursor.frozen <> '{}')
           and (p_cursor.suspects_at is null or p_now not between p_cursor.suspects_at and p_cursor.suspects_at + interval '1 second') then
         select coalesce(array_agg(virtualtransaction), '{}') into v_holders
             from pg_locks
@@ -99,83 +99,241 @@ begin
     return p_cursor;
 end $$;
 
--- After they were searched: take out what came, forget what is settled, add what is missing now, take the next mark.
--- The others are of headrace.scanned, which as a whole would be copied with all its messages.
--- p_drawn: the last seq that was drawn, read before this transaction had an xid, and before it is asked how p_sequence draws.
+-- The transaction that can fill a hole drew the seq, and so had its xid, before the snapshot in which the message was missing. So the HOLDERS of
+-- a hole are the transactions in progress in that snapshot. The snapshot lists those below its xmax; all others are below the xid that the
+-- lease call gets afterwards. A hole is searched again only after one of its holders has ended, and forgotten after all have.
+--
+-- A transaction that publishes for minutes beside many short ones leaves a hole at each interleaving. If all holders of a hole have been
+-- in progress for more than one lease call, the hole is FROZEN: written apart from the cursor, which every lease call writes.
+--
+-- A hole that is not searched may be filled while a lease call scans fresh messages. So each call determines twice which holders have ended:
+-- before it reads anything, and in the snapshot of its scan. If one ended in between, the call discards the scan.
+
+-- The transactions in progress in a snapshot with an xid below p_before. Null if they may be very many.
+create function headrace.holders(p_snapshot pg_snapshot, p_before xid8) returns xid8[]
+language plpgsql as $$
+declare
+    v_holders  xid8[] := array(select xid from pg_snapshot_xip(p_snapshot) as xid where xid < p_before);
+    v_first    bigint := pg_snapshot_xmax(p_snapshot)::text;
+    v_last     bigint := p_before::text::bigint - 1;
+begin
+    if v_last - v_first >= 1000 then
+        return null;
+    elsif v_last >= v_first then
+        v_holders := v_holders || array(select xid::text::xid8 from generate_series(v_first, v_last) as xid);
+    end if;
+    return v_holders;
+end $$;
+
+-- The size in bytes of about 140 holes, up to which they stay in the cursor. Searching them takes a tenth of a millisecond.
+create function headrace.few_holes() returns int language sql immutable as 'select 3000';
+
+-- Write holes apart from the cursor, with their holders.
+create function headrace.freeze_holes(p_cursor headrace.cursors, p_holes int8multirange, p_holders xid8[]) returns headrace.cursors
+language plpgsql as $$
+begin
+    p_holders := array(select distinct unnest(p_holders));
+    insert into headrace.frozen_holes (consumer_id, holder, lowest, highest, count, holders, holes)
+        select p_cursor.consumer_id, holder, lower(p_holes), upper(p_holes) - 1, (select count(*) from unnest(p_holes)), p_holders,
+               case when place = 1 then p_holes end
+        from unnest(p_holders) with ordinality as h(holder, place);
+    p_cursor.frozen := array(select unnest(p_cursor.frozen) union select unnest(p_holders));
+    return p_cursor;
+end $$;
+
+create type headrace.admitted as (
+    cursor  headrace.cursors,   -- with what was to be done with it
+    until   bigint              -- what was looked at ends here, if there may be more
+);
+
+-- Return the holes of holders that have ended to the cursor, about p_look of them, from the lowest on. The next search includes them.
+-- p_progress: all transactions in progress. Any other has ended, or ran in the server that the database was restored from.
+create function headrace.thaw_holes(p_cursor headrace.cursors, p_progress xid8[], p_look int) returns headrace.admitted
+language plpgsql as $$
+declare
+    v_ended  xid8[] := array(select unnest(p_cursor.frozen) except select unnest(p_progress));
+    v_until  bigint;
+    v_holes  int8multirange;
+begin
+    with found as materialized (
+        select distinct on (lowest) lowest, holders, count from headrace.frozen_holes
+        where consumer_id = p_cursor.consumer_id and holder = any (v_ended) order by lowest
+    ), counted as materialized (
+        select *, coalesce(sum(count) over (order by lowest rows between unbounded preceding and 1 preceding), 0) < p_look as taken
+        from found
+    ), gone as (
+        delete from headrace.frozen_holes as f using counted as c
+        where c.taken and f.consumer_id = p_cursor.consumer_id and f.holder = any (c.holders) and f.lowest = c.lowest
+        returning f.holes
+    )
+    select (select min(lowest) from counted where not taken) - 1,
+           (select range_agg(hole) from gone cross join unnest(gone.holes) as hole)
+        into v_until, v_holes;
+    if v_holes is not null then
+        p_cursor.holes := p_cursor.holes + v_holes;
+        p_cursor.holders := null;
+    end if;
+    if v_until is null then
+        p_cursor.frozen := array(select unnest(p_cursor.frozen) except select unnest(v_ended));
+    end if;
+    return row(p_cursor, v_until)::headrace.admitted;
+end $$;
+
+-- Return all of them to the cursor, before the holes are changed in another way.
+create function headrace.thaw_all_holes(p_cursor headrace.cursors) returns headrace.cursors
+language plpgsql as $$
+begin
+    if p_cursor.frozen <> '{}' then
+        p_cursor.holes := headrace.holes_of(p_cursor);
+        p_cursor.holders := null;
+        p_cursor.frozen := '{}';
+        delete from headrace.frozen_holes where consumer_id = p_cursor.consumer_id;
+    end if;
+    return p_cursor;
+end $$;
+
+-- All holes of a cursor.
+create function headrace.holes_of(p_cursor headrace.cursors) returns int8multirange
+language sql stable as $$
+    select p_cursor.holes + case when p_cursor.frozen = '{}' then '{}' else coalesce((
+        select range_agg(hole) from headrace.frozen_holes as f cross join unnest(f.holes) as hole
+        where f.consumer_id = p_cursor.consumer_id), '{}') end
+$$;
+
+create function headrace.lowest_hole(p_cursor headrace.cursors) returns bigint
+language sql stable as $$
+    select case when p_cursor.frozen = '{}' then lower(p_cursor.holes) else least(lower(p_cursor.holes), (
+        select min(lowest) from headrace.frozen_holes where consumer_id = p_cursor.consumer_id)) end
+$$;
+
+-- The SQL that reads what lies in the holes, which are the statement's parameter p_holes_are. Holes that lie close together are passed over
+-- in one walk, others are looked into one by one. Their bounds are said for the planner: only these segments.
+create function headrace.in_holes(
+    p_stream headrace.streams, p_holes int8multirange, p_columns text, p_holes_are text, p_limit_is text
+) returns text
+language plpgsql stable as $$
+declare
+    c_close   constant int := 16;      -- messages that are passed over in the time that it takes to look into a hole
+    v_source  text := headrace.source(p_stream, lower(p_holes), upper(p_holes));
+begin
+    if upper(p_holes) - lower(p_holes) <= c_close * (select count(*) from unnest(p_holes)) then
+        return format('select %1$s from %2$s where seq >= lower(%3$s) and seq < upper(%3$s) and seq <@ %3$s order by seq limit %4$s',
+                      p_columns, v_source, p_holes_are, p_limit_is);
+    end if;
+    return format('select m.* from unnest(%3$s) as hole cross join lateral (
+                       select %1$s from %2$s
+                       where seq >= lower(hole) and seq < upper(hole) and seq >= lower(%3$s) and seq < upper(%3$s)
+                       order by seq limit %4$s) as m
+                   order by m.seq limit %4$s', p_columns, v_source, p_holes_are, p_limit_is);
+end $$;
+
+-- After the scan: take out what came, add what is missing now, forget or freeze what can't come now, forget what is settled, take the next
+-- mark. The others are of headrace.scanned, which as a whole would be copied with all its messages.
+-- p_searched: whether the holes were searched; else none of their holders has ended.
+-- p_drawn: the last seq that was drawn, read before this transaction had an xid, and before it is asked how the sequence draws.
+-- p_one_by_one: how it draws, as asked before the scan.
+-- p_had_xid: whether this transaction had its xid before the scan.
 create function headrace.advance(
-    p_cursor headrace.cursors, p_position bigint, p_missing int8multirange, p_late int8multirange, p_holes_searched boolean,
-    p_drawn bigint, p_sequence regclass
+    p_cursor headrace.cursors, p_position bigint, p_missing int8multirange, p_late int8multirange, p_searched boolean, p_holes_searched boolean,
+    p_snapshot pg_snapshot, p_drawn bigint, p_one_by_one boolean, p_had_xid boolean
 ) returns headrace.cursors
 language plpgsql as $$
 declare
-    v_moved  boolean := p_position > p_cursor.position;
+    v_moved    boolean := p_position > p_cursor.position;
+    v_old      xid8[];                  -- who can fill those that were missing before ...
+    v_new      xid8[];                  -- ... and the new ones
 begin
     if p_late is not null then
         p_cursor.holes := p_cursor.holes - p_late;
     end if;
-    if p_missing is not null then
-        p_cursor.holes := p_cursor.holes + p_missing;
-    end if;
-    p_cursor.position := p_position;
     if p_cursor.mark is not null and p_cursor.mark_stamp is null and p_holes_searched then
         p_cursor.settled := p_cursor.mark;
         p_cursor.mark := null;
         p_cursor.suspects := null;
         p_cursor.suspects_at := null;
-    end if;
-    if p_cursor.holes <> '{}' then
         p_cursor.holes := p_cursor.holes * int8multirange(int8range(p_cursor.settled + 1, null));
+        if p_cursor.frozen <> '{}' then
+            delete from headrace.frozen_holes where consumer_id = p_cursor.consumer_id and highest <= p_cursor.settled;
+            p_cursor.frozen := array(select distinct holder from headrace.frozen_holes where consumer_id = p_cursor.consumer_id);
+        end if;
     end if;
-    if p_cursor.mark is null and (v_moved or p_cursor.holes <> '{}') and headrace.draws_one_by_one(p_sequence) then
+    p_missing := coalesce(p_missing, '{}');
+    if lower(p_missing) <= p_cursor.settled then
+        p_missing := p_missing * int8multirange(int8range(p_cursor.settled + 1, null));
+    end if;
+
+    if not p_one_by_one then
+        p_cursor.holes := p_cursor.holes + p_missing;
+        p_cursor.holders := null;
+    elsif p_cursor.holes <> '{}' or p_missing <> '{}' then
+        if p_cursor.holes = '{}' then
+            v_old := '{}';
+        elsif not p_searched then
+            v_old := p_cursor.holders;
+        elsif p_holes_searched then     -- what was not found, whoever has ended can't fill
+            v_old := headrace.holders(p_snapshot, pg_current_xact_id());
+            v_old := case when p_cursor.holders is null then v_old
+                          else array(select unnest(p_cursor.holders) intersect select unnest(v_old)) end;
+            p_cursor.holes := case when v_old = '{}' then '{}' else p_cursor.holes end;
+        end if;
+        if p_missing = '{}' then
+            v_new := '{}';
+        elsif not p_had_xid then
+            v_new := headrace.holders(p_snapshot, pg_current_xact_id());
+            p_missing := case when v_new = '{}' then '{}' else p_missing end;
+        end if;
+        if v_old is not null and v_new <@ (v_old || p_cursor.frozen) then   -- these have been there for long, too
+            p_cursor.holes := p_cursor.holes + p_missing;
+            p_missing := '{}';
+            v_old := v_old || v_new;
+            v_new := '{}';
+        end if;
+        if v_old is not null and pg_column_size(p_cursor.holes) > headrace.few_holes() then
+            p_cursor := headrace.freeze_holes(p_cursor, p_cursor.holes, v_old);
+            p_cursor.holes := '{}';
+            v_old := '{}';
+        end if;
+        p_cursor.holes := p_cursor.holes + p_missing;
+        p_cursor.holders := array(select unnest(v_old) union select unnest(v_new));
+        if v_old is null or v_new is null then
+            p_cursor.holders := null;
+        end if;
+    end if;
+    p_cursor.position := p_position;
+    if p_cursor.mark is null and (v_moved or p_cursor.holes <> '{}' or p_cursor.frozen <> '{}') and p_one_by_one then
         p_cursor.mark := p_drawn;
         p_cursor.mark_stamp := pg_current_xact_id();
     end if;
     return p_cursor;
 end $$;
 
-create type headrace.admitted as (
-    cursor  headrace.cursors,   -- without the holes of those that were let in, and with a floor below them
-    count   int,                -- how many
-    until   bigint              -- what was looked at ends here, if there may be more
-);
-
--- Late arrivals of keys that are parked are parked with them, before any of these is picked: they come first in their key.
+-- Late arrivals of keys that are parked join them, before any of these is picked: they come first in their key.
 create function headrace.let_in(
     p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_look int
 ) returns headrace.admitted
 language plpgsql as $$
 declare
-    v_late    int8multirange;
-    v_lowest  bigint;
-    v_count   int;
-    v_until   bigint;
+    v_late  record;
 begin
     execute format($sql$
-        with late as materialized (
-            select m.seq, m.hash, m.wanted from unnest($2) as hole cross join lateral (
-                select seq, hashtextextended(key, 0) as hash, (%2$s) as wanted from %1$s
-                where seq >= lower(hole) and seq < upper(hole)
-                  and seq >= lower($2) and seq < upper($2) order by seq limit $4) as m    -- said twice for the planner: only these segments
-            order by m.seq limit $4
-        ), parked as (
-            insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
-            select $1, seq, hash, 0, '-infinity' from late
-            where wanted and exists (
-                select from headrace.parked as p where p.consumer_id = $1 and p.key_hash = hash and p.seq >= $3)
-            on conflict do nothing
-            returning seq
-        )
-        select range_agg(int8range(seq, seq + 1)), min(seq), count(*),
-               (select case when count(*) >= $4 then max(seq) end from late)
-        from parked
-        $sql$, headrace.source(p_stream, lower(p_cursor.holes), upper(p_cursor.holes)), p_consumer.condition)
-        into v_late, v_lowest, v_count, v_until
+        with late as materialized (%s)
+        select array_agg(seq) filter (where waits) as seqs, array_agg(hash) filter (where waits) as hashes,
+               range_agg(int8range(seq, seq + 1)) filter (where waits) as seen, case when count(*) >= $4 then max(seq) end as until
+        from (
+            select seq, hash, wanted and hash in (select unnest(headrace.keys_that_wait(
+                array(select distinct hash from late where wanted), $1, true, false, $3, 0))) as waits
+            from late) as l
+        $sql$, headrace.in_holes(p_stream, p_cursor.holes, format('seq, hashtextextended(key, 0) as hash, (%s) as wanted', p_consumer.condition),
+                                 '$2', '$4'))
+        into v_late
         using p_consumer.id, p_cursor.holes, p_cursor.parked_floor, p_look;
-    if v_late is not null then
-        p_cursor.holes := p_cursor.holes - v_late;
-        p_cursor.parked_floor := least(p_cursor.parked_floor, v_lowest);
+    if v_late.seqs is not null then
+        perform headrace.line_up(p_consumer.id, v_late.seqs, v_late.hashes, p_cursor.parked_floor, true, false);
+        p_cursor.holes := p_cursor.holes - v_late.seen;
+        p_cursor.parked_floor := least(p_cursor.parked_floor, v_late.seqs[1]);
+        p_cursor.ready_floor := least(p_cursor.ready_floor, v_late.seqs[1]);
     end if;
-    return row(p_cursor, v_count, v_until)::headrace.admitted;
+    return row(p_cursor, v_late.until)::headrace.admitted;
 end $$;
 
 -- Write the cursor's next version, if it differs; see the table.

@@ -82,6 +82,9 @@ declare
     v_stream    headrace.streams;
     v_cursor    headrace.cursors;
     v_lowest    bigint[];
+    v_blocking  bigint[];
+    v_behind_blocked  bigint;
+    v_behind_parked   bigint;
     v_ahead     record;
 begin
     for v_stream in select * from headrace.streams as s where p_stream is null or s.name = p_stream order by s.name loop
@@ -102,7 +105,7 @@ begin
                                         'start_time', v_consumer.start_time, 'version', v_consumer.version);
             "position" := v_cursor.position;
             lag := greatest(last_seq - v_cursor.position, 0);
-            holes := (select count(*) from unnest(v_cursor.holes));
+            holes := (select count(*) from unnest(headrace.holes_of(v_cursor)));
             paused_until := case when v_consumer.paused_until > p_now then v_consumer.paused_until end;
 
             select coalesce(sum(l.held), 0), count(distinct l.owner), array[min((select min(s) from unnest(l.seqs) as s))]
@@ -110,8 +113,16 @@ begin
                 from headrace.leases as l where l.consumer_id = v_consumer.id and l.lease_id >= v_cursor.lease_floor;
             select count(*), v_lowest || min(p.seq) into parked, v_lowest
                 from headrace.parked as p where p.consumer_id = v_consumer.id and p.seq >= v_cursor.parked_floor;
-            select count(*), v_lowest || min(b.seq) into blocked, v_lowest
-                from (select seq from headrace.blocked where consumer_id = v_consumer.id limit c_most) as b;
+            -- What is behind a message waits as that does: for its time, or for a person.
+            select count(*), v_lowest || min(d.seq), array_agg(distinct d.key_hash) into blocked, v_lowest, v_blocking
+                from (select seq, key_hash from headrace.dead_letters as d
+                      where d.consumer_id = v_consumer.id and d.blocks limit c_most) as d;
+            select count(*) filter (where t.blocked), count(*) filter (where not t.blocked), v_lowest || min(t.seq)
+                into v_behind_blocked, v_behind_parked, v_lowest
+                from (select t.seq, t.key_hash in (select unnest(v_blocking)) as blocked
+                      from headrace.tails as t where t.consumer_id = v_consumer.id limit c_most) as t;
+            parked := parked + v_behind_parked;
+            blocked := blocked + v_behind_blocked;
             select count(*) into replaying
                 from (
                     select from headrace.replays as r

@@ -17,7 +17,8 @@ create type headrace.batch as (
     crashes     int[],          -- how often in a row each one's worker died; null when none did
     lease_ids   bigint[],       -- of the shares, where it was dealt out in shares; the first of them is lease_id
     history     uuid,           -- what it was read from: see history.sql. Maybe null when there is nothing
-    timeline    uuid            -- what the lease was given in; likewise
+    timeline    uuid,           -- what the lease was given in; likewise
+    busy        boolean         -- nothing was looked at: others are at it, and more of them wait than there is work for
 );
 
 -- Lease ids rise, and none is ever given twice, not even after a crash: a lease commits without waiting for the disk, so a crash
@@ -31,7 +32,7 @@ $$;
 -- of it he has started, so all of it counts as that: see headrace.expire. p_lowest: no seq is smaller.
 create function headrace.deal(
     p_consumer int, p_seqs bigint[], p_hashes bigint[], p_attempts int[], p_crashes int[], p_shares int[], p_lowest bigint,
-    p_until timestamptz
+    p_now timestamptz, p_until timestamptz
 ) returns bigint[]
 language plpgsql as $$
 declare
@@ -45,13 +46,27 @@ begin
                p_attempts[first:last] as attempts, p_crashes[first:last] as crashes
         from bounds where first <= cardinality(p_seqs)
     ), leased as (
-        insert into headrace.leases (consumer_id, lease_id, owner, expires_at, held, lowest, seqs, hashes, attempts, crashes, started)
-            select p_consumer, lease_id, gen_random_uuid(), p_until, cardinality(seqs), p_lowest, seqs, hashes, attempts, crashes,
+        insert into headrace.leases (consumer_id, lease_id, owner, since, expires_at, held, lowest, seqs, hashes, attempts, crashes, started)
+            select p_consumer, lease_id, gen_random_uuid(), p_now, p_until, cardinality(seqs), p_lowest, seqs, hashes, attempts, crashes,
                    case when crashes is not null then seqs end
             from shares
     )
     select array_agg(lease_id order by place) into v_leases from shares;
     return v_leases;
+end $$;
+
+-- A place among the few who wait behind the one who leases, if one is free. There are as many as keep him busy: the others would only wait.
+create function headrace.queue_up(p_consumer int) returns boolean
+language plpgsql as $$
+declare
+    c_places  constant int := 4;
+begin
+    for i in 1 .. c_places loop
+        if pg_try_advisory_xact_lock(1212498520 + i, p_consumer) then
+            return true;
+        end if;
+    end loop;
+    return false;
 end $$;
 
 -- Hot tables are only ever read by their indexes, from a floor up: with dead rows pinned by an old snapshot, a sequential or
@@ -61,14 +76,16 @@ end $$;
 -- p_limit, p_look, p_bytes: see headrace.scan
 -- p_shares: deal the messages out, to so many owners who have nothing else and take so many each, in their order: a lease for each.
 -- None of them, nor all together, gets two messages of a key. p_limit is the sum.
+-- p_patient: wait for one's turn, however many do. Otherwise only a few wait behind the one who leases, and who comes after them goes away:
+-- whatever there is now, they will find.
 -- p_known, p_history: see headrace.scan; in this history the caller has them. In any other one they may be other messages.
 create function headrace.lease(
     p_consumer int, p_owner uuid, p_limit int, p_look int, p_bytes bigint, p_now timestamptz default clock_timestamp(),
-    p_shares int[] default null, p_known int8multirange default null, p_history uuid default null
+    p_shares int[] default null, p_known int8multirange default null, p_history uuid default null, p_patient boolean default true
 ) returns headrace.batch
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 declare
-    c_window    constant int := 10000;      -- parked messages at which reading ahead stops
+    c_window    constant int := 10000;      -- parked messages at which reading ahead stops: so many keys wait, or so much was given back
     v_state     record;
     v_consumer  headrace.consumers;
     v_stream    headrace.streams;
@@ -76,12 +93,20 @@ declare
     v_cursor    headrace.cursors;
     v_next      headrace.cursors;
     v_leases    record;
-    v_parked    record;
+    v_parked    headrace.parked_state;
+    v_lowest    bigint;
     v_busy      bigint[];
     v_xmin      xid8;
     v_drawn     bigint;
+    v_thawed    headrace.admitted;
     v_admitted  headrace.admitted;
+    v_until     bigint;
+    v_search    boolean := false;
+    v_one_by_one  boolean;
+    v_had_xid   boolean;
+    v_progress  xid8[];
     v_picked    headrace.picked;
+    v_waiting   headrace.waiting_keys;
     v_scanned   headrace.scanned;
     v_batch     headrace.batch;
     v_room      int;
@@ -100,7 +125,17 @@ begin
     end if;
     -- What a crash could lose is only a lease, and then its messages come again.
     perform set_config('synchronous_commit', 'off', true);
-    perform pg_advisory_xact_lock(1212498508, p_consumer);
+    if not pg_try_advisory_xact_lock(1212498508, p_consumer) then
+        if not p_patient and not headrace.queue_up(p_consumer) then
+            v_batch.busy := true;
+            v_batch.looked_at := 0;
+            v_batch.more := false;
+            v_batch.due_in := 0.01 + 0.04 * random();
+            select version into v_batch.version from headrace.consumers where id = p_consumer;
+            return v_batch;
+        end if;
+        perform pg_advisory_xact_lock(1212498508, p_consumer);
+    end if;
 
     select c as consumer, s as stream, u as cursor, headrace.timeline_identity(h.id, h.xmin) as timeline into v_state
         from headrace.consumers as c
@@ -142,7 +177,7 @@ begin
 
     -- 1. Leases: expire what is past its time, count what is out, and note the keys that others are busy with.
     loop
-        select min(lease_id) as floor, min(lowest) as lowest, coalesce(sum(held), 0) as held, min(expires_at) as expires_at,
+        select min(lease_id) as floor, min(lowest) as lowest, coalesce(sum(held), 0) as held, min(expires_at) as expires_at, min(since) as since,
                coalesce(bool_or(owner <> p_owner), false) as others
             into v_leases
             from headrace.leases where consumer_id = p_consumer and lease_id >= v_cursor.lease_floor;
@@ -171,35 +206,37 @@ begin
         end if;
     end if;
 
-    -- 2. Parked messages that are due and first of their key. Those of blocked keys go to the blocked ones, and late arrivals
-    -- whose key is parked take their place in it first. So do the next of those that are replayed.
-    if v_cursor.replay_floor is not null and (
-        select count(*) < c_window / 2 from headrace.parked where consumer_id = p_consumer and seq >= v_cursor.parked_floor) then
-        v_cursor := headrace.feed(p_consumer, v_cursor, p_look);
+    -- Holes are searched if somebody who can fill them has ended; and those that were frozen are taken back then, from the lowest on. While
+    -- messages are replayed they stay what they are.
+    if v_cursor.holes <> '{}' or v_cursor.frozen <> '{}' then
+        v_progress := array(select pg_snapshot_xip(pg_current_snapshot()));
+        if not v_cursor.frozen <@ v_progress then
+            v_thawed := headrace.thaw_holes(v_cursor, v_progress, case when v_cursor.replay_floor is null then p_look else 0 end);
+            v_cursor := v_thawed.cursor;
+            v_until := v_thawed.until;
+        end if;
+        v_search := v_cursor.holes <> '{}' and (v_cursor.holders <@ v_progress) is not true;
     end if;
-    select count(*) as waiting, min(seq) as lowest, min(due_at) filter (where due_at > p_now) as due_at,
-           exists (select from headrace.blocked where consumer_id = p_consumer) as blocked
-        into v_parked
-        from headrace.parked where consumer_id = p_consumer and seq >= v_cursor.parked_floor;
-    if v_parked.blocked and v_parked.waiting > 0 and v_consumer.ordered then
-        perform headrace.set_aside(p_consumer, v_cursor.parked_floor);
-        v_parked.due_at := (        -- of those that are left
-            select min(due_at) from headrace.parked where consumer_id = p_consumer and seq >= v_cursor.parked_floor and due_at > p_now);
+
+    -- 2. Parked messages that are due and first of their key, and those behind them. Those of blocked keys join these, and late
+    -- arrivals whose key is parked take their place in it first. So do the next of those that are replayed.
+    if v_cursor.replay_floor is not null and headrace.parked_up_to(v_cursor, c_window / 2) < c_window / 2 then
+        v_cursor := headrace.feed(v_consumer, v_stream, v_cursor, p_look);
     end if;
-    if v_parked.waiting > 0 and v_consumer.ordered and v_cursor.holes <> '{}' and not v_stream.one_message_per_key then
+    v_parked := headrace.parked_state(v_cursor, p_now);
+    if v_parked.lowest is not null and v_consumer.ordered and v_search and not v_stream.one_message_per_key then
         v_admitted := headrace.let_in(v_consumer, v_stream, v_cursor, p_look);
         v_cursor := v_admitted.cursor;
-        v_parked.waiting := v_parked.waiting + v_admitted.count;
-        v_parked.lowest := least(v_parked.lowest, v_cursor.parked_floor);
+        v_until := least(v_until, v_admitted.until);
+        v_parked := headrace.parked_state(v_cursor, p_now);
     end if;
     v_next := v_cursor;
-    if v_parked.waiting > 0 then
-        v_batch.due_in := least(v_batch.due_in, extract(epoch from v_parked.due_at - p_now));
-        v_picked := headrace.pick(v_consumer, v_stream, v_cursor.parked_floor, v_room, p_bytes, v_busy,
-                                  least(v_admitted.until, v_cursor.replay_floor - 1), v_singly, p_known, p_now);
+    v_batch.due_in := least(v_batch.due_in, extract(epoch from v_parked.due_next - p_now));
+    if v_parked.ready is not null or v_parked.due_at is not null then
+        v_picked := headrace.pick(v_consumer, v_stream, v_cursor, v_room, p_bytes, v_busy, v_parked.blocked is not null,
+                                  least(v_until, v_cursor.replay_floor - 1), v_singly, p_known, p_now);
         v_room := v_room - coalesce(cardinality(v_picked.seqs), 0);
         v_bytes := v_bytes - v_picked.bytes;
-        v_parked.waiting := v_parked.waiting - v_picked.removed;
         if v_stream.one_message_per_key or v_singly then
             v_busy := v_busy || v_picked.hashes;
         end if;
@@ -208,39 +245,57 @@ begin
                                   v_cursor.parked_floor, coalesce(v_picked.seqs[1], v_cursor.position + 1), p_now);
         end if;
     end if;
+    if v_next.parked_room <= 0 then
+        v_next.parked_room := c_window - headrace.parked_up_to(v_cursor, c_window);
+    end if;
 
     -- 3. Late arrivals and fresh messages.
     -- A full window stops the reading ahead; but the parked ones wait for what has come late, if that was more than one look.
     if v_room > 0 and v_bytes > 0 and v_cursor.replay_floor is null
-       and (v_parked.waiting < c_window or v_admitted.until is not null) then
+       and (v_next.parked_room > 0 or v_until is not null) then
         if v_cursor.mark is not null then
             v_xmin := pg_snapshot_xmin(pg_current_snapshot());
-            v_next := headrace.suspect(v_cursor, v_stream.relation, v_xmin, p_now);
+            v_next := headrace.suspect(v_next, v_stream.relation, v_xmin, p_now);
         end if;
-        v_look := case when v_consumer.condition = 'true' and v_busy is null and v_parked.waiting = 0 and not v_parked.blocked and not v_singly
+        v_look := case when v_consumer.condition = 'true' and v_busy is null and v_parked.lowest is null and v_parked.blocked is null and not v_singly
                        then v_room else greatest(v_room, p_look) end;
-        v_scanned := headrace.scan(v_consumer, v_stream, v_cursor, v_room, v_look, v_bytes, v_busy,
-                                   v_parked.waiting > 0 and not v_stream.one_message_per_key, v_parked.blocked, v_singly, p_known);
-        v_next := headrace.advance(v_next, v_scanned.position, v_scanned.missing, v_scanned.late, v_scanned.holes_searched, v_drawn,
-                                   v_stream.sequence::regclass);
-        if v_stream.one_message_per_key and v_parked.waiting > 0 and v_scanned.looked_at > 0 then
+        v_one_by_one := headrace.draws_one_by_one(v_stream.sequence::regclass);
+        v_had_xid := pg_current_xact_id_if_assigned() is not null;
+        if v_parked.lowest is not null or v_parked.blocked is not null then
+            v_waiting := headrace.waiting_keys(v_consumer, v_stream, v_cursor, v_parked.lowest is not null, v_parked.blocked is not null);
+        end if;
+        loop
+            v_scanned := headrace.scan(v_consumer, v_stream, v_cursor, v_room, v_look, v_bytes, v_busy || v_waiting.hashes,
+                                       coalesce(v_waiting.parked, false), coalesce(v_waiting.blocked, false), v_singly, p_known,
+                                       v_search, v_thawed.until);
+            exit when v_progress is null or v_until is not null;
+            v_progress := array(select pg_snapshot_xip(v_scanned.snapshot));
+            exit when v_search or v_cursor.holes = '{}' or (v_cursor.holders <@ v_progress) is true;
+            v_search := true;   -- a holder has ended since, and its messages may come before those that were read
+        end loop;
+        if v_progress is not null and v_until is null and not v_cursor.frozen <@ v_progress then
+            -- So has a holder of frozen holes, which the next call takes back.
+            v_scanned := null;
+            v_scanned.more := true;
+            v_next.mark_stamp := v_cursor.mark_stamp;
+            v_next.suspects := v_cursor.suspects;
+            v_next.suspects_at := v_cursor.suspects_at;
+        else
+            v_next := headrace.advance(v_next, v_scanned.position, v_scanned.missing, v_scanned.late, v_search, v_scanned.holes_searched,
+                                       v_scanned.snapshot, v_drawn, v_one_by_one, v_had_xid);
+        end if;
+        if v_stream.one_message_per_key and v_parked.lowest is not null and v_scanned.looked_at > 0 then
             perform headrace.forget_outdated(p_consumer, v_stream, v_scanned.hashes || v_scanned.waiting_hashes, v_cursor.parked_floor);
         end if;
-        v_batch.looked_at := v_scanned.looked_at;
-        v_batch.more := v_scanned.more or v_scanned.full_up or v_admitted.until is not null;
+        v_batch.looked_at := coalesce(v_scanned.looked_at, 0);
+        v_next.parked_room := v_next.parked_room - v_batch.looked_at;
+        v_batch.more := v_scanned.more or coalesce(v_scanned.full_up, false) or v_until is not null;
         if v_scanned.waiting_seqs is not null then
-            insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
-                select p_consumer, seq, hash, 0, '-infinity' 
-                from unnest(v_scanned.waiting_seqs, v_scanned.waiting_hashes) as w(seq, hash)
-                on conflict do nothing;
-        end if;
-        if v_scanned.blocked_seqs is not null then
-            insert into headrace.blocked (consumer_id, seq, key_hash)
-                select p_consumer, seq, hash from unnest(v_scanned.blocked_seqs, v_scanned.blocked_hashes) as w(seq, hash)
-                on conflict do nothing;
+            perform headrace.line_up(p_consumer, v_scanned.waiting_seqs, v_scanned.waiting_hashes, v_cursor.parked_floor,
+                                     v_consumer.ordered, v_stream.one_message_per_key);
         end if;
     else
-        v_batch.more := v_room <= 0 or v_bytes <= 0 or v_cursor.replay_floor is not null and v_parked.waiting < c_window / 2;
+        v_batch.more := v_room <= 0 or v_bytes <= 0 or v_cursor.replay_floor is not null and v_next.parked_room > 0;
     end if;
 
     -- 4. The lease, and the cursor that goes with it.
@@ -258,13 +313,13 @@ begin
         end if;
         if p_shares is null then
             v_batch.lease_id := headrace.new_lease_id();
-            insert into headrace.leases (consumer_id, lease_id, owner, expires_at, held, lowest, seqs, hashes, attempts, crashes)
-                values (p_consumer, v_batch.lease_id, p_owner, p_now + v_consumer.ack_wait, cardinality(v_batch.seqs),
+            insert into headrace.leases (consumer_id, lease_id, owner, since, expires_at, held, lowest, seqs, hashes, attempts, crashes)
+                values (p_consumer, v_batch.lease_id, p_owner, p_now, p_now + v_consumer.ack_wait, cardinality(v_batch.seqs),
                         least(v_picked.seqs[1], v_scanned.seqs[1]), v_batch.seqs, v_picked.hashes || v_scanned.hashes, v_batch.attempts,
                         v_batch.crashes);
         else
             v_batch.lease_ids := headrace.deal(p_consumer, v_batch.seqs, v_picked.hashes || v_scanned.hashes, v_batch.attempts, v_batch.crashes,
-                                                 p_shares, least(v_picked.seqs[1], v_scanned.seqs[1]), p_now + v_consumer.ack_wait);
+                                                 p_shares, least(v_picked.seqs[1], v_scanned.seqs[1]), p_now, p_now + v_consumer.ack_wait);
             v_batch.lease_id := v_batch.lease_ids[1];
         end if;
         if v_batch.lease_id < v_before.lease_floor then
@@ -280,7 +335,16 @@ begin
         end if;
     end if;
     v_next.lease_floor := coalesce(v_leases.floor, (select min(id) from unnest(v_batch.lease_ids) as id), v_batch.lease_id, v_cursor.lease_floor);
-    v_next.parked_floor := coalesce(least(v_parked.lowest, v_leases.lowest, v_scanned.seqs[1], v_scanned.waiting_seqs[1]), v_cursor.parked_floor);
+    -- Where nothing waits the floors go up with the position: late arrivals and what is replayed take them down again.
+    v_lowest := least(v_leases.lowest, v_picked.lowest, v_scanned.seqs[1]);
+    v_next.parked_floor := coalesce(least(v_parked.lowest, v_lowest, v_scanned.waiting_seqs[1]),
+                                    greatest(v_cursor.parked_floor, v_next.position + 1));
+    v_next.ready_floor := coalesce(least(v_parked.ready, v_lowest, v_scanned.waiting_seqs[1]),
+                                   greatest(v_cursor.ready_floor, v_next.position + 1));
+    v_next.blocked_floor := coalesce(least(v_parked.blocked, v_lowest), greatest(v_cursor.blocked_floor, v_next.position + 1));
+    if v_batch.seqs is not null then
+        v_next.due_floor := least(v_parked.due_at, v_leases.since, p_now);
+    end if;
     perform headrace.move(v_before, v_next);
     return v_batch;
 end $$;

@@ -26,22 +26,12 @@ end $$;
 create function headrace.blocked_keys(p_consumer int, p_limit int)
 returns table (key text, seq bigint, since timestamptz, waiting bigint, error text)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
-    with recursive keys as (        -- a walk from key to key, however many messages each has
-        (select b.key_hash from headrace.blocked as b where b.consumer_id = p_consumer order by b.key_hash limit 1)
-        union all
-        select (select b.key_hash from headrace.blocked as b where b.consumer_id = p_consumer and b.key_hash > keys.key_hash
-                order by b.key_hash limit 1)
-        from keys where keys.key_hash is not null
-    )
     select letter.key, letter.seq, letter.died_at,
-           (select count(*) from headrace.blocked as b
-            where b.consumer_id = p_consumer and b.key_hash = keys.key_hash and b.seq <> letter.seq),
+           letter.others + (select count(*) from headrace.tails as t where t.consumer_id = p_consumer and t.key_hash = letter.key_hash),
            letter.error
-    from keys cross join lateral (
-        select d.* from headrace.blocked as b join headrace.dead_letters as d on d.consumer_id = b.consumer_id and d.seq = b.seq
-        where b.consumer_id = p_consumer and b.key_hash = keys.key_hash and d.blocks
-        order by b.seq limit 1) as letter
-    where keys.key_hash is not null
+    from (
+        select distinct on (d.key_hash) d.*, count(*) over (partition by d.key_hash) - 1 as others
+        from headrace.dead_letters as d where d.consumer_id = p_consumer and d.blocks order by d.key_hash, d.seq) as letter
     order by letter.seq limit p_limit
 $$;
 

@@ -1,4 +1,8 @@
--- Where messages go that are neither done nor deliverable now: parked, blocked, or dead.
+-- Where messages go that are neither done nor deliverable now: parked, to the tail of their key, or dead.
+--
+-- The first message of a waiting key is parked. The rest is the key's tail, which costs a lease call nothing until it takes the first message.
+-- Then the next message of the tail is parked. So the lowest message of a key is never in its tail, except while a dead letter blocks the
+-- key. A message that is put back is parked, too, also without the consumer's lock. Tails are changed only under that lock.
 --
 --   leased --ack--> done             leased --release--> parked, due now, the attempt not counted
 --   leased --retry, expiry--> parked, due later   ... or, after max_deliver attempts: dead | blocked | dropped
@@ -58,10 +62,12 @@ begin
 end $$;
 
 -- p_outcomes: 'retry', 'release', 'reject' or 'invalid' for each message; p_crashes: how often in a row it has crashed by now;
--- p_delays: seconds until it may be had again, or null for now.
+-- p_delays: seconds until it may be had again, or null for now. p_since: when their leases were given; nothing is due before, or it would
+-- be below the cursor's due_floor, whatever the clocks say.
 create function headrace.put_back(
     p_consumer headrace.consumers, p_stream headrace.streams, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
-    p_crashes int[], p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[], p_now timestamptz
+    p_crashes int[], p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[], p_now timestamptz,
+    p_since timestamptz default '-infinity'
 ) returns void
 language plpgsql as $$
 declare
@@ -74,7 +80,7 @@ begin
     insert into headrace.parked (consumer_id, seq, key_hash, attempts, crashes, due_at)
         select p_consumer.id, seq, hash,
                case outcome when 'release' then attempts - 1 else attempts end, crashes,
-               case when delay is null then '-infinity' else p_now + make_interval(secs => delay) end
+               case when delay is null then '-infinity' else greatest(p_now + make_interval(secs => delay), p_since) end
         from unnest(p_seqs, p_hashes, p_attempts, p_crashes, p_outcomes, p_delays) as m(seq, hash, attempts, crashes, outcome, delay)
         where outcome = 'release'
            or outcome = 'retry' and (p_consumer.max_deliver = -1 or attempts < p_consumer.max_deliver)
@@ -98,10 +104,6 @@ begin
                 -- Of a message that is no longer in its stream nothing is left to keep, and it must not block its key: nobody could
                 -- free it. Only the count says that it was there.
                 select * from failed join %s as message using (seq) where reason <> 'exhausted' or $9 <> 'drop'
-            ), blocked as (
-                insert into headrace.blocked (consumer_id, key_hash, seq)
-                select $8, hash, seq from dead where reason = 'exhausted' and $9 = 'block'
-                on conflict do nothing
             ), kept as (
                 insert into headrace.dead_letters (consumer_id, seq, key_hash, key, data, headers, created_at, attempts, reason,
                                                    error, traceback, blocks, died_at)
@@ -125,89 +127,188 @@ begin
     end if;
 end $$;
 
--- Parked messages of blocked keys join their key. They got parked while a lease held it that then ended in a block.
-create function headrace.set_aside(p_consumer int, p_floor bigint) returns void
-language plpgsql as $$
-begin
-    with moved as (
-        delete from headrace.parked as p
-        where p.consumer_id = p_consumer and p.seq >= p_floor
-          and exists (select from headrace.blocked as b where b.consumer_id = p_consumer and b.key_hash = p.key_hash)
-        returning p.key_hash, p.seq
-    )
-    insert into headrace.blocked (consumer_id, key_hash, seq)
-        select p_consumer, key_hash, seq from moved on conflict do nothing;
-end $$;
-
-create type headrace.picked as (
-    seqs bigint[], hashes bigint[], attempts int[], crashes int[], keys text[], data json[], headers json[],
-    created_at timestamptz[],
-    removed int,    -- how many parked rows went, those included whose message retention has removed
-    bytes bigint    -- how large the data is, as stored
+create type headrace.parked_state as (
+    lowest    bigint,       -- of all that are parked
+    ready     bigint,       -- of those that are due at once
+    due_at    timestamptz,  -- the earliest time of others that are due
+    due_next  timestamptz,  -- of those that are not
+    blocked   bigint        -- the lowest message that blocks its key
 );
 
--- Take parked messages that are due. In an ordered consumer only with all of their key before them, so that what is taken
--- of a key is always its beginning; and only up to p_until, if late arrivals or replayed messages have been parked only so far.
--- p_singly: only the very first of each key. p_known: see headrace.scan.
-create function headrace.pick(
-    p_consumer headrace.consumers, p_stream headrace.streams, p_floor bigint, p_limit int, p_bytes bigint, p_busy bigint[],
-    p_until bigint, p_singly boolean, p_known int8multirange, p_now timestamptz
-) returns headrace.picked
-language plpgsql as $$
+-- How parked messages, tails and dead letters are looked up.
+--
+-- Each lookup must read its own index from a floor up: below it there may be very many dead rows. The planner's statistics can't be relied on
+-- for that. These tables are empty at one moment and hold a hundred thousand rows at the next, so all indexes of a table seem to cost the same.
+-- So each lookup asks for an order that only one index has, written as a comparison of rows, and the functions turn sorting off.
+
+-- The state of the parked messages. Each value is the first entry of an index from its floor up.
+create function headrace.parked_state(p_cursor headrace.cursors, p_now timestamptz) returns headrace.parked_state
+language plpgsql set enable_sort = off as $$
 declare
-    v_due      record;
-    v_found    record;
-    v_result   headrace.picked;
+    v_state  headrace.parked_state;
 begin
-    select array_agg(seq) as seqs, array_agg(key_hash) as hashes, array_agg(attempts + 1) as attempts, array_agg(crashes) as crashes
-        into v_due
-        from (
-            select seq, key_hash, attempts, crashes from headrace.parked as p
-            where consumer_id = p_consumer.id and seq >= p_floor and due_at <= p_now
-              and not (p_consumer.ordered and (
-                    coalesce(key_hash in (select unnest(p_busy)), false)
-                    or coalesce(seq > p_until, false)
-                    or exists (
-                        select from headrace.parked as q
-                        where q.consumer_id = p_consumer.id and q.key_hash = p.key_hash and q.seq < p.seq and q.seq >= p_floor
-                          and (p_singly or q.due_at > p_now))))
-            order by seq limit p_limit) as due;
-    if v_due.seqs is null then
-        v_result.removed := 0;
-        v_result.bytes := 0;
-        return v_result;
+    select (select seq from headrace.parked
+            where consumer_id = p_cursor.consumer_id and seq >= p_cursor.parked_floor order by seq limit 1),
+           (select seq from headrace.dead_letters
+            where consumer_id = p_cursor.consumer_id and (blocks, seq) >= (true, p_cursor.blocked_floor) order by blocks, seq limit 1)
+        into v_state.lowest, v_state.blocked;
+    if v_state.lowest is null then
+        return v_state;
     end if;
-    -- What has to be planned at each call, since the table is another for each stream, is kept small. Nobody else takes parked
-    -- messages: the consumer's lock is held.
-    execute format($sql$
-        select array_agg(seq) as seqs, array_agg(case when seq <@ $4 then null else key end) as keys,
-               array_agg(case when seq <@ $4 then null else data end) as data,
-               array_agg(case when seq <@ $4 then null else headers end) as headers,
-               array_agg(case when seq <@ $4 then null else created_at end) as created_at, array_agg(pg_column_size(data)) as sizes
-        from (
-            select seq, key, data, headers, created_at from %s
-            where seq = any ($1) and seq between $2 and $3 order by seq) as m
-        $sql$, headrace.source(p_stream, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)]))
-        into v_found using v_due.seqs, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)], p_known;
-    with found as materialized (
-        select due.*, m.key, m.data, m.headers, m.created_at, m.size, m.size is not null as there,
-               coalesce(sum(m.size) over (order by due.seq rows between unbounded preceding and 1 preceding), 0) as bytes_before
-        from unnest(v_due.seqs, v_due.hashes, v_due.attempts, v_due.crashes) as due(seq, key_hash, attempt, crash)
-        left join unnest(v_found.seqs, v_found.keys, v_found.data, v_found.headers, v_found.created_at, v_found.sizes)
-            as m(seq, key, data, headers, created_at, size) on m.seq = due.seq
-        order by due.seq
-    ), taken as materialized (
-        select * from found where bytes_before < p_bytes
-    ), gone as (
-        delete from headrace.parked where consumer_id = p_consumer.id and seq in (select seq from taken)
-    )
-    select array_agg(seq) filter (where there), array_agg(key_hash) filter (where there),
-           array_agg(attempt) filter (where there), array_agg(crash) filter (where there), array_agg(key) filter (where there),
-           array_agg(data) filter (where there), array_agg(headers) filter (where there), array_agg(created_at) filter (where there),
-           count(*), coalesce(sum(size), 0)
-        into v_result from taken;
+    select (select seq from headrace.parked
+            where consumer_id = p_cursor.consumer_id and (due_at, seq) >= ('-infinity', p_cursor.ready_floor) and due_at <= '-infinity'
+            order by due_at, seq limit 1),
+           (select due_at from headrace.parked
+            where consumer_id = p_cursor.consumer_id and due_at > '-infinity' and due_at >= p_cursor.due_floor and due_at <= p_now
+            order by due_at, seq limit 1),
+           (select due_at from headrace.parked
+            where consumer_id = p_cursor.consumer_id and due_at > '-infinity' and due_at > p_now order by due_at, seq limit 1)
+        into v_state.ready, v_state.due_at, v_state.due_next;
+    if v_state.blocked is not null and v_state.due_next is not null then       -- a message of a blocked key never falls due
+        v_state.due_next := (
+            select due_at from headrace.parked as p
+            where consumer_id = p_cursor.consumer_id and due_at > '-infinity' and due_at > p_now and (
+                select true from headrace.dead_letters as d
+                where d.consumer_id = p_cursor.consumer_id and d.blocks and (d.key_hash, d.seq) >= (p.key_hash, p_cursor.blocked_floor)
+                  and d.key_hash <= p.key_hash
+                order by d.key_hash, d.seq limit 1) is null
+            order by due_at, seq limit 1);
+    end if;
+    return v_state;
+end $$;
+
+-- The number of parked messages, counted up to p_most.
+create function headrace.parked_up_to(p_cursor headrace.cursors, p_most int) returns int
+language plpgsql set enable_sort = off as $$
+begin
+    return (select count(*) from (
+        select from headrace.parked
+        where consumer_id = p_cursor.consumer_id and seq >= p_cursor.parked_floor order by seq limit p_most) as few);
+end $$;
+
+-- Whether a parked message is due.
+create function headrace.is_due(p_cursor headrace.cursors, p_now timestamptz) returns boolean
+language plpgsql set enable_sort = off as $$
+begin
+    return coalesce(
+        (select true from headrace.parked
+         where consumer_id = p_cursor.consumer_id and (due_at, seq) >= ('-infinity', p_cursor.ready_floor) and due_at <= '-infinity'
+         order by due_at, seq limit 1),
+        (select true from headrace.parked
+         where consumer_id = p_cursor.consumer_id and due_at > '-infinity' and due_at >= p_cursor.due_floor and due_at <= p_now
+         order by due_at, seq limit 1), false);
+end $$;
+
+-- Those of these keys that have a parked message, or are blocked, as far as p_parked and p_blocked ask for it.
+create function headrace.keys_that_wait(
+    p_hashes bigint[], p_consumer int, p_parked boolean, p_blocked boolean, p_parked_floor bigint, p_blocked_floor bigint
+) returns bigint[]
+language plpgsql stable set enable_sort = off as $$
+begin
+    return array(
+        select hash from unnest(p_hashes) as hash
+        where p_parked and (
+            select true from headrace.parked
+            where consumer_id = p_consumer and (key_hash, seq) >= (hash, p_parked_floor) and key_hash <= hash
+            order by key_hash, seq limit 1)
+           or p_blocked and (
+            select true from headrace.dead_letters
+            where consumer_id = p_consumer and blocks and (key_hash, seq) >= (hash, p_blocked_floor) and key_hash <= hash
+            order by key_hash, seq limit 1));
+end $$;
+
+-- Up to so many waiting keys are listed.
+create function headrace.few_keys() returns int language sql immutable as 'select 50';
+
+create type headrace.waiting_keys as (
+    hashes   bigint[],  -- the list, if there are few
+    parked   boolean,   -- whether each key has to be looked up among the parked messages instead
+    blocked  boolean    -- whether each key has to be looked up among the blocked keys instead
+);
+
+-- The keys whose fresh messages have to wait. A list of a few is cheaper than a lookup for each key of a batch.
+create function headrace.waiting_keys(
+    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_parked boolean, p_blocked boolean
+) returns headrace.waiting_keys
+language plpgsql set enable_sort = off as $$
+declare
+    c_few     constant int := headrace.few_keys();
+    v_hashes  bigint[];
+    v_result  headrace.waiting_keys;
+begin
+    v_result.parked := p_parked and p_consumer.ordered and not p_stream.one_message_per_key;
+    v_result.blocked := p_blocked and p_consumer.ordered;
+    if v_result.parked then
+        v_hashes := array(select key_hash from headrace.parked
+                          where consumer_id = p_consumer.id and seq >= p_cursor.parked_floor order by seq limit c_few + 1);
+        if cardinality(v_hashes) <= c_few then
+            v_result.hashes := v_hashes;
+            v_result.parked := false;
+        end if;
+    end if;
+    if v_result.blocked then
+        v_hashes := array(select key_hash from headrace.dead_letters
+                          where consumer_id = p_consumer.id and (blocks, seq) >= (true, p_cursor.blocked_floor)
+                          order by blocks, seq limit c_few + 1);
+        if cardinality(v_hashes) <= c_few then
+            v_result.hashes := v_result.hashes || v_hashes;
+            v_result.blocked := false;
+        end if;
+    end if;
     return v_result;
 end $$;
+
+-- Add fresh messages of waiting keys: park the first of each key, due at once, and add the others to its tail. A consumer without order parks
+-- all. With one message per key it parks all but those of blocked keys, because only one message of a key counts.
+create function headrace.line_up(
+    p_consumer int, p_seqs bigint[], p_hashes bigint[], p_floor bigint, p_ordered boolean, p_one_per_key boolean
+) returns void
+language sql set enable_sort = off as $$
+    with waiting as materialized (
+        select seq, hash, p_ordered and (
+                   not p_one_per_key and (
+                       row_number() over (partition by hash order by seq) > 1
+                       or coalesce((select p.seq < w.seq from headrace.parked as p
+                                    where p.consumer_id = p_consumer and (p.key_hash, p.seq) >= (w.hash, p_floor) and p.key_hash <= w.hash
+                                    order by p.key_hash, p.seq limit 1), false))
+                   or coalesce((select true from headrace.dead_letters as d
+                                where d.consumer_id = p_consumer and d.blocks and (d.key_hash, d.seq) >= (w.hash, 0)
+                                  and d.key_hash <= w.hash
+                                order by d.key_hash, d.seq limit 1), false)) as behind
+        from unnest(p_seqs, p_hashes) as w(seq, hash)
+    ), behind as (
+        insert into headrace.tails (consumer_id, key_hash, seq)
+            select p_consumer, hash, seq from waiting where behind on conflict do nothing
+    )
+    insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
+        select p_consumer, seq, hash, 0, '-infinity' from waiting where not behind on conflict do nothing
+$$;
+
+-- Park the first message of the tail of each of these keys, unless the key is blocked or has an earlier parked message.
+-- p_after: for each key, below which nothing of its tail is left, as it was read; dead rows are there. Returns the lowest seq that was parked.
+create function headrace.promote(p_consumer int, p_hashes bigint[], p_after bigint[], p_floor bigint) returns bigint
+language sql set enable_sort = off as $$
+    with next as materialized (
+        select k.hash, t.seq
+        from (select hash, max(coalesce(after, 0)) as after from unnest(p_hashes, p_after) as k(hash, after) group by hash) as k
+        cross join lateral (
+            select seq from headrace.tails
+            where consumer_id = p_consumer and (key_hash, seq) > (k.hash, k.after) and key_hash <= k.hash
+            order by key_hash, seq limit 1) as t
+        where (select p.seq < t.seq from headrace.parked as p
+               where p.consumer_id = p_consumer and (p.key_hash, p.seq) >= (k.hash, p_floor) and p.key_hash <= k.hash
+               order by p.key_hash, p.seq limit 1) is not true
+          and (select true from headrace.dead_letters as d
+               where d.consumer_id = p_consumer and d.blocks and (d.key_hash, d.seq) >= (k.hash, 0) and d.key_hash <= k.hash
+               order by d.key_hash, d.seq limit 1) is null
+    ), gone as (
+        delete from headrace.tails as t using next where t.consumer_id = p_consumer and t.key_hash = next.hash and t.seq = next.seq
+    ), parked as (
+        insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
+            select p_consumer, seq, hash, 0, '-infinity' from next on conflict do nothing
+    )
+    select min(seq) from next
+$$;
 
 -- one_message_per_key: what is parked of a key, and has no row any more, gave way to a newer message of it.
 create function headrace.forget_outdated(p_consumer int, p_stream headrace.streams, p_hashes bigint[], p_floor bigint) returns void
@@ -216,51 +317,4 @@ begin
     execute format('delete from headrace.parked as p where consumer_id = $1 and key_hash = any ($2) and seq >= $3
                     and not exists (select from %s as m where m.seq = p.seq)', p_stream.relation)
         using p_consumer, p_hashes, p_floor;
-end $$;
-
--- Retention removed messages that were to be delivered to a consumer: count them.
-create function headrace.miss(p_consumer int, p_count bigint, p_lower bigint, p_upper bigint, p_now timestamptz) returns void
-language sql as $$
-    insert into headrace.gaps as g (consumer_id, messages, lower, upper, happened_at)
-        values (p_consumer, p_count, p_lower, p_upper, p_now)
-        on conflict (consumer_id) do update set messages = g.messages + excluded.messages, lower = excluded.lower,
-            upper = excluded.upper, happened_at = excluded.happened_at
-$$;
-
--- Replays: messages that are to be delivered apart from the cursor, a replay's or the last of each key. They may be many, and are
--- parked little by little; nothing fresh is read before they are.
-
--- Says that rows were added to headrace.replays, the first of them p_first. The caller's transaction holds the consumer's lock.
-create function headrace.start_replay(p_consumer int, p_first bigint) returns void
-language plpgsql as $$
-declare
-    v_cursor  headrace.cursors;
-    v_next    headrace.cursors;
-begin
-    select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
-    v_next := v_cursor;
-    v_next.replay_floor := least(v_cursor.replay_floor, p_first);
-    perform headrace.move(v_cursor, v_next);
-end $$;
-
--- Park the next p_look of them. What is leased or parked already is on its way.
-create function headrace.feed(p_consumer int, p_cursor headrace.cursors, p_look int) returns headrace.cursors
-language plpgsql as $$
-declare
-    v_fed  record;
-begin
-    with fed as (
-        delete from headrace.replays where consumer_id = p_consumer and seq in (
-            select seq from headrace.replays where consumer_id = p_consumer and seq >= p_cursor.replay_floor order by seq limit p_look)
-        returning seq, key_hash
-    ), parked as (
-        insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
-        select p_consumer, seq, key_hash, 0, '-infinity' from fed
-        where seq not in (select i.seq from headrace.in_flight(p_consumer, p_cursor.lease_floor) as i(seq))
-        on conflict do nothing
-    )
-    select min(seq) as first, max(seq) as last, count(*) as count into v_fed from fed;
-    p_cursor.parked_floor := least(p_cursor.parked_floor, v_fed.first);
-    p_cursor.replay_floor := case when v_fed.count >= p_look then v_fed.last + 1 end;
-    return p_cursor;
 end $$;

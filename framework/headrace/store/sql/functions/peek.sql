@@ -36,10 +36,23 @@ begin
     select array_agg(p.seq), array_agg(p.attempts), array_agg(nullif(p.due_at, '-infinity'))
         into v_seqs, v_attempts, v_until from (
             select seq, attempts, due_at from headrace.parked
-            where consumer_id = p_consumer and seq >= v_cursor.parked_floor order by seq limit p_limit) as p;
+            where consumer_id = p_consumer and seq >= v_cursor.parked_floor
+            union all
+            (select seq, 0, '-infinity' from headrace.tails as t
+             where consumer_id = p_consumer and not exists (
+                select from headrace.dead_letters as d where d.consumer_id = p_consumer and d.key_hash = t.key_hash and d.blocks)
+             order by seq limit p_limit)
+            order by seq limit p_limit) as p;
     return query select * from headrace.show(v_stream, 'parked', v_seqs, v_attempts, null, null, null, v_until);
 
-    v_seqs := array(select seq from headrace.blocked where consumer_id = p_consumer order by seq limit p_limit);
+    v_seqs := array(
+        select seq from headrace.dead_letters where consumer_id = p_consumer and blocks
+        union all
+        (select seq from headrace.tails as t
+         where consumer_id = p_consumer and exists (
+            select from headrace.dead_letters as d where d.consumer_id = p_consumer and d.key_hash = t.key_hash and d.blocks)
+         order by seq limit p_limit)
+        order by seq limit p_limit);
     return query select * from headrace.show(v_stream, 'blocked', v_seqs, null, null, null, null, null);
 
     -- What is replayed comes before anything new.
@@ -51,7 +64,7 @@ begin
             select 'next', m.seq, m.key, m.data, m.headers, m.created_at, 0, null::uuid, null::bigint, null::int, null::timestamptz
             from (select seq, key, data, headers, created_at, (%s) as wanted from %s where seq > $1 order by seq limit $2) as m
             where wanted and not ($3 and exists (
-                select from headrace.blocked as b where b.consumer_id = $4 and b.key_hash = hashtextextended(m.key, 0)))
+                select from headrace.dead_letters as d where d.consumer_id = $4 and d.key_hash = hashtextextended(m.key, 0) and d.blocks))
             order by m.seq limit $5
             $sql$, v_consumer.condition, v_stream.relation)
             using v_cursor.position, p_look, v_consumer.ordered, p_consumer, p_limit - cardinality(v_seqs);

@@ -99,13 +99,20 @@ create function headrace.publish_carefully(
 )
 language plpgsql as $$
 declare
-    v_now    timestamptz := clock_timestamp();
+    v_now    timestamptz;
     v_fresh  text[] := '{}';
     v_due    record;
 begin
     if p_message_ids is not null then
         -- The stream's table before its row, which the ids refer to: a deletion of the stream locks them in this order, too.
         execute format('lock table only %s in row exclusive mode', p_stream.relation);
+        lock table headrace.message_ids in row exclusive mode;
+    end if;
+    if p_deliver_at is not null then
+        lock table headrace.scheduled in row exclusive mode;
+    end if;
+    v_now := clock_timestamp();     -- after the locks: see headrace.adding_to
+    if p_message_ids is not null then
         -- In the order of the ids, so that two publishers of the same ones don't wait for each other in a circle.
         with fresh as (
             insert into headrace.message_ids as m (stream_id, message_id, published_at)
@@ -135,15 +142,18 @@ begin
         return;
     elsif p_stream.one_message_per_key then
         seqs := headrace.put(p_stream, v_due.keys, v_due.data, v_due.headers);
-        execute format('update headrace.message_ids as i set seq = m.seq from unnest($2, $3) as d(id, key) join %s as m using (key)
-                        where i.stream_id = $1 and i.message_id = d.id', p_stream.relation)
-            using p_stream.id, v_due.ids, v_due.keys;
+        execute format('insert into headrace.message_ids (stream_id, message_id, published_at, seq)
+                            select $1, d.id, $4, m.seq from unnest($2, $3) as d(id, key) join %s as m using (key) where d.id is not null
+                            on conflict (stream_id, message_id) do update set seq = excluded.seq', p_stream.relation)
+            using p_stream.id, v_due.ids, v_due.keys, v_now;
     else
         execute format('with published as (insert into %s (key, data, headers) select * from unnest($1, $2, $3) returning seq)
                         select array_agg(seq order by seq) from published', p_stream.relation)
             into seqs using v_due.keys, v_due.data, v_due.headers;
-        update headrace.message_ids as i set seq = d.seq from unnest(v_due.ids, seqs) as d(id, seq)
-            where i.stream_id = p_stream.id and i.message_id = d.id;
+        -- All of these are there. An update with a join would read all ids whenever the planner believes that there are none.
+        insert into headrace.message_ids (stream_id, message_id, published_at, seq)
+            select p_stream.id, d.id, v_now, d.seq from unnest(v_due.ids, seqs) as d(id, seq) where d.id is not null
+            on conflict (stream_id, message_id) do update set seq = excluded.seq;
     end if;
     count := count + cardinality(seqs);
 end $$;

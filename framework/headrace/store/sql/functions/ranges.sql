@@ -323,6 +323,8 @@ declare
     v_consumer  int;
     v_cursor    headrace.cursors;
     v_next      headrace.cursors;
+    v_headless  bigint[];
+    v_promoted  bigint;
 begin
     select id into v_consumer from headrace.consumers where stream_id = v_stream.id and name = p_consumer;
     if not found then
@@ -335,17 +337,22 @@ begin
         raise exception using errcode = 'HR004', message = format(
             'The consumer %L of the stream %L has messages in flight, so a worker uses it: give the Spark query a consumer of its own.',
             p_consumer, p_stream);
-    elsif v_cursor.position >= p_position and v_cursor.holes = '{}' then
+    elsif v_cursor.position >= p_position and v_cursor.holes = '{}' and v_cursor.frozen = '{}' then
         return v_cursor.position;
     end if;
-    delete from headrace.parked where consumer_id = v_consumer and seq >= v_cursor.parked_floor and seq <= p_position;
-    delete from headrace.blocked where consumer_id = v_consumer and seq <= p_position;
+    delete from headrace.tails where consumer_id = v_consumer and seq <= p_position;
+    with gone as (
+        delete from headrace.parked where consumer_id = v_consumer and seq >= v_cursor.parked_floor and seq <= p_position returning key_hash
+    )
+    select array_agg(key_hash) into v_headless from gone;
+    v_promoted := headrace.promote(v_consumer, v_headless, null, p_position + 1);
     delete from headrace.replays where consumer_id = v_consumer and seq <= p_position;
-    v_next := v_cursor;
+    v_next := headrace.thaw_all_holes(v_cursor);
     v_next.position := greatest(v_cursor.position, p_position);
     v_next.settled := greatest(v_cursor.settled, p_position);
-    v_next.holes := v_cursor.holes * int8multirange(int8range(p_position + 1, null));
+    v_next.holes := v_next.holes * int8multirange(int8range(p_position + 1, null));
     v_next.parked_floor := greatest(v_cursor.parked_floor, p_position + 1);
+    v_next.ready_floor := least(greatest(v_cursor.ready_floor, p_position + 1), v_promoted);
     if v_next.mark <= p_position then
         v_next.mark := null;
         v_next.mark_stamp := null;

@@ -10,6 +10,7 @@ create function headrace.drop_segments(
 declare
     c_most      constant int := 16;
     c_look      constant int := 5000;
+    c_consumers constant int := 64;
     v_stream    headrace.streams;
     v_segment   headrace.segments;
     v_leaving   headrace.segments[] := '{}';
@@ -18,7 +19,7 @@ declare
     v_upper     bigint;
     v_reached   bigint;
     v_drawn     bigint;
-    v_behind    int[];
+    v_behind    record;
     v_consumer  int;
     v_skimmed   record;
 begin
@@ -47,9 +48,10 @@ begin
 
     perform headrace.be_patient(p_patience);
     v_upper := v_leaving[cardinality(v_leaving)].upper;
-    v_behind := headrace.lock_behind(p_stream, v_upper);
+    v_behind := headrace.lock_behind(p_stream, v_upper, c_consumers);
+    more := more or v_behind.more;
     v_reached := v_upper - 1;
-    foreach v_consumer in array v_behind loop
+    foreach v_consumer in array v_behind.consumers loop
         v_skimmed := headrace.skim(v_stream, v_consumer, v_upper, c_look, p_now);
         missed := missed + v_skimmed.missed;
         v_reached := least(v_reached, v_skimmed.reached);
@@ -69,9 +71,12 @@ begin
             raise lock_not_available;   -- something came in late, and must stay
         end if;
     end loop;
-    foreach v_consumer in array v_behind loop
+    foreach v_consumer in array v_behind.consumers loop
         missed := missed + headrace.leave_behind(v_stream, v_consumer, v_upper, null, p_now);
     end loop;
+    if v_behind.more then
+        return;     -- the others have their turn at the next calls, and then the segments go
+    end if;
     foreach v_segment in array v_leaving loop
         execute format('drop table %s', v_segment.relation);
         delete from headrace.segments where stream_id = p_stream and lower = v_segment.lower;
@@ -88,6 +93,7 @@ create function headrace.trim(
 ) language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     c_most      constant int := 10000;
+    c_consumers constant int := 64;
     v_stream    headrace.streams;
     v_table     text;
     v_size      bigint;
@@ -95,7 +101,7 @@ declare
     v_floor     bigint;
     v_seqs      bigint[];
     v_upper     bigint;
-    v_behind    int[];
+    v_behind    record;
     v_consumer  int;
 begin
     removed := 0; missed := 0; more := false;
@@ -139,14 +145,23 @@ begin
 
     perform headrace.be_patient(1000);
     more := cardinality(v_seqs) = c_most;
-    v_behind := headrace.lock_behind(p_stream, v_upper);
+    v_behind := headrace.lock_behind(p_stream, v_upper, c_consumers);
+    if v_behind.more then
+        -- All that is below goes, so these are moved over it, as many as there are. What may still come late stays a hole.
+        foreach v_consumer in array v_behind.consumers loop
+            missed := missed + (headrace.skim(v_stream, v_consumer, v_upper, c_most, p_now)).missed
+                             + headrace.leave_behind(v_stream, v_consumer, v_upper, v_seqs, p_now);
+        end loop;
+        more := true;
+        return;
+    end if;
     if v_stream.one_message_per_key then
         -- A key whose row moves on just now is not missed: its next message comes.
         execute format('select coalesce(array_agg(seq), ''{}'') from (
                             select seq from %s where seq = any ($1) for update skip locked) as m', v_table)
             into v_seqs using v_seqs;
     end if;
-    foreach v_consumer in array v_behind loop
+    foreach v_consumer in array v_behind.consumers loop
         missed := missed + headrace.leave_behind(v_stream, v_consumer, v_upper, v_seqs, p_now);
     end loop;
     execute format('delete from %s where seq = any ($1)', v_table) using v_seqs;

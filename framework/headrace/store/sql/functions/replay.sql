@@ -57,7 +57,7 @@ begin
     -- The position and the holes are read in the very statement that reads the messages: what was missing when the cursor passed
     -- and has come since is still to be delivered.
     v_wanted := format($sql$
-        from (select position, holes from headrace.cursors where consumer_id = $1 order by version desc limit 1) as cursor
+        from (select position, headrace.holes_of(c) as holes from headrace.cursors as c where consumer_id = $1 order by version desc limit 1) as cursor
         cross join lateral (
             select seq, hashtextextended(key, 0) as hash from %s
             where seq >= $2 and seq <= $3 and seq <= cursor.position and not seq <@ cursor.holes and (%s) and (%s)) as m
@@ -68,7 +68,8 @@ begin
             select count(*) %s
                and m.seq not in (select i.seq from headrace.in_flight($1, 0) as i(seq))
                and not exists (select from headrace.parked as p where p.consumer_id = $1 and p.seq = m.seq)
-               and not exists (select from headrace.blocked as b where b.consumer_id = $1 and b.key_hash = m.hash and b.seq = m.seq)
+               and not exists (select from headrace.tails as t where t.consumer_id = $1 and t.seq = m.seq)
+               and not exists (select from headrace.dead_letters as d where d.consumer_id = $1 and d.seq = m.seq and d.blocks)
             $sql$, v_wanted) into v_count using p_consumer, v_chosen.first, v_chosen.last;
         return v_count;
     end if;
@@ -95,9 +96,12 @@ begin
         union all
         select p.seq from headrace.parked as p where p.consumer_id = p_consumer and p.seq >= v_cursor.parked_floor
         union all
-        select b.seq from headrace.blocked as b where b.consumer_id = p_consumer
+        select d.seq from headrace.dead_letters as d where d.consumer_id = p_consumer and d.blocks
         union all
-        select r.seq from unnest(v_cursor.holes) as hole cross join lateral (
+        select r.seq from headrace.replays as r where r.consumer_id = p_consumer and exists (
+            select from headrace.tails as t where t.consumer_id = p_consumer and t.seq = r.seq)
+        union all
+        select r.seq from unnest(headrace.holes_of(v_cursor)) as hole cross join lateral (
             select seq from headrace.replays where consumer_id = p_consumer and seq >= lower(hole) and seq < upper(hole)) as r
         union all
         select r.seq from headrace.replays as r where r.consumer_id = p_consumer and r.seq > v_cursor.position);
@@ -157,4 +161,47 @@ begin
         v_count := v_count + headrace.publish_many(p_target, v_keys, v_data, v_headers);
     end if;
     return v_count;
+end $$;
+
+-- What is to be delivered apart from the cursor, a replay's messages or the last of each key, may be many. They are parked little by
+-- little; nothing fresh is read before they are.
+
+-- Says that rows were added to headrace.replays, the first of them p_first. The caller's transaction holds the consumer's lock.
+create function headrace.start_replay(p_consumer int, p_first bigint) returns void
+language plpgsql as $$
+declare
+    v_cursor  headrace.cursors;
+    v_next    headrace.cursors;
+begin
+    select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+    v_next := v_cursor;
+    v_next.replay_floor := least(v_cursor.replay_floor, p_first);
+    perform headrace.move(v_cursor, v_next);
+end $$;
+
+-- Park the next p_look of them. What is leased or parked already is on its way.
+create function headrace.feed(
+    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_look int
+) returns headrace.cursors
+language plpgsql as $$
+declare
+    v_fed  record;
+begin
+    with fed as (
+        delete from headrace.replays where consumer_id = p_consumer.id and seq in (
+            select seq from headrace.replays where consumer_id = p_consumer.id and seq >= p_cursor.replay_floor order by seq limit p_look)
+        returning seq, key_hash,
+            seq in (select i.seq from headrace.in_flight(p_consumer.id, p_cursor.lease_floor) as i(seq))
+            or exists (select from headrace.parked as p where p.consumer_id = p_consumer.id and p.seq = replays.seq)
+            or exists (select from headrace.tails as t where t.consumer_id = p_consumer.id and t.seq = replays.seq) as there
+    )
+    select array_agg(seq) filter (where not there) as seqs, array_agg(key_hash) filter (where not there) as hashes,
+           min(seq) as first, max(seq) as last, count(*) as count
+        into v_fed from fed;
+    p_cursor.parked_floor := least(p_cursor.parked_floor, v_fed.first);
+    p_cursor.ready_floor := least(p_cursor.ready_floor, v_fed.first);
+    perform headrace.line_up(p_consumer.id, v_fed.seqs, v_fed.hashes, p_cursor.parked_floor,
+                             p_consumer.ordered, p_stream.one_message_per_key);
+    p_cursor.replay_floor := case when v_fed.count >= p_look then v_fed.last + 1 end;
+    return p_cursor;
 end $$;

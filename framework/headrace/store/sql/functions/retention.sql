@@ -81,11 +81,13 @@ end $$;
 create function headrace.done_below(p_stream int) returns bigint
 language sql stable as $$
     select min(least(
-        u.position + 1, lower(u.holes),
+        u.position + 1, headrace.lowest_hole(u),
         (select min(lowest) from headrace.leases where consumer_id = c.id and lease_id >= u.lease_floor),
-        (select min(seq) from headrace.parked where consumer_id = c.id and seq >= u.parked_floor),
+        (select seq from headrace.parked where consumer_id = c.id and seq >= u.parked_floor order by seq limit 1),
         (select min(seq) from headrace.replays where consumer_id = c.id and seq >= u.replay_floor),
-        (select min(seq) from headrace.blocked where consumer_id = c.id)))
+        (select seq from headrace.tails where consumer_id = c.id order by seq limit 1),
+        (select seq from headrace.dead_letters where consumer_id = c.id and (blocks, seq) >= (true, u.blocked_floor)
+         order by blocks, seq limit 1)))
     from headrace.consumers as c
     cross join lateral (select * from headrace.cursors where consumer_id = c.id order by version desc limit 1) as u
     where c.stream_id = p_stream
@@ -103,11 +105,15 @@ begin
     select min(lower) into v_first from headrace.segments where stream_id = p_stream.id;
     for v_consumer in
         select c.id, u.position >= p_newest as past,
-               u.holes * int8multirange(int8range(p_segment.lower, p_segment.upper)) as holes,
+               headrace.holes_of(u) * int8multirange(int8range(p_segment.lower, p_segment.upper)) as holes,
                least((select min(lowest) from headrace.leases where consumer_id = c.id and lease_id >= u.lease_floor),
-                     (select min(seq) from headrace.parked where consumer_id = c.id and seq >= greatest(u.parked_floor, v_first)),
+                     (select seq from headrace.parked where consumer_id = c.id and seq >= greatest(u.parked_floor, v_first)
+                      order by seq limit 1),
                      (select min(seq) from headrace.replays where consumer_id = c.id and seq >= v_first),
-                     (select min(seq) from headrace.blocked where consumer_id = c.id and seq >= v_first)) as lowest
+                     (select seq from headrace.tails where consumer_id = c.id and seq >= v_first order by seq limit 1),
+                     (select seq from headrace.dead_letters
+                      where consumer_id = c.id and (blocks, seq) >= (true, greatest(u.blocked_floor, v_first))
+                      order by blocks, seq limit 1)) as lowest
         from headrace.consumers as c
         cross join lateral (select * from headrace.cursors where consumer_id = c.id order by version desc limit 1) as u
         where c.stream_id = p_stream.id

@@ -1,9 +1,10 @@
 -- Messages for later: published when they are due.
 
 -- Publish what is due, in the order of the times, and of the scheduling at one time. One at a time for each stream, until the commit,
--- so that this is the order of their seqs, too. `due_in`: seconds until there is more to do, null when nothing is scheduled.
+-- so that this is the order of their seqs, too. p_floor: nothing is due before that; many dead rows may be. `due_in`: seconds until there is
+-- more to do, null when nothing is scheduled.
 create function headrace.move_scheduled(
-    p_stream int, p_now timestamptz default clock_timestamp(), out moved int, out due_in float8
+    p_stream int, p_now timestamptz default clock_timestamp(), p_floor timestamptz default '-infinity', out moved int, out due_in float8
 ) language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream  headrace.streams;
@@ -21,7 +22,8 @@ begin
         with due as (
             delete from headrace.scheduled where stream_id = p_stream and (deliver_at, id) in (
                 select deliver_at, id from headrace.scheduled
-                where stream_id = p_stream and deliver_at <= p_now order by deliver_at, id limit 1000)
+                where stream_id = p_stream and deliver_at >= p_floor and deliver_at <= p_now order by deliver_at, id limit 1000)
+              and deliver_at >= p_floor
             returning *
         )
         select count(*) as count, array_agg(key order by deliver_at, id) as keys, array_agg(data order by deliver_at, id) as data,
@@ -37,15 +39,31 @@ begin
             return;
     end;
     select greatest(extract(epoch from deliver_at - p_now), 0) into due_in from headrace.scheduled
-        where stream_id = p_stream and deliver_at < 'infinity' order by deliver_at limit 1;
+        where stream_id = p_stream and deliver_at >= p_floor and deliver_at < 'infinity' order by deliver_at limit 1;
 end $$;
 
--- The streams for which something is scheduled, and in how many seconds it is due.
-create function headrace.next_scheduled(p_now timestamptz default clock_timestamp())
-returns table (stream_id int, stream text, due_in float8)
+-- The streams for which something is scheduled, and in how many seconds it is due. p_floor: nothing is due before that, but in p_but.
+create function headrace.next_scheduled(
+    p_now timestamptz default clock_timestamp(), p_floor timestamptz default '-infinity', p_but int[] default '{}'
+) returns table (stream_id int, stream text, due_in float8)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select s.id, s.name, greatest(extract(epoch from d.deliver_at - p_now), 0)
-    from headrace.streams as s cross join lateral (
+    from headrace.streams as s
+    cross join lateral (
         select deliver_at from headrace.scheduled
-        where scheduled.stream_id = s.id and deliver_at < 'infinity' order by deliver_at limit 1) as d
+        where scheduled.stream_id = s.id and deliver_at < 'infinity'
+          and deliver_at >= case when s.id = any (p_but) then '-infinity' else p_floor end
+        order by deliver_at limit 1) as d
 $$;
+
+-- Who may have added to a table what nobody sees yet, and the time after which nobody else adds anything earlier: publishers lock the
+-- table before they read the clock.
+create function headrace.adding_to(p_table regclass, out at timestamptz, out holders text[])
+language plpgsql as $$
+begin
+    at := clock_timestamp();
+    holders := array(
+        select virtualtransaction from pg_locks
+        where locktype = 'relation' and mode = 'RowExclusiveLock' and granted and relation = p_table
+          and database = (select oid from pg_database where datname = current_database()));
+end $$;

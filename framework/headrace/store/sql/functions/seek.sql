@@ -23,12 +23,15 @@ begin
     select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
     perform headrace.end_leases(p_consumer);
     delete from headrace.parked where consumer_id = p_consumer;
-    delete from headrace.blocked where consumer_id = p_consumer;
+    delete from headrace.tails where consumer_id = p_consumer;
     delete from headrace.replays where consumer_id = p_consumer;
+    delete from headrace.frozen_holes where consumer_id = p_consumer;
     update headrace.dead_letters set blocks = false where consumer_id = p_consumer and blocks;
 
     v_next := v_cursor;
     v_next.holes := '{}';
+    v_next.holders := null;
+    v_next.frozen := '{}';
     v_next.mark := null;
     v_next.mark_stamp := null;
     v_next.suspects := null;
@@ -37,6 +40,8 @@ begin
     v_next.lease_floor := headrace.new_lease_id();
     v_next.position := p_position;
     v_next.parked_floor := p_position;
+    v_next.blocked_floor := p_position;
+    v_next.ready_floor := p_position;
     if p_position is null then
         -- The end, and the holes below it: who has drawn a seq there commits after now, and so is wanted. Holes can only be open
         -- while somebody holds the lock of an insert. The lock is asked for after the end was read, never before, or who took it
@@ -51,6 +56,8 @@ begin
                 $sql$, v_stream.relation) into v_next.position, v_next.holes using v_low;
         end if;
         v_next.parked_floor := 0;
+        v_next.blocked_floor := 0;
+        v_next.ready_floor := 0;
     end if;
     v_next.sought := case when p_position > headrace.drawn(v_stream) then p_position end;
     perform headrace.move(v_cursor, v_next);

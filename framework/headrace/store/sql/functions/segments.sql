@@ -41,3 +41,9 @@ language sql stable as $$
          where upper is null or upper > p_last),
         p_stream.relation)
 $$;
+
+-- The size of a payload as it is handed out. As it is stored it may be compressed.
+create function headrace.bytes_of(p_data json) returns int
+language sql stable as $$
+    select case when pg_column_compression(p_data) is null then pg_column_size(p_data) else octet_length(p_data::text) end
+$$;

@@ -52,7 +52,7 @@ begin
             select * from unnest(p_leases, p_seqs, p_outcomes, p_delays, p_errors, p_tracebacks)
                 as a(lease_id, seq, outcome, delay, error, traceback)
         ), locked as materialized (
-            select l.lease_id, l.seqs, l.hashes, l.attempts, l.crashes from headrace.leases as l
+            select l.lease_id, l.since, l.seqs, l.hashes, l.attempts, l.crashes from headrace.leases as l
             where l.consumer_id = p_consumer and l.lease_id = any (p_leases)
         ), held as materialized (
             select l.lease_id, m.seq, m.hash, coalesce(m.attempt, 1) as attempt, coalesce(m.crash, 0) as crash, m.place,
@@ -76,14 +76,14 @@ begin
         )
         select array_agg(seq) as seqs, array_agg(hash) as hashes, array_agg(attempt) as attempts,
                array_agg(case outcome when 'release' then crash else 0 end) as crashes, array_agg(outcome) as outcomes,
-               array_agg(delay) as delays, array_agg(error) as errors, array_agg(traceback) as tracebacks,
+               (select max(since) from locked) as since, array_agg(delay) as delays, array_agg(error) as errors, array_agg(traceback) as tracebacks,
                (select array_agg(array[a.lease_id, a.seq, (a.lease_id not in (select lease_id from locked))::int]) from asked as a
                 where not exists (select from held as h where h.lease_id = a.lease_id and h.seq = a.seq
                                                   and (a.outcome = 'ack' or not h.acked))) as lost
             into v_done from held where outcome <> 'ack' and not acked;
         if v_done.seqs is not null then
             perform headrace.put_back(c, s, v_done.seqs, v_done.hashes, v_done.attempts, v_done.crashes, v_done.outcomes,
-                                      v_done.delays, v_done.errors, v_done.tracebacks, p_now)
+                                      v_done.delays, v_done.errors, v_done.tracebacks, p_now, v_done.since)
                 from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where c.id = p_consumer;
         end if;
         if v_done.lost is not null then
@@ -94,10 +94,8 @@ begin
     -- Parked messages may have waited for just these keys, and their consumers for a publisher.
     perform headrace.wake(c.stream_id)
         from headrace.consumers as c
-        where c.id = p_consumer and exists (
-            select from headrace.parked as p
-            where p.consumer_id = p_consumer and p.due_at <= p_now and p.seq >= (
-                select parked_floor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1));
+        where c.id = p_consumer and headrace.is_due(
+            (select u from headrace.cursors as u where consumer_id = p_consumer order by version desc limit 1), p_now);
 end $$;
 
 -- Extend these leases by the consumer's ack_wait from now. Returns those that there still are.

@@ -29,8 +29,13 @@ begin
                 from headrace.parked as p where p.consumer_id = v_consumer.id and p.seq = standing.seq;
         end if;
         if not found then
-            select 'blocked', 0, null into state, attempts, until from headrace.blocked as b
-                where b.consumer_id = v_consumer.id and b.key_hash = hashtextextended(p_key, 0) and b.seq = standing.seq;
+            select case when d.blocks then 'blocked' else 'parked' end, 0, null into state, attempts, until
+                from (select from headrace.tails as t where t.consumer_id = v_consumer.id and t.seq = standing.seq
+                      union all
+                      select from headrace.dead_letters as d where d.consumer_id = v_consumer.id and d.seq = standing.seq and d.blocks) as m
+                cross join lateral (
+                    select coalesce(bool_or(blocks), false) as blocks from headrace.dead_letters as d
+                    where d.consumer_id = v_consumer.id and d.key_hash = hashtextextended(p_key, 0) and d.blocks) as d;
         end if;
         if not found then
             select 'replaying', 0, null into state, attempts, until
@@ -38,7 +43,7 @@ begin
         end if;
         if not found then
             execute format('select (%s) from %s where seq = $1', v_consumer.condition, v_stream.relation) into v_wanted using seq;
-            if v_wanted and (seq > v_cursor.position or seq <@ v_cursor.holes) then
+            if v_wanted and (seq > v_cursor.position or seq <@ headrace.holes_of(v_cursor)) then
                 state := 'pending'; attempts := 0; until := null;
             else
                 select 'dead_letter', d.attempts, null into state, attempts, until

@@ -31,6 +31,7 @@ begin
     -- A seq that was drawn before that must not come in: an INSERT that names one is refused by the identity. With
     -- one_message_per_key the row's seq is updated, which an identity can't be; there headrace.put is the way in.
     -- The key's grammar, as in NATS: tokens parted by dots, none empty, none exactly "*" or ">".
+    -- What is larger than 200 MB no lease call could bring: a value has at most 1 GB, and is copied on its way.
     -- An escaped NUL is JSON, but Postgres could never again hand out the string that it stands in.
     if v_stream.one_message_per_key then
         execute format('create sequence %s', v_stream.sequence);
@@ -48,7 +49,10 @@ begin
                         constraint no_nul check (position('\u0000' in data::text) = 0
                                                  or data::text !~ '(^|[^\\])(\\\\)*\\u0000'),
             headers     json
-                        constraint headers_are_objects check (headers is null or json_typeof(headers) = 'object')
+                        constraint headers_are_objects check (headers is null or json_typeof(headers) = 'object'),
+            constraint message_size check (
+                pg_column_size(data) + coalesce(pg_column_size(headers), 0) <= 700000   -- however well it is compressed
+                or octet_length(data::text) + coalesce(octet_length(headers::text), 0) <= 200000000)
         ) %4$s
         $ddl$, v_stream.relation,
         case when v_stream.one_message_per_key then format('not null default nextval(%L)', v_stream.sequence)

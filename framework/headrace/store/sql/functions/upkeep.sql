@@ -1,21 +1,48 @@
 -- What else falls due: message ids to forget, tombstones to remove, tables to vacuum.
 
--- Forget message ids that are older than the stream's dedupe_window. Returns how many.
-create function headrace.forget_ids(p_stream int, p_now timestamptz default clock_timestamp()) returns int
+-- Forget message ids that are older than the stream's dedupe_window. p_floor: none is from before that; many dead rows may be.
+-- `reached`: all from before that are gone; null while there are more.
+create function headrace.forget_ids_from(
+    p_stream int, p_floor timestamptz, p_now timestamptz default clock_timestamp(), out forgotten int, out reached timestamptz
+)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
+    c_most    constant int := 10000;
     v_stream  headrace.streams;
-    v_count   int;
 begin
     v_stream := headrace.tend(p_stream);
-    delete from headrace.message_ids where stream_id = v_stream.id and message_id in (
-        select message_id from headrace.message_ids
-        where stream_id = v_stream.id and published_at < p_now - v_stream.dedupe_window
-        order by published_at limit 10000 for update skip locked)
+    delete from headrace.message_ids where ctid = any (array(
+        select ctid from headrace.message_ids
+        where stream_id = v_stream.id and published_at >= p_floor and published_at < p_now - v_stream.dedupe_window
+        order by published_at limit c_most for update skip locked))
       and published_at < p_now - v_stream.dedupe_window;
-    get diagnostics v_count = row_count;
-    return v_count;
+    get diagnostics forgotten = row_count;
+    reached := case when forgotten < c_most then p_now - v_stream.dedupe_window end;
 end $$;
+
+-- The same from the beginning. Returns how many.
+create function headrace.forget_ids(p_stream int, p_now timestamptz default clock_timestamp()) returns int
+language sql as $$
+    select forgotten from headrace.forget_ids_from(p_stream, '-infinity', p_now)
+$$;
+
+-- All streams, and what retention has to know to go about them. p_streams, p_floors: of these no message id is from before that.
+create function headrace.streams_to_sweep(
+    p_now timestamptz default clock_timestamp(), p_streams int[] default '{}', p_floors timestamptz[] default '{}'
+) returns table (
+    id int, name text, updated_at timestamptz, drawn bigint, compacted boolean, tombstones boolean, "full" boolean, sized boolean, aged boolean,
+    limited boolean, has_old_ids boolean, altered boolean
+)
+language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+    select s.id, s.name, s.updated_at, headrace.drawn(s), s.one_message_per_key, s.tombstones, s.full_until is not null,
+           s.max_storage is not null, s.retain_up_to is not null,
+           s.max_storage is not null or s.retain_up_to is not null or s.retention = 'interest' or s.tombstones,
+           coalesce((select min(published_at) from headrace.message_ids as m
+                     where m.stream_id = s.id and published_at >= coalesce(f.floor, '-infinity')) < p_now - s.dedupe_window, false),
+           not headrace.draws_one_by_one(s.sequence::regclass)
+    from headrace.streams as s left join unnest(p_streams, p_floors) as f(stream, floor) on f.stream = s.id
+    order by s.id
+$$;
 
 -- Remove keys that a null payload deletes, once every consumer is done with that. p_after: what has been looked through by an
 -- earlier call. `reached`: up to where it has looked through now.

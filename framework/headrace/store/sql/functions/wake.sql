@@ -2,22 +2,49 @@
 -- cap a server at some hundreds of commits a second. Two things keep it rare: publishers notify only while somebody has
 -- said that he waits, and of the publishers to one stream that are in flight at one time only one notifies. What that
 -- one's notification comes too early for is found by the waiter's poll a few milliseconds later.
+--
+-- In flight at one time means: called in the same slice of time, before the first of these transactions has ended. So a transaction that stays
+-- open suppresses only the notifications of publishers in its own slice. It takes one lock per stream, however often it publishes.
 
 create function headrace.wake(p_stream int) returns void
 language plpgsql as $$
+declare
+    c_slice  constant float8 := 0.02;   -- seconds; a commit takes a few milliseconds
+    v_mark   text := format('(%s)', p_stream);
+    v_woken  text := coalesce(current_setting('headrace.woken', true), '');
 begin
-    if exists (select from headrace.waiting where stream_id = p_stream and until > clock_timestamp())
-       and pg_try_advisory_xact_lock(1212498509, p_stream) then
+    if (select until from headrace.waits where stream_id = p_stream order by until desc limit 1) > clock_timestamp()
+       and strpos(v_woken, v_mark) = 0
+       and pg_try_advisory_xact_lock(
+            1212498509, hashtext(v_mark || floor(extract(epoch from clock_timestamp()) / c_slice)))
+    then
         perform pg_notify('headrace', p_stream::text);
+        perform set_config('headrace.woken', v_woken || v_mark, true);
     end if;
 end $$;
 
--- Says that a consumer waits, for `p_for` from now. Called again and again while it does, at half that time.
-create function headrace.wait(p_consumer int, p_for interval) returns void
+-- Subscribe consumers to notifications for `p_for` from now. Each is subscribed again after about half of that time. A subscription that
+-- another process has renewed recently is not written again.
+create function headrace.wait_for(p_consumers int[], p_for interval) returns void
 language plpgsql as $$
+declare
+    v_now      timestamptz := clock_timestamp();
+    v_streams  int[];
 begin
     perform set_config('synchronous_commit', 'off', true);
-    insert into headrace.waiting (consumer_id, stream_id, until)
-        select id, stream_id, clock_timestamp() + p_for from headrace.consumers where id = p_consumer
-        on conflict (consumer_id) do update set until = excluded.until;
+    insert into headrace.waiting as w (consumer_id, stream_id, until)
+        select id, stream_id, v_now + p_for from headrace.consumers where id = any (p_consumers) order by id
+        on conflict (consumer_id) do update set until = excluded.until where w.until < v_now + p_for / 2;
+    v_streams := array(
+        select id from (select distinct stream_id as id from headrace.consumers where id = any (p_consumers)) as s
+        where coalesce((select until from headrace.waits where stream_id = s.id order by until desc limit 1), '-infinity') < v_now + p_for / 2);
+    insert into headrace.waits (stream_id, until) select unnest(v_streams), v_now + p_for on conflict do nothing;
+    delete from headrace.waits where (stream_id, until) in (
+        select stream_id, until from headrace.waits where stream_id = any (v_streams) and until < v_now + p_for for update skip locked);
 end $$;
+
+-- The same for one.
+create function headrace.wait(p_consumer int, p_for interval) returns void
+language sql as $$
+    select headrace.wait_for(array[p_consumer], p_for)
+$$;

@@ -1,0 +1,156 @@
+-- What a lease call takes of the parked messages and of the tails of their keys.
+
+create type headrace.picked as (
+    seqs bigint[], hashes bigint[], attempts int[], crashes int[], keys text[], data json[], headers json[],
+    created_at timestamptz[],
+    lowest bigint,  -- the first seq that was taken, ...
+    removed int,    -- ... and how many were, including those whose message retention has removed
+    bytes bigint    -- the size of the data
+);
+
+-- The parked messages that are due, followed by the tails of their keys. In an ordered consumer a message is taken only together with all
+-- earlier ones of its key, and only up to p_until, if late arrivals or replayed messages have been parked only up to there. p_singly: only the
+-- first message of each key. `behind`: messages that are due and join the tail of their key instead, because an earlier message of the key
+-- waits for its retry or blocks the key.
+create function headrace.due(
+    p_consumer headrace.consumers, p_cursor headrace.cursors, p_limit int, p_busy bigint[], p_blocked boolean, p_until bigint,
+    p_singly boolean, p_now timestamptz,
+    out seqs bigint[], out hashes bigint[], out attempts int[], out crashes int[], out behind bigint[]
+)
+language plpgsql set enable_sort = off as $$
+begin
+    if not p_consumer.ordered then
+        select array_agg(p.seq), array_agg(p.key_hash), array_agg(p.attempts + 1), array_agg(p.crashes)
+            into seqs, hashes, attempts, crashes
+            from (
+                (select * from headrace.parked as p
+                 where p.consumer_id = p_consumer.id and (p.due_at, p.seq) >= ('-infinity', p_cursor.ready_floor) and p.due_at <= '-infinity'
+                 order by p.due_at, p.seq limit p_limit)
+                union all
+                (select * from headrace.parked as p
+                 where p.consumer_id = p_consumer.id and p.due_at > '-infinity' and p.due_at >= p_cursor.due_floor and p.due_at <= p_now
+                 order by p.due_at, p.seq limit p_limit)
+                order by seq limit p_limit) as p;
+        return;
+    end if;
+    with due as materialized (
+        (select p.seq, p.key_hash, p.attempts = 0 and p.crashes = 0 as fresh from headrace.parked as p
+         where p.consumer_id = p_consumer.id and (p.due_at, p.seq) >= ('-infinity', p_cursor.ready_floor) and p.due_at <= '-infinity'
+         order by p.due_at, p.seq)
+        union all
+        (select p.seq, p.key_hash, false from headrace.parked as p
+         where p.consumer_id = p_consumer.id and p.due_at > '-infinity' and p.due_at >= p_cursor.due_floor and p.due_at <= p_now
+         order by p.due_at, p.seq)
+    ), keys as materialized (
+        select k.key_hash, k.first,
+               coalesce((select p.seq < k.first from headrace.parked as p
+                         where p.consumer_id = p_consumer.id and (p.key_hash, p.seq) >= (k.key_hash, p_cursor.parked_floor)
+                           and p.key_hash <= k.key_hash
+                         order by p.key_hash, p.seq limit 1), false) as waits,
+               coalesce(p_blocked and (
+                        select true from headrace.dead_letters as d
+                        where d.consumer_id = p_consumer.id and d.blocks and (d.key_hash, d.seq) >= (k.key_hash, p_cursor.blocked_floor)
+                          and d.key_hash <= k.key_hash
+                        order by d.key_hash, d.seq limit 1), false) as blocked
+        from (select due.key_hash, min(due.seq) as first from due group by due.key_hash) as k
+        where not coalesce(k.key_hash in (select unnest(p_busy)), false)
+    ), chosen as materialized (
+        select k.key_hash, k.first from keys as k
+        where not k.waits and not k.blocked and coalesce(k.first <= p_until, true) order by k.first limit p_limit
+    ), parked as materialized (
+        select c.key_hash, p.* from chosen as c cross join lateral (
+            select p.seq, p.attempts, p.crashes, bool_and(p.due_at <= p_now) over run as able, row_number() over run as place
+            from (select * from headrace.parked as p
+                  where p.consumer_id = p_consumer.id and (p.key_hash, p.seq) >= (c.key_hash, c.first) and p.key_hash <= c.key_hash
+                  order by p.key_hash, p.seq limit p_limit) as p
+            window run as (order by p.seq)) as p
+    ), heads as materialized (
+        select * from parked as p
+        where able and (place = 1 or not p_singly) and coalesce(p.seq <= p_until, true) order by p.seq limit p_limit
+    ), bounds as materialized (
+        select p.key_hash, min(p.seq) as seq from parked as p
+        where not p.able or p.seq > (select max(h.seq) from heads as h) group by p.key_hash
+    ), runs as materialized (
+        -- Each has an equal share of the room. Beyond a parked message that is not among them nothing of the key is taken.
+        select h.key_hash, h.seq, greatest(p_limit / count(*) over (), 1) as share, b.seq as bound
+        from heads as h left join bounds as b using (key_hash) where h.place = 1 and not p_singly
+    ), tails as materialized (
+        select r.key_hash, r.share, t.seq, row_number() over (partition by r.key_hash order by t.seq) as place
+        from runs as r cross join lateral (
+            select t.seq from headrace.tails as t
+            where t.consumer_id = p_consumer.id and (t.key_hash, t.seq) > (r.key_hash, r.seq) and t.key_hash <= r.key_hash
+              and t.seq < coalesce(r.bound, t.seq + 1) and t.seq <= coalesce(p_until, t.seq)
+            order by t.key_hash, t.seq limit r.share) as t
+    )
+    select array_agg(d.seq), array_agg(d.key_hash), array_agg(d.attempts + 1), array_agg(d.crashes),
+           (select array_agg(due.seq) from due join keys as k using (key_hash) where k.blocked or k.waits and due.fresh)
+        into seqs, hashes, attempts, crashes, behind
+        from (
+            select h.seq, h.key_hash, h.attempts, h.crashes from heads as h
+            where not exists (      -- there may be more of its tail before it than has been read
+                select from tails as t where t.key_hash = h.key_hash and t.place = t.share and t.seq < h.seq)
+            union all
+            select t.seq, t.key_hash, 0, 0 from tails as t
+            order by seq limit p_limit) as d;
+end $$;
+
+-- Take such messages. p_known: see headrace.scan.
+create function headrace.pick(
+    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_limit int, p_bytes bigint, p_busy bigint[],
+    p_blocked boolean, p_until bigint, p_singly boolean, p_known int8multirange, p_now timestamptz
+) returns headrace.picked
+language plpgsql as $$
+declare
+    v_due      record;
+    v_found    record;
+    v_result   headrace.picked;
+begin
+    select * into v_due from headrace.due(p_consumer, p_cursor, p_limit, p_busy, p_blocked, p_until, p_singly, p_now);
+    if v_due.behind is not null then
+        with moved as (
+            delete from headrace.parked where consumer_id = p_consumer.id and seq = any (v_due.behind) returning key_hash, seq
+        )
+        insert into headrace.tails (consumer_id, key_hash, seq)
+            select p_consumer.id, key_hash, seq from moved on conflict do nothing;
+    end if;
+    if v_due.seqs is null then
+        v_result.removed := 0;
+        v_result.bytes := 0;
+        return v_result;
+    end if;
+    -- What has to be planned at each call, since the table is another for each stream, is kept small. Nobody else takes parked
+    -- messages: the consumer's lock is held.
+    execute format($sql$
+        select array_agg(seq) filter (where fits) as seqs, array_agg(case when seq <@ $4 then null else key end) filter (where fits) as keys,
+               array_agg(case when seq <@ $4 then null else data end) filter (where fits) as data,
+               array_agg(case when seq <@ $4 then null else headers end) filter (where fits) as headers,
+               array_agg(case when seq <@ $4 then null else created_at end) filter (where fits) as created_at,
+               coalesce(sum(bytes) filter (where fits), 0) as bytes, min(seq) filter (where not fits) as cut
+        from (
+            select *, sum(bytes) over (order by seq) - bytes < $5 as fits
+            from (
+                select seq, key, data, headers, created_at, headrace.bytes_of(data) as bytes from %s
+                where seq = any ($1) and seq between $2 and $3 order by seq) as m) as m
+        $sql$, headrace.source(p_stream, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)]))
+        into v_found using v_due.seqs, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)], p_known, p_bytes;
+    with taken as materialized (
+        select due.*, m.key, m.data, m.headers, m.created_at, m.seq is not null as there
+        from unnest(v_due.seqs, v_due.hashes, v_due.attempts, v_due.crashes) as due(seq, key_hash, attempt, crash)
+        left join unnest(v_found.seqs, v_found.keys, v_found.data, v_found.headers, v_found.created_at)
+            as m(seq, key, data, headers, created_at) on m.seq = due.seq
+        where coalesce(due.seq < v_found.cut, true)
+        order by due.seq
+    ), gone as (
+        delete from headrace.parked where consumer_id = p_consumer.id and seq in (select seq from taken)
+    ), gone_of_tails as (
+        delete from headrace.tails as t using taken
+        where t.consumer_id = p_consumer.id and t.key_hash = taken.key_hash and t.seq = taken.seq
+    )
+    select array_agg(seq) filter (where there), array_agg(key_hash) filter (where there),
+           array_agg(attempt) filter (where there), array_agg(crash) filter (where there), array_agg(key) filter (where there),
+           array_agg(data) filter (where there), array_agg(headers) filter (where there), array_agg(created_at) filter (where there),
+           min(seq), count(*), v_found.bytes
+        into v_result from taken;
+    perform headrace.promote(p_consumer.id, v_due.hashes[:v_result.removed], v_due.seqs[:v_result.removed], p_cursor.parked_floor);
+    return v_result;
+end $$;

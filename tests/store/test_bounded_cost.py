@@ -1,0 +1,429 @@
+"""What waits costs nobody else: how much a call looks at does not grow with how many messages wait behind one of their key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headrace import store
+from headrace.model.outcomes import Failure
+from headrace.model.specs import StreamSpec
+from tests.conftest import Connect, Declare
+from tests.support.readers import Reader, publish
+
+pytestmark = pytest.mark.asyncio
+
+FEW, MANY = 20, 3_000
+
+SOON = 20.0
+
+_TOUCHED = """
+select coalesce(sum(pg_stat_get_xact_tuples_returned(c.oid) + pg_stat_get_xact_tuples_inserted(c.oid)
+                    + pg_stat_get_xact_tuples_updated(c.oid) + pg_stat_get_xact_tuples_deleted(c.oid)), 0)::int
+from pg_class as c
+where c.relnamespace in ('headrace'::regnamespace, 'headrace_streams'::regnamespace) and c.relkind in ('r', 'i')
+"""
+
+
+async def touched(connection: Any, work: Callable[[], Awaitable[Any]]) -> int:
+    """How many rows and index entries of Headrace's tables are read or written by what `work` does on the connection."""
+    async with connection.transaction():
+        before = await connection.fetchval(_TOUCHED)  # what the session has not reported yet
+        await work()
+        return int(await connection.fetchval(_TOUCHED)) - int(before)
+
+
+async def hold_up(reader: Reader, database: store.Database, how: str, key: str = "stuck") -> None:
+    """A message of a key is given back for an hour; or it is dead, and blocks its key."""
+    await publish(database, key)
+    batch = await reader.lease(limit=1)
+    if how == "blocked":
+        await reader.nack(batch)
+    else:
+        await reader.nack(batch, delay=3600)
+
+
+async def wait_behind(reader: Reader, database: store.Database, count: int, key: str = "stuck") -> None:
+    await publish(database, *[key] * count)
+    assert await reader.drain(limit=1_000, look=1_000) == []
+
+
+@pytest.mark.parametrize("how", ["blocked", "in backoff", "in flight"])
+async def test_what_waits_behind_a_key_costs_a_lease_call_nothing(
+    database: store.Database, declare: Declare, connect: Connect, how: str
+) -> None:
+    reader = await declare(max_deliver=1 if how == "blocked" else -1, on_exhausted="block", max_ack_pending=10_000)
+    if how == "in flight":
+        await publish(database, "stuck")
+        await reader.lease("bob", 1)
+    else:
+        await hold_up(reader, database, how)
+    reader.executor = connection = await connect()
+    counts = []
+    for behind in (FEW, MANY):
+        await wait_behind(reader, database, behind)
+        await publish(database, *[f"k.{n}" for n in range(98)], "stuck", "stuck")
+        batches: list[Any] = []
+
+        async def lease(batches: list[Any] = batches) -> None:
+            batches.append(await reader.lease(limit=200, look=1_000))
+
+        counts.append(await touched(connection, lease))
+        assert len(batches[0].seqs) == 98
+        counts.append(await touched(connection, lease))  # an empty one
+        await reader.ack_all(*batches)
+    assert counts[2] <= counts[0] + 20, counts
+    assert counts[3] <= counts[1] + 20, counts
+
+
+async def empty_by_statistics(connection: Any, *, small: str | None = None) -> None:
+    """Have the planner believe that every table is empty, as after a vacuum at a moment when it was; and then all indexes cost the same.
+    `small` is the name of an index that seems the smallest of all."""
+    await connection.execute("vacuum headrace.parked, headrace.tails, headrace.dead_letters, headrace.message_ids")
+    await connection.execute(
+        """update pg_class set reltuples = 0, relpages = greatest(relpages, 1)
+           where relnamespace = 'headrace'::regnamespace and relkind in ('r', 'i')"""
+    )
+    if small is not None:
+        await connection.execute(f"reindex index headrace.{small}")
+        await connection.execute("update pg_class set reltuples = 0 where relname = $1", small)
+
+
+INDEXES = [
+    "parked_pkey",
+    "parked_by_key",
+    "parked_due",
+    "tails_pkey",
+    "tails_by_key",
+    "dead_letters_blocking",
+    "dead_letters_that_block",
+]
+
+
+@pytest.mark.parametrize("small", INDEXES)
+async def test_no_statistics_send_a_lookup_to_another_index(
+    database: store.Database, declare: Declare, connect: Connect, small: str
+) -> None:
+    """Five hundred keys wait for their retries and three hundred are blocked, each with a tail, beside many dead rows under an old snapshot."""
+    reader = await declare(max_deliver=1, on_exhausted="block", max_ack_pending=10_000)
+    old = await connect()
+    async with old.transaction(isolation="repeatable_read", readonly=True):
+        await old.fetchval("select count(*) from headrace.streams")
+        for _ in range(3):
+            await publish(database, *[f"gone.{n}" for n in range(1_000)])
+            await reader.nack(await reader.lease(limit=1_000))
+            await reader.discard()
+            await publish(database, *[f"gone.{n}" for n in range(1_000)])
+            await reader.release(await reader.lease(limit=1_000))
+            await reader.drain(limit=1_000)
+        await publish(database, *[f"blocked.{n}" for n in range(300)])
+        await reader.nack(await reader.lease(limit=300))
+        await publish(database, *[f"later.{n}" for n in range(500)])
+        await reader.fail(await reader.lease(limit=500), Failure("release", 3600.0, "later"))
+        await wait_behind(reader, database, 300, "later.7")
+        await publish(database, *[f"{kind}.{n}" for n in range(300) for kind in ("later", "blocked")])
+        await reader.drain(limit=1_000)
+        reader.executor = connection = await connect()
+        await empty_by_statistics(connection, small=small)
+        await publish(database, *[f"k.{n}" for n in range(100)], "later.1", "blocked.1")
+        batches: list[Any] = []
+
+        async def lease() -> None:
+            batches.append(await reader.lease(limit=200, look=1_000))
+
+        cost = await touched(connection, lease)
+        assert [len(batch.seqs) for batch in batches] == [100]
+        assert cost <= 400, cost
+        assert await touched(connection, lease) <= 200
+
+        reader.clock.advance(7200)
+        await reader.extend()
+        await reader.ack(await reader.lease(limit=1))
+        await empty_by_statistics(connection, small=small)
+        cost = await touched(connection, lease)
+        assert len(batches[-1].seqs) == 200
+        assert cost <= 10_000, cost
+        taken = batches[-1]
+
+        async def settle() -> None:
+            await reader.fail(taken, Failure("release", 3600.0, "later"))
+
+        cost = await touched(connection, settle)
+        assert cost <= 1_000, cost
+
+
+@pytest.mark.parametrize("small", ["message_ids_pkey", "message_ids_by_age"])
+async def test_no_statistics_make_message_ids_cost_more_the_more_there_are(
+    database: store.Database, connect: Connect, small: str
+) -> None:
+    await store.create_stream(database, StreamSpec(name="orders", dedupe_window=3600))
+    sweeper = store.Sweeper(database)
+    connection = await connect()
+
+    async def publish_with(*ids: str) -> None:
+        await store.publish_many(connection, "orders", ["a"] * len(ids), ["1"] * len(ids), message_ids=list(ids))
+
+    async def publish_one(message_id: str) -> None:
+        await store.publish(connection, "orders", "a", "1", message_id=message_id)
+
+    await publish_with("first")
+    await empty_by_statistics(connection, small=small)
+    counts = []
+    for count in (20, 5_000):
+        await publish_with(*[f"{count}-{number}" for number in range(count)])
+        counts.append(
+            await touched(connection, partial(publish_with, *[f"{count}-new-{number}" for number in range(50)]))
+        )
+        counts.append(await touched(connection, partial(publish_with, "first", "first")))
+        counts.append(await touched(connection, partial(publish_one, "first")))
+        await sweeper.sweep()
+    assert counts[3] <= counts[0] + 20, counts
+    assert counts[4:] == counts[1:3], counts
+
+
+@pytest.mark.parametrize("verb", ["redrive", "discard"])
+async def test_a_key_is_set_free_at_the_same_cost_whatever_its_length(
+    database: store.Database, declare: Declare, connect: Connect, verb: str
+) -> None:
+    reader = await declare(max_deliver=1, on_exhausted="block", max_ack_pending=10_000)
+    reader.executor = connection = await connect()
+    counts = []
+    for behind in (FEW, MANY):
+        await hold_up(reader, database, "blocked", f"k.{behind}")
+        await wait_behind(reader, database, behind, f"k.{behind}")
+        counts.append(await touched(connection, getattr(reader, verb)))
+        freed = await reader.drain(limit=1_000)
+        assert len(freed) == behind + (verb == "redrive")
+        assert freed == sorted(freed)
+    assert counts[1] <= counts[0] + 10, counts
+
+
+async def test_a_tail_is_taken_at_a_cost_in_proportion(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    """Ten thousand messages of one key that had to wait are no heap to be searched for each batch of them."""
+    reader = await declare(max_ack_pending=10_000)
+    await publish(database, "stuck")
+    ann = await reader.lease("ann", 1)
+    reader.executor = connection = await connect()
+    await publish(database, *["stuck"] * 10_000)
+    while (await reader.lease("bob", 1_000, look=1_000)).more:
+        pass
+    await reader.ack_all(ann)
+    counts: list[int] = []
+    taken: list[int] = []
+
+    async def take() -> None:
+        batch = await reader.lease("bob", 1_000)
+        taken.extend(batch.seqs)
+        counts.append(len(batch.seqs))
+
+    cost = [await touched(connection, take) for _ in range(10)]
+    assert counts == [1_000] * 10
+    assert taken == list(range(2, 10_002))
+    assert max(cost) <= 12 * 1_000, cost
+
+
+# --- holes
+
+
+async def interleave(database: store.Database, late: Any, count: int) -> None:
+    """Between each two messages that are committed at once there is one of a transaction that stays open."""
+    for _ in range(count):
+        await publish(late, "late")
+        await publish(database, "early")
+
+
+async def test_the_holes_of_a_long_publisher_cost_a_lease_call_nothing(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare(max_ack_pending=10_000)
+    late = await connect()
+    transaction = late.transaction()
+    await transaction.start()
+    counts = []
+    connection = await connect()
+    for behind in (FEW, MANY):
+        reader.executor = database
+        await interleave(database, late, behind)
+        assert len(await reader.drain(limit=100)) == behind
+        await publish(database, *[f"k.{n}" for n in range(100)])
+        reader.executor = connection
+        batches: list[Any] = []
+
+        async def lease(batches: list[Any] = batches) -> None:
+            batches.append(await reader.lease(limit=200, look=1_000))
+
+        cost = await touched(connection, lease)
+        while (
+            batches[0].more and batches[0].lease_id is None
+        ):  # another test's transaction had been a holder, and ended just then
+            batches.clear()
+            cost = await touched(connection, lease)
+        counts.append(cost)
+        assert len(batches[0].seqs) == 100
+        counts.append(await touched(connection, lease))  # an empty one
+        await reader.ack_all(*(batch for batch in batches if batch.lease_id is not None))
+    assert await reader.count("frozen_holes") > 0
+    assert counts[2] <= counts[0] + 20, counts
+    assert counts[3] <= counts[1] + 20, counts
+    await transaction.commit()
+    assert len(await reader.drain(limit=1_000)) == FEW + MANY
+    assert await reader.count("frozen_holes") == 0
+    assert (await reader.info()).holes == 0
+
+
+@pytest.mark.parametrize("look", [50, 5_000])
+async def test_when_a_long_publisher_commits_its_messages_come_in_order_and_before_anything_fresh(
+    database: store.Database, declare: Declare, connect: Connect, look: int
+) -> None:
+    reader = await declare(max_ack_pending=10_000)
+    late = await connect()
+    async with late.transaction():
+        await interleave(database, late, 1_000)
+        early = await reader.drain(limit=100)
+        assert (await reader.info()).holes == 1_000
+    await publish(database, "late", "early")
+    found = await reader.drain(limit=30, look=look)
+    assert found == sorted(found)
+    assert len(found) == 1_002
+    assert sorted(early + found) == list(range(1, 2_003))
+
+
+async def test_holes_that_a_rollback_leaves_are_forgotten_at_once_whoever_else_is_open(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare(max_ack_pending=10_000)
+    late, other = await connect(), await connect()
+    async with other.transaction():
+        await other.fetchval("select pg_current_xact_id()")  # it publishes nothing, but might
+        transaction = late.transaction()
+        await transaction.start()
+        await interleave(database, late, 300)
+        await reader.drain(limit=100)
+        await transaction.rollback()
+        await publish(database, "early")
+        for _ in range(5):
+            await reader.drain()
+            reader.clock.advance(2)
+        assert (await reader.info()).holes == 0
+        assert await reader.count("frozen_holes") == 0
+
+
+async def test_a_hole_that_is_filled_while_a_lease_is_under_way_is_not_overtaken(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    """A lease has seen that the publisher is still at it, who then commits, and publishes the next of the key."""
+    reader = await declare(max_ack_pending=10_000)
+    late, gate = await connect(), await connect()
+    transaction = late.transaction()
+    await transaction.start()
+    await interleave(database, late, 300)
+    await reader.drain(limit=100)
+    closed = gate.transaction()
+    await closed.start()
+    await gate.execute("lock table headrace.dead_letters in access exclusive mode")  # which a lease reads after that
+    leasing = asyncio.create_task(reader.lease(limit=1_000))
+    async with asyncio.timeout(SOON):
+        while not await late.fetchval(
+            "select exists (select from pg_locks where not granted and relation = 'headrace.dead_letters'::regclass)"
+        ):
+            pass
+    await transaction.commit()
+    await publish(late, "late")
+    await closed.rollback()
+    batch = await leasing
+    assert batch.seqs == []
+    assert batch.more
+    found = await reader.drain(limit=1_000)
+    assert found == [*range(1, 600, 2), 601]
+
+
+async def test_after_a_seek_nothing_of_the_old_holes_is_left(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare(max_ack_pending=10_000)
+    late = await connect()
+    async with late.transaction():
+        await interleave(database, late, 300)
+        await reader.drain(limit=100)
+        await reader.seek(0)
+        assert await reader.count("frozen_holes") == 0
+        assert len(await reader.drain(limit=100)) == 300
+    assert len(await reader.drain(limit=100)) == 300
+
+
+# --- waking
+
+
+async def test_a_publisher_whose_transaction_stays_open_keeps_no_other_from_waking_who_waits(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare()
+    heard = asyncio.Event()
+    listener, slow = await connect(), await connect()
+    await listener.add_listener("headrace", lambda *_: heard.set())
+    await store.wait(database, reader.id, 60)
+    async with slow.transaction(), asyncio.timeout(SOON):
+        await publish(slow, "a")
+        while not heard.is_set():
+            await publish(database, "b")
+
+
+async def test_a_transaction_takes_one_lock_to_wake_with_however_often_it_publishes(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare()
+    await store.wait(database, reader.id, 60)
+    slow = await connect()
+    async with slow.transaction():
+        for _ in range(100):
+            await publish(slow, "a")
+            await slow.execute("select pg_sleep(0.001)")
+        locks = await slow.fetchval(
+            "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory' and classid = 1212498509"
+        )
+        assert locks == 1
+
+
+async def test_no_function_that_turns_off_ways_to_read_is_compiled(database: store.Database) -> None:
+    """Such a plan seems to cost so much that a server with stock settings, which compiles what is expensive, does so each time."""
+    settings = "select proconfig from pg_proc where pronamespace = 'headrace'::regnamespace and proconfig && '{enable_seqscan=off,enable_sort=off}'"
+    found = [row["proconfig"] for row in await database.fetch(settings)]
+    assert len(found) > 30
+    assert all("jit=off" in config for config in found)
+
+
+# --- a convoy
+
+
+async def test_who_finds_others_waiting_for_the_lease_lock_goes_away(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare()
+    await publish(database, "a")
+    others = [await connect() for _ in range(5)]
+    holding = others[0].transaction()
+    await holding.start()
+    await others[0].execute("select pg_advisory_xact_lock(1212498508, $1)", reader.id)
+    waiting = [asyncio.create_task(store.lease(one, reader.id, OWNER, 1, patient=False)) for one in others[1:]]
+    async with asyncio.timeout(SOON):
+        while await database.fetchval(WAITING) < len(waiting):
+            pass
+    batch = await reader.lease(patient=False)
+    assert batch.busy
+    assert (batch.lease_id, batch.more) == (None, False)
+    assert 0 < (batch.due_in or 0) < 0.1
+    await holding.rollback()
+    found = await asyncio.gather(*waiting)
+    assert sum(len(one.seqs) for one in found) == 1
+    assert not any(one.busy for one in found)
+
+
+OWNER = UUID(int=7)
+WAITING = "select count(*) from pg_locks where locktype = 'advisory' and not granted and database = (select oid from pg_database where datname = current_database())"
