@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from headrace import App, store
-from headrace.app import roster
+from headrace.app import roster, service
 from headrace.app.admin import Admin
 from headrace.app.roster import MOST_CONSUMERS, Pace, Roster
 from headrace.model import conditions
@@ -53,6 +53,21 @@ async def test_an_app_at_work_is_seen_with_its_consumers_and_is_not_when_it_has_
         assert (consumer.stream, consumer.name, consumer.reason) == ("orders", "ship", "fixed")
         assert consumer.breaker is None
     assert await _workers(database) == []
+
+
+async def test_a_process_tells_of_some_of_its_consumers_and_counts_the_others(
+    dsn: str, database: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MOST_CONSUMERS", 2)
+    app = App(dsn)
+
+    async def ship() -> None: ...
+
+    for number in range(5):
+        app.consumer("orders", name=f"ship-{number}")(ship)
+    async with running(app):
+        (worker,) = await _until_told(database)
+        assert ([one.name for one in worker.consumers], worker.more_consumers) == (["ship-0", "ship-1"], 3)
 
 
 async def test_what_a_process_tells_is_how_its_consumers_are_now(dsn: str, database: store.Database) -> None:

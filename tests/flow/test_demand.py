@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.flow.demand import BATCH, DEAF, LONGEST, SHORTEST, SPAN, Demand, Poll, until_token
+from headrace.flow.demand import BATCH, DEAF, LONGEST, SHORTEST, SPAN, Demand, ListenPolicy, NotificationBackoff, Poll
 
 
 def at_rate(demand: Demand, rate: int, *, seconds: int = 2, actors: int = 1, since: float = 0.0, done: int = 0) -> int:
@@ -81,6 +82,7 @@ def rests(poll: Poll, *, deaf: bool, times: int = 12) -> list[float]:
 
 def test_the_poll_grows_from_the_shortest_to_the_longest_and_starts_anew_when_something_was_found() -> None:
     poll = Poll()
+    poll.found()
     found = rests(poll, deaf=False)
     assert found[0] == SHORTEST
     assert found[-1] == LONGEST
@@ -89,24 +91,127 @@ def test_the_poll_grows_from_the_shortest_to_the_longest_and_starts_anew_when_so
     assert poll.rest(None, deaf=False) == SHORTEST
 
 
-def test_who_hears_no_notifications_looks_more_often() -> None:
+def test_who_hpolicy_no_notifications_looks_more_often() -> None:
     assert max(rests(Poll(), deaf=True)) == DEAF
 
 
-@given(due_in=st.floats(-10, 100), before=st.integers(0, 12), deaf=st.booleans())
-def test_the_poll_never_sleeps_past_what_falls_due_nor_spins(due_in: float, before: int, deaf: bool) -> None:
-    poll = Poll()
-    rests(poll, deaf=deaf, times=before)
-    rest = poll.rest(due_in, deaf=deaf)
-    assert 0.001 <= rest <= LONGEST
-    assert rest <= max(due_in, 0.001)
+def test_who_has_found_nothing_yet_begins_with_the_longest_rest() -> None:
+    assert rests(Poll(), deaf=False) == [LONGEST] * 12
 
 
-@given(due_in=st.floats(0, 100), rate=st.floats(0.01, 1e6), burst=st.none() | st.integers(1, 10_000))
-def test_a_rate_limit_is_waited_for_until_there_is_a_message_at_least_and_the_bucket_never_runs_over(
-    due_in: float, rate: float, burst: int | None
-) -> None:
-    rest = until_token(due_in, rate, burst)
-    assert 0.001 <= rest <= LONGEST
-    assert rest >= min(due_in, LONGEST)
-    assert rest <= max(due_in, 0.001, (rate if burst is None else burst) / rate / 4)
+def test_where_very_many_wait_each_polls_seldom_and_not_all_at_once() -> None:
+    polls = [Poll() for _ in range(100)]
+    seconds = [[poll.rest(None, deaf=False, longest=500.0) for _ in range(3)][-1] for poll in polls]
+    assert min(seconds) >= 250
+    assert max(seconds) <= 750
+    assert len(set(seconds)) > 90
+
+
+# --- backoff
+
+
+def test_a_process_that_leases_after_its_notifications_has_no_delay() -> None:
+    backoff = NotificationBackoff(lambda: 1.0)
+    for _ in range(100):
+        backoff.missed()
+        backoff.missed()  # a second notification of the same message
+        backoff.found()
+    assert backoff.delay == 0
+
+
+def test_the_delay_grows_up_to_a_bound_while_nothing_is_found_and_shrinks_again() -> None:
+    backoff = NotificationBackoff(lambda: 1.0)
+    delays = []
+    for _ in range(20):
+        backoff.missed()
+        delays.append(backoff.delay)
+    assert delays[:2] == [0, 0]
+    assert delays == sorted(delays)
+    assert delays[-1] == NotificationBackoff.LONGEST
+    for _ in range(12):
+        backoff.found()
+    assert backoff.delay == 0
+
+
+@given(share=st.lists(st.booleans(), max_size=300))
+def test_the_backoff_never_waits_longer_than_its_bound(share: list[bool]) -> None:
+    backoff = NotificationBackoff()
+    for found in share:
+        if found:
+            backoff.found()
+        else:
+            backoff.missed()
+        assert 0 <= backoff.delay <= NotificationBackoff.LONGEST
+
+
+# --- listening
+
+
+def notify(policy: ListenPolicy, times: int, found: int = 0) -> None:
+    for _ in range(times):
+        policy.notified()
+        policy.fetched(found, more=False)
+
+
+def closed() -> ListenPolicy:
+    policy = ListenPolicy(lambda: 0.0)
+    notify(policy, 100)
+    assert not policy.listen
+    return policy
+
+
+def test_a_process_with_a_fair_share_goes_on_listening() -> None:
+    policy = ListenPolicy(lambda: 0.0)
+    for _ in range(100):
+        notify(policy, 2)
+        notify(policy, 1, found=1)
+        assert policy.listen
+
+
+def test_a_process_with_few_notifications_goes_on_listening() -> None:
+    policy = ListenPolicy(lambda: 0.0)
+    notify(policy, 20)
+    assert policy.listen
+
+
+@pytest.mark.parametrize("sign", ["more", "many", "in a row"])
+def test_it_listens_again_when_there_is_more_than_the_others_take(sign: str) -> None:
+    policy = closed()
+    policy.fetched(1, more=False)
+    policy.fetched(0, more=False)
+    policy.fetched(1, more=False)
+    assert not policy.listen
+    if sign == "more":
+        policy.fetched(1, more=True)
+    elif sign == "many":
+        policy.fetched(ListenPolicy.MANY, more=False)
+    else:
+        for _ in range(ListenPolicy.IN_A_ROW - 1):
+            policy.fetched(1, more=False)
+    assert policy.listen
+
+
+A_SECOND = 300  # messages
+
+
+@given(listeners=st.integers(1, 64), seed=st.integers(0, 10_000))
+def test_of_many_processes_with_equal_shares_a_few_go_on_listening(listeners: int, seed: int) -> None:
+    """All get the same notifications, and take the messages in turn. A process that has stopped takes none any more."""
+    chance = Random(seed).random
+    crowd = [ListenPolicy(chance) for _ in range(listeners)]
+    waiting = unheard = 0
+    for turn in range(6_000):
+        awake = [one for one in crowd if one.listen]
+        for place, one in enumerate(awake):
+            one.notified()
+            one.fetched(int(turn % len(awake) == place), more=False)
+        waiting += not awake
+        unheard += not awake
+        if turn % A_SECOND == 0:  # the others poll
+            for one in crowd:
+                if not one.listen:
+                    one.fetched(waiting, more=False)
+                    waiting = 0
+    left = sum(one.listen for one in crowd)
+    assert left <= 2 / ListenPolicy.SHARE
+    assert unheard <= 4 * A_SECOND

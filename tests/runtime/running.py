@@ -117,7 +117,9 @@ async def parked(app: App) -> list[Any]:
 
 async def make_due(app: App) -> None:
     """Let every parked message be due now."""
-    await app.database.fetchval("update headrace.parked set due_at = '-infinity'")
+    await app.database.fetchval(
+        "update headrace.parked set due_at = clock_timestamp() where due_at > clock_timestamp()"
+    )
 
 
 def numbered(keys: Iterable[str]) -> list[tuple[str, Any]]:

@@ -149,8 +149,10 @@ async def test_the_janitor_rests_longer_while_there_is_nothing_to_do(
 
     monkeypatch.setattr(store.Sweeper, "sweep", sweep)
     monkeypatch.setattr(janitor.anyio, "sleep", sleep)
+    one = Janitor(database, lambda _: None)
+    one._leading.set()
     with pytest.raises(StoreUnavailable):
-        await Janitor(database, lambda _: None).sweep(_Fair())  # type: ignore[arg-type]
+        await one.sweep(_Fair())  # type: ignore[arg-type]
     assert rests == [janitor.AT_ONCE, janitor.BUSY, 1.0, 2.0, 4.0, 0.5, 4.0, janitor.SOONEST]
 
 

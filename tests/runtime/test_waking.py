@@ -10,7 +10,7 @@ import pytest
 
 from headrace import App, Message, Retry, store
 from headrace.flow import demand
-from headrace.runtime import fetcher
+from headrace.runtime import idle, janitor
 from tests.runtime.running import Seen, eventually, running
 
 FOREVER = 1000.0
@@ -21,7 +21,9 @@ def app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> App:
     """An app whose consumers look again only when they are woken, or when something falls due."""
     for bound in ("SHORTEST", "LONGEST", "DEAF"):
         monkeypatch.setattr(demand, bound, FOREVER)
-    monkeypatch.setattr(fetcher, "ANNOUNCE", FOREVER)
+    monkeypatch.setattr(idle, "SHORTEST_TERM", FOREVER)
+    monkeypatch.setattr(idle, "LONGEST", FOREVER)
+    monkeypatch.setattr(janitor, "MISSED", FOREVER)
     return App(dsn)
 
 

@@ -27,6 +27,7 @@ from headrace.embedded import EmbeddedPostgres, Tenancy
 from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError, ConsumersDeleted
 from headrace.runtime.handlers.dependencies import Dependencies
+from headrace.runtime.idle import IdleConsumers
 from headrace.runtime.publisher import Publisher
 from headrace.runtime.shared import Shared
 from headrace.runtime.wiring import SYSTEM_TIME, Witness
@@ -241,6 +242,7 @@ class App(Declared, Publishing):
         return Shared(
             database=self.database,
             publisher=self._publisher,
+            idle=IdleConsumers(self.database, self.database.max_connections, self._time.clock),
             shutdown_timeout=self._settings.shutdown_timeout,
             dependencies=dependencies,
             middleware=tuple(self._middleware),

@@ -53,7 +53,7 @@ class Roster:
 
     Args:
         database: an open one.
-        statistics: as `App.statistics` has them.
+        statistics: as `App.statistics` has them, or of some consumers and the number of the others, `more_consumers`.
         time: the clocks.
     """
 
@@ -113,7 +113,7 @@ class Roster:
             started_at=self._started_at,
             connections=found.get("connections", {}).get("open", 0),
             consumers=[_consumer(name, counts, self._pace, now) for name, counts in told],
-            more_consumers=len(consumers) - len(told),
+            more_consumers=len(consumers) - len(told) + found.get("more_consumers", 0),
             server=None if server is None else _server(server, self._pace, now),
         )
 

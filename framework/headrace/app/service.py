@@ -8,13 +8,15 @@ from functools import partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from headrace import store
 from headrace.app import capture
 from headrace.app.attached import Attached, Telling
 from headrace.app.consumer import Consumer
 from headrace.app.readiness import NOT_RUNNING, Readiness, Sight, judge
-from headrace.app.roster import Roster
+from headrace.app.roster import MOST_CONSUMERS, Roster
+from headrace.flow.demand import LONGEST
 from headrace.runtime.janitor import Janitor
 from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.shared import Shared
@@ -23,6 +25,9 @@ from headrace.runtime.weather import Weather, keep_going
 from headrace.sources.postgres.spec import PostgresSpec
 
 logger = logging.getLogger("headrace")
+
+LISTEN = 0.5
+"""Seconds between checks whether this process should listen for notifications."""
 
 
 class Service:
@@ -48,6 +53,7 @@ class Service:
         self._at_it: list[Attached] = []  # those of them that have begun, and not ended
         self.pipelines: list[Pipeline] = []
         self._janitor = Janitor(database, self.published)
+        self._hearing = anyio.CancelScope()
         self._stopping = anyio.Event()
         self.on_deserted: Callable[[], None] = lambda: None
         self._at_work = False
@@ -77,9 +83,11 @@ class Service:
         """Run until `stop` and the end of the drain."""
         async with anyio.create_task_group() as others:
             others.start_soon(keep_going, "listening", self._listen)
+            others.start_soon(self._mind_listening)
+            others.start_soon(keep_going, "subscribing", self._shared.idle.run)
             if self._shared.witness is None:
                 others.start_soon(self._janitor.run)
-                others.start_soon(Roster(self._database, self.statistics).run)
+                others.start_soon(Roster(self._database, self._summary).run)
             instruments = self._shared.instruments
             if instruments is not None and instruments.survey_every is not None:
                 names = [(consumer.spec.stream, consumer.spec.name) for consumer in self._consumers]
@@ -90,6 +98,9 @@ class Service:
                     consumers.start_soon(self._stopping.wait)  # also an app that only publishes has a janitor
                     for pipeline in self.pipelines:
                         consumers.start_soon(self._run_one, pipeline)
+                        await (
+                            anyio.lowlevel.checkpoint()
+                        )  # let other tasks run: thousands of pipelines take seconds to start
                     for one in self._attached:
                         consumers.start_soon(self._run_attached, one)
             finally:
@@ -131,12 +142,34 @@ class Service:
     async def _listen(self, weather: Weather) -> None:
         def ready() -> None:
             weather.cleared()
+            self._shared.idle.reset()
             self._hear(deaf=False)
 
-        try:
-            await store.listen(self._database, self._notified, ready)
-        finally:
-            self._hear(deaf=True)
+        while True:
+            while not self._should_listen:  # noqa: ASYNC110 - few processes poll this, and seldom
+                await anyio.sleep(LISTEN)
+            with anyio.CancelScope() as self._hearing:
+                try:
+                    await store.listen(self._database, self._notified, ready)
+                finally:
+                    self._hear(deaf=True)
+
+    async def _mind_listening(self) -> None:
+        """Stop listening when no consumer of this process benefits from it."""
+        while True:
+            await anyio.sleep(LISTEN)
+            if not self._should_listen:
+                self._hearing.cancel()
+
+    @property
+    def _should_listen(self) -> bool:
+        """Whether a consumer of this process benefits from notifications, or would wait for long with its poll alone."""
+        return (
+            bool(self._attached)
+            or self._shared.idle.longest_poll > LONGEST
+            or not self.pipelines
+            or any(pipeline.fetcher.policy.listen for pipeline in self.pipelines)
+        )
 
     def _hear(self, *, deaf: bool) -> None:
         for pipeline in self.pipelines:
@@ -147,7 +180,7 @@ class Service:
 
     def _notified(self, stream_id: int) -> None:
         for pipeline in self._by_stream.get(stream_id, ()):
-            pipeline.fetcher.wake()
+            pipeline.fetcher.notified()
         for one in self._attached:
             one.notified(stream_id)
 
@@ -207,8 +240,15 @@ class Service:
 
     def statistics(self) -> dict[str, Any]:
         """Counts and states of every consumer, by its name, of the connection pool, and of what is attached."""
-        consumers = {f"{p.spec.stream}:{p.spec.name}": p.statistics() for p in self.pipelines}
-        found = {"consumers": consumers, "connections": self._database.statistics()}
+        return self._told(self.pipelines)
+
+    def _summary(self) -> dict[str, Any]:
+        """As `statistics`, for the roster, which tells of some consumers only."""
+        return {**self._told(self.pipelines[:MOST_CONSUMERS]), "more_consumers": len(self.pipelines[MOST_CONSUMERS:])}
+
+    def _told(self, pipelines: Sequence[Pipeline]) -> dict[str, Any]:
+        consumers = {f"{p.spec.stream}:{p.spec.name}": p.statistics() for p in pipelines}
+        found: dict[str, Any] = {"consumers": consumers, "connections": self._database.statistics()}
         for one in self._attached:
             if isinstance(one, Telling):
                 told = dict(one.tells())

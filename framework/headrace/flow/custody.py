@@ -10,7 +10,7 @@ before it. Without this rule a crash brings back message 1 of a key, and never m
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
@@ -175,9 +175,11 @@ class Custody(Generic[T]):
         linger: seconds that the acks of an unfinished lease wait for the rest of it.
         timeline: of the database, in which all leases that aren't lost were given.
         acked, failed, lost: counts of messages; released ones are none of these.
+        on_take: called for each lease.
     """
 
     def __init__(self) -> None:
+        self.on_take: Callable[[], None] = lambda: None
         self.leases: dict[int, Lease] = {}
         self.held = 0
         self.linger = LINGER
@@ -214,6 +216,7 @@ class Custody(Generic[T]):
         self.held += len(seqs)
         self.timeline = timeline
         self.leases[lease_id] = lease = Lease(lease_id, seqs, lanes, deadline, timeline)
+        self.on_take()
         return lease
 
     def void(self) -> list[Lease]:

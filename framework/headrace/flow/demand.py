@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import random
+
 BATCH = 1000
 """The most that one lease call asks for. 500 to 1,000 messages per call cost 4 to 5 µs each, 100 cost 9."""
 
@@ -15,6 +18,9 @@ SHORTEST, LONGEST = 0.005, 1.0
 """Bounds of the poll, in seconds. It stands behind the notifications; where those can't be had, `DEAF` is the longest."""
 
 DEAF = 0.1
+
+JUDGING = 5.0
+"""Seconds that judging messages by a condition may take in one lease call; then it is the condition's fault."""
 
 
 class Demand:
@@ -83,23 +89,111 @@ class Look:
         self.limit = max(self.LEAST, self.limit // 8)
 
 
+class NotificationBackoff:
+    """How long to wait after a notification before the lease call.
+
+    A notification reaches all idle processes, and one of them gets the message. A process that finds nothing several times in a row waits
+    longer, and one that leases something waits less. So about as many processes call at once as there are messages.
+
+    This is the exponential backoff of Ethernet: Metcalfe and Boggs, CACM 19 (1976).
+
+    Args:
+        random: returns numbers from 0 to 1.
+    """
+
+    IN_A_ROW = 3
+    SHORTEST, LONGEST = 0.004, 0.5  # seconds
+
+    def __init__(self, random: Callable[[], float] = random) -> None:
+        self._random = random
+        self._longest = 0.0
+        self._missed = 0
+
+    def found(self) -> None:
+        """A lease call returned messages."""
+        self._missed = 0
+        self._longest = self._longest / 2 if self._longest > self.SHORTEST else 0.0
+
+    def missed(self) -> None:
+        """A lease call after a notification returned nothing."""
+        self._missed += 1
+        if self._missed >= self.IN_A_ROW:
+            self._longest = min(max(self._longest * 2, self.SHORTEST), self.LONGEST)
+
+    @property
+    def delay(self) -> float:
+        """Seconds to wait, drawn at random each time."""
+        return self._longest * self._random() if self._longest else 0.0
+
+
+class ListenPolicy:
+    """Whether a consumer benefits from listening for notifications.
+
+    Each process that listens receives a notification of each message, which costs the process and the server. So a process that leases hardly
+    any of the messages stops listening and only polls. It listens again when its polls find more than the other processes take.
+
+    A process with too small a share stops with a small probability at each notification, so that not all stop at the same time.
+
+    Args:
+        random: returns numbers from 0 to 1.
+
+    Attributes:
+        listen: whether to listen.
+    """
+
+    SHARE = 0.25
+    """The least number of messages leased per notification, ..."""
+    WEIGHT = 0.05
+    """... as a moving average, in which the last notification has this weight."""
+    LEAVES = 0.025
+    """The probability to stop."""
+    IN_A_ROW = 3
+    """Polls in a row that find messages, ..."""
+    MANY = 10
+    """... or messages in one poll, to listen again."""
+
+    def __init__(self, random: Callable[[], float] = random) -> None:
+        self.listen = True
+        self._random = random
+        self._share = 1.0
+        self._in_a_row = 0
+
+    def notified(self) -> None:
+        """A notification has arrived."""
+        self._share *= 1 - self.WEIGHT
+        if self._share < self.SHARE and self._random() < self.LEAVES:
+            self.listen = False
+            self._in_a_row = 0
+
+    def fetched(self, messages: int, *, more: bool) -> None:
+        """A lease call returned so many messages, and there may be more."""
+        self._share = min(self._share + self.WEIGHT * messages, 1.0)
+        self._in_a_row = self._in_a_row + 1 if messages else 0
+        if not self.listen and (more or messages >= self.MANY or self._in_a_row >= self.IN_A_ROW):
+            self.listen = True
+            self._share = 1.0
+
+
 class Poll:
     """When to look again: soon after there was something, then ever less often."""
 
     def __init__(self) -> None:
-        self._interval = SHORTEST
+        self._interval = LONGEST
 
     def found(self) -> None:
         """There was something."""
         self._interval = SHORTEST
 
-    def rest(self, due_in: float | None, *, deaf: bool) -> float:
+    def rest(self, due_in: float | None, *, deaf: bool, longest: float = LONGEST) -> float:
         """Seconds to wait for a notification before looking again.
 
         Args:
             due_in: seconds until a parked message or a lease falls due, if any.
-            deaf: whether notifications can't be heard.
+            deaf: whether the process doesn't receive notifications.
+            longest: the longest interval in seconds when it does.
         """
-        interval = self._interval
+        interval = min(self._interval, DEAF if deaf else LONGEST)
         self._interval = min(interval * 2, DEAF if deaf else LONGEST)
+        if interval >= LONGEST < longest and not deaf:
+            interval = longest * (0.5 + random())  # so that not all poll at the same time
         return interval if due_in is None else min(interval, max(due_in, 0.001))

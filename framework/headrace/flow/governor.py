@@ -150,6 +150,10 @@ class Governor:
         self._then = None
         self._fresh(AGAIN)
 
+    def resume(self) -> None:
+        """There was nothing to do, and no sample was taken."""
+        self._then = None
+
     # --- what is seen
 
     def _judge(self, now: float, seconds: float, sample: Sample, high: int) -> None:

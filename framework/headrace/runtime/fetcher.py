@@ -12,12 +12,13 @@ import anyio
 
 from headrace import store
 from headrace.flow.custody import Custody
-from headrace.flow.demand import Demand, Look, Poll, until_token
+from headrace.flow.demand import JUDGING, Demand, ListenPolicy, Look, NotificationBackoff, Poll, until_token
 from headrace.flow.lanes import Lanes
 from headrace.model.errors import FilterTooSlow, StoreUnavailable, UnknownConsumer
 from headrace.model.records import Batch
 from headrace.runtime.desk import Desk
 from headrace.runtime.guard import Guard
+from headrace.runtime.idle import IdleConsumers
 from headrace.runtime.instruments import Instruments
 from headrace.runtime.message import Message
 from headrace.runtime.settings import Settings
@@ -26,21 +27,16 @@ from headrace.runtime.wiring import Acting, Settling, Time
 
 logger = logging.getLogger("headrace")
 
-JUDGING = 5.0
-"""Seconds that judging messages by a condition may take in one lease call; then it is the condition's fault."""
-
 ASK = 1.0
 """Seconds after which the settings are asked for while there is no room to lease more, and so no lease call that would tell."""
-
-ANNOUNCE = 10.0
-"""Seconds for which a consumer that waits asks publishers to notify it. Asked again after half of it."""
 
 
 class Fetcher:
     """Asks for messages, one lease call at a time.
 
     Attributes:
-        deaf: whether notifications can't be heard, so that the poll must be quicker.
+        deaf: whether the process doesn't receive notifications, so that the poll must be quicker.
+        policy: whether it should listen for them.
         leased: messages leased so far.
         leased_at: when the last of them were, on the pipeline's clock; None before that.
         unanswered_since: since when the store has been asked in vain; None while it answers, or isn't asked.
@@ -48,7 +44,7 @@ class Fetcher:
 
     def __init__(
         self, database: store.Database, consumer: int, settings: Settings, owner: UUID,
-        lanes: Lanes[Message], custody: Custody[Message], desk: Desk, actors: Acting, settler: Settling, time: Time,
+        lanes: Lanes[Message], custody: Custody[Message], desk: Desk, actors: Acting, settler: Settling, time: Time, idle: IdleConsumers,
         instruments: Instruments | None = None, guard: Guard | None = None,
     ) -> None:  # fmt: skip
         self._database = database
@@ -62,14 +58,18 @@ class Fetcher:
         self._settler = settler
         self._clock = time.clock
         self._now = time.now
+        self._lease_calls = idle.lease_calls
+        self._idle = idle.consumer(consumer)
         self._instruments = instruments
         self._guard = guard
         self._demand = Demand(settings.spec.max_ack_pending)
         self._poll = Poll()
+        self._backoff = NotificationBackoff()
+        self.policy = ListenPolicy()
+        self._notified = False  # since the last lease call
         self._look = Look()
         self._room = anyio.Event()
         self._news = anyio.Event()
-        self._announced = float("-inf")
         self._called_at = 0.0
         self._in_doubt = False  # the store may have leases of ours that we don't know
         self._timeline: UUID | None = None  # of the database, see `Batch.timeline`
@@ -88,6 +88,12 @@ class Fetcher:
 
     def wake(self) -> None:
         """Something may have been published."""
+        self._news.set()
+
+    def notified(self) -> None:
+        """A publisher has notified all idle consumers of the stream."""
+        self._notified = True
+        self.policy.notified()
         self._news.set()
 
     def hurry(self) -> None:
@@ -112,6 +118,12 @@ class Fetcher:
 
     async def run(self, weather: Weather) -> None:
         """Fetch until stopped. Raises `StoreUnavailable`."""
+        try:
+            await self._run(weather)
+        finally:
+            self._idle.leave()
+
+    async def _run(self, weather: Weather) -> None:
         while not self._stopping:
             if self._in_doubt:
                 await self._reconcile()
@@ -133,6 +145,7 @@ class Fetcher:
 
     async def _fetch(self, want: int, weather: Weather) -> Batch | None:
         """One lease call, and what it brings into the lanes. None when the condition took too long."""
+        notified, self._notified = self._notified, False
         try:
             batch = await self._lease(want)
         except FilterTooSlow as error:
@@ -145,10 +158,17 @@ class Fetcher:
             return None
         if batch.version != self._settings.version:
             await self._learn_settings()
+        if not batch.busy:
+            self.policy.fetched(len(batch.seqs), more=batch.more)
         if batch.lease_id is not None:
-            self._poll.found()
+            if self.policy.listen:
+                self._poll.found()  # otherwise the processes that listen fetch what comes next
+            self._backoff.found()
+            self._idle.leave()
             await self._dispatch(batch, batch.lease_id)
-        quiet = batch.lease_id is None and not batch.more
+        elif notified or batch.busy:
+            self._backoff.missed()
+        quiet = batch.lease_id is None and not batch.more and not batch.busy
         self._note_end(quiet=quiet, dry=quiet and batch.due_in is None)
         return batch
 
@@ -183,15 +203,16 @@ class Fetcher:
         self._in_doubt = True
         self._begun += 1
         self._lanes.begin_call()
-        self._called_at = self._asking()
         rewinds = self._rewinds
         try:
-            if self._instruments is None:
-                batch = await self._call(want)
-            else:
-                with self._instruments.leasing(self._settings.spec) as brought:
+            async with self._lease_calls:
+                self._called_at = self._asking()
+                if self._instruments is None:
                     batch = await self._call(want)
-                    brought(batch)
+                else:
+                    with self._instruments.leasing(self._settings.spec) as brought:
+                        batch = await self._call(want)
+                        brought(batch)
         except BaseException:
             self._lanes.add(())
             raise
@@ -255,10 +276,10 @@ class Fetcher:
     async def _call(self, want: int) -> Batch:
         where = self._settings.spec.where
         if where is None:
-            return await store.lease(self._database, self._consumer, self._owner, want, now=self._now())
+            return await store.lease(self._database, self._consumer, self._owner, want, now=self._now(), patient=False)
         batch = await store.lease(
             self._database, self._consumer, self._owner, want,
-            look=self._look.limit, judging=JUDGING, now=self._now(),
+            look=self._look.limit, judging=JUDGING, now=self._now(), patient=False,
         )  # fmt: skip
         self._look.took(self._clock() - self._called_at, batch.looked_at)
         return batch
@@ -326,17 +347,25 @@ class Fetcher:
     async def _rest(self, batch: Batch) -> None:
         """There is no more just now: wait for news, for what falls due, or for the poll."""
         spec = self._settings.spec
+        if batch.busy and batch.due_in is not None:
+            with anyio.move_on_after(batch.due_in):
+                await self._hurried.wait()
+            return
         if spec.rate_limit is not None and batch.due_in is not None and batch.due_in <= 1 / spec.rate_limit:
             # There may be no more yet: until then, news are none.
             with anyio.move_on_after(until_token(batch.due_in, spec.rate_limit, spec.rate_burst)):
                 await self._hurried.wait()
             return
-        if not self.deaf and self._clock() >= self._announced + ANNOUNCE / 2:
-            await store.wait(self._database, self._consumer, ANNOUNCE)
-            self._announced = self._clock()
-            return  # and look once more, for what was committed before that and so not notified
-        with anyio.move_on_after(self._poll.rest(batch.due_in, deaf=self.deaf)):
+        if not self.deaf and not self._idle.subscribed:
+            await self._idle.subscribe()
+            return  # and look once more, for messages that were committed before it
+        self._idle.enter()
+        longest = self._idle.longest_poll
+        with anyio.move_on_after(self._poll.rest(batch.due_in, deaf=self.deaf and self.policy.listen, longest=longest)):
             await self._news.wait()
+        if self._notified and (delay := self._backoff.delay):
+            with anyio.move_on_after(delay):
+                await self._hurried.wait()
 
     def _note_end(self, *, quiet: bool, dry: bool) -> None:
         """A lease call has ended, or was left out because the breaker is open."""

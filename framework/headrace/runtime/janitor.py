@@ -1,13 +1,17 @@
-"""The janitor: keeps the streams as their policies say, and publishes what was scheduled when it is due.
+"""The janitor does the maintenance of a database: retention, scheduled messages, vacuum, missed notifications, and dead processes.
 
-Every process has one; they take turns, stream by stream. Four loops, since none may wait for another: sweeping, delivering, vacuuming, and
-forgetting the processes that are gone.
+Every process has a janitor, and one of them leads. Only the leader works, except that each janitor delivers what its own process has
+scheduled. Each task is a loop of its own, so that none waits for another.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from random import random
+from time import monotonic
+from uuid import uuid4
 
 import anyio
 
@@ -21,10 +25,19 @@ AT_ONCE, SOONEST, BUSY, USUAL, IDLE = 0.02, 0.1, 0.25, 1.0, 4.0
 """Seconds between sweeps: when more is to be done, at least, after something was done, after nothing was, and at most."""
 
 SCHEDULE = 1.0
-"""Seconds after which the schedule is looked at again, for what other processes have put there."""
+"""Poll interval of the schedule in seconds, for messages that other processes have scheduled."""
+
+TERM = 4.0
+"""The leader's term in seconds. When the leader has died, another process takes over after it."""
+
+MISSED = 1.0
+"""Seconds between checks for missed notifications. One call checks a thousand consumers."""
 
 ROLL_CALL = 15.0
 """Seconds between looks for processes that are gone."""
+
+GOODBYE = 2.0
+"""Seconds that the last word may take."""
 
 SOON = 0.001
 """The shortest wait for what is due, in seconds."""
@@ -44,28 +57,61 @@ class Janitor:
     def __init__(self, database: store.Database, published: Callable[[str], None]) -> None:
         self._database = database
         self._sweeper = store.Sweeper(database)
+        self._scheduled = store.Schedule(database)
+        self._vacuum = store.Vacuum(database)
         self._published = published
         self._schedule = anyio.Event()
+        self._id = uuid4()
+        self._leading = anyio.Event()  # set while this process leads
+        self._own = False  # this process has scheduled messages that may be due soon
 
     def hurry(self) -> None:
         """This process has scheduled something: look when it is due."""
+        self._own = True
         self._schedule.set()
 
     async def run(self) -> None:
         """Work until cancelled. The failure of a database is weather, and any other one is no reason to stop the app."""
-        async with anyio.create_task_group() as group:
-            for what, chore in (
-                ("retention", self.sweep),
-                ("schedule", self.deliver),
-                ("vacuum", self.vacuum),
-                ("the roster", self.forget),
-            ):
-                group.start_soon(keep_going, what, _again_and_again(what, chore))
+        try:
+            async with anyio.create_task_group() as group:
+                for what, chore in (
+                    ("leader election", self.lead),
+                    ("retention", self.sweep),
+                    ("schedule", self.deliver),
+                    ("vacuum", self.vacuum),
+                    ("missed notifications", self.notify),
+                    ("the roster", self.forget),
+                ):
+                    group.start_soon(keep_going, what, _again_and_again(what, chore))
+        finally:
+            await self._resign()
+
+    async def lead(self, weather: Weather) -> None:
+        """Lead as long as no other process does. Raises `StoreUnavailable`."""
+        while True:
+            leads, again_in = await store.lead(self._database, self._id, TERM)
+            weather.cleared()
+            if not leads and self._leading.is_set():
+                self._leading = anyio.Event()
+            elif leads and not self._leading.is_set():
+                self._sweeper.forget()
+                self._scheduled.forget()
+                self._leading.set()
+                self._schedule.set()
+            await anyio.sleep(again_in if leads else again_in + random() * TERM / 8)
+
+    async def _resign(self) -> None:
+        """Let another process take over at once. If that fails, it takes over at the end of the term."""
+        if self._leading.is_set():
+            with anyio.move_on_after(GOODBYE, shield=True), suppress(Exception):
+                await store.resign(self._database, self._id)
 
     async def sweep(self, weather: Weather) -> None:
         """Sweep until cancelled. Raises `StoreUnavailable`."""
         rest = USUAL / 2
         while True:
+            await self._leading.wait()
+            began = monotonic()
             try:
                 swept = await self._sweeper.sweep()
             except Exception as failure:  # of one stream; the others have had their turn
@@ -75,29 +121,45 @@ class Janitor:
                 swept = store.Swept()
             weather.cleared()
             rest = BUSY if swept.something else min(max(2 * rest, USUAL), IDLE)
-            await anyio.sleep(_until(swept, rest))
+            took = 0.0 if swept.more else monotonic() - began
+            await anyio.sleep(max(_until(swept, rest), took))
 
     async def deliver(self, weather: Weather) -> None:
         """Publish what is due until cancelled. Raises `StoreUnavailable`."""
         while True:
             self._schedule = anyio.Event()
-            _, due_in = await self._sweeper.deliver(published=self._published)
+            if not self._own and not self._leading.is_set():
+                await self._schedule.wait()
+                continue
+            _, due_in = await self._scheduled.deliver(published=self._published)
             weather.cleared()
+            self._own = due_in is not None and due_in <= SCHEDULE
             with anyio.move_on_after(SCHEDULE if due_in is None else min(max(due_in, SOON), SCHEDULE)):
                 await self._schedule.wait()
 
     async def vacuum(self, weather: Weather) -> None:
         """Vacuum what needs it until cancelled. Raises `StoreUnavailable`."""
         while True:
-            await self._sweeper.vacuum()
+            await self._leading.wait()
+            await self._vacuum.run()
             weather.cleared()
             await anyio.sleep(USUAL)
+
+    async def notify(self, weather: Weather) -> None:
+        """Check for missed notifications until cancelled. Raises `StoreUnavailable`."""
+        reached: int | None = None
+        while True:
+            await self._leading.wait()
+            reached, _ = await store.notify_waiting(self._database, reached or 0)
+            weather.cleared()
+            await anyio.sleep(MISSED)
 
     async def forget(self, weather: Weather) -> None:
         """Forget processes that are gone, and old witnesses of commits, until cancelled. Raises `StoreUnavailable`."""
         forgotten = store.Forgotten()
         while True:
             await anyio.sleep(ROLL_CALL)
+            await self._leading.wait()
             await store.forget_workers(self._database)
             while (forgotten := await store.forget_commits(self._database, forgotten)).more:
                 pass

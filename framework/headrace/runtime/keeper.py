@@ -31,10 +31,23 @@ class Keeper:
         self._actors = actors
         self._clock = time.clock
         self._now = time.now
+        self._taken = anyio.Event()
+
+    def taken(self) -> None:
+        """There is a lease to keep."""
+        self._taken.set()
+
+    async def _until_taken(self) -> None:
+        """Wait until there is a lease: no clock need tick for a consumer at rest, of which a process may have thousands."""
+        if not self._custody.leases:
+            if self._taken.is_set():
+                self._taken = anyio.Event()
+            await self._taken.wait()
 
     async def run(self, weather: Weather) -> None:
         """Extend until cancelled. Raises `StoreUnavailable`."""
         while True:
+            await self._until_taken()
             await self._settings.rest()
             if self._custody.leases:
                 await self.extend()
@@ -59,6 +72,7 @@ class Keeper:
     async def watch(self, timeout: float) -> None:
         """Stop handlers that take longer than `timeout` seconds, until cancelled."""
         while True:
+            await self._until_taken()
             await anyio.sleep(min(max(timeout / 20, 0.01), 0.5))
             self.stop_overdue(timeout)
 

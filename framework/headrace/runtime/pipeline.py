@@ -90,8 +90,9 @@ class Pipeline:
         self.keeper = Keeper(database, consumer, settings, self.custody, self.actors, time)
         self.fetcher = Fetcher(
             database, consumer, settings, owner, self.lanes, self.custody, self.desk, self.actors, self.settler, time,
-            shared.instruments, self.guard,
+            shared.idle, shared.instruments, self.guard,
         )  # fmt: skip
+        self.custody.on_take = self._taken
         self.lanes.on_low = self.fetcher.room
         self.lanes.on_ready = self.actors.wake
         self.settler.fetcher = self.fetcher
@@ -113,6 +114,10 @@ class Pipeline:
             self._batches = Batches(handler.decode, call, handling, self.lanes, self.desk, verdicts, suspects, clock)
             return self._batches
         return Singles(handler.decode, call, handling.timeout, self.lanes, self.desk, verdicts, suspects, clock)
+
+    def _taken(self) -> None:
+        self.keeper.taken()
+        self._scaler.taken()
 
     @property
     def gone(self) -> bool:

@@ -40,10 +40,19 @@ class Scaler:
         self._most = most
         self._finished = self._starved = self._samples = 0
         self._memory: float | None = None
+        self._taken = anyio.Event()
+
+    def taken(self) -> None:
+        """There is something to do for actors."""
+        self._taken.set()
 
     async def run(self) -> None:
         """Scale until cancelled."""
         while True:
+            if not self._custody.held and self._actors.wanted == self._governor.low:
+                self._taken = anyio.Event()
+                await self._taken.wait()
+                self._governor.resume()
             await anyio.sleep(INTERVAL)
             self.step()
 

@@ -10,6 +10,7 @@ from headrace import store
 from headrace.flow.priority import Priorities
 from headrace.runtime.handlers.dependencies import Dependencies
 from headrace.runtime.handlers.middleware import Middleware
+from headrace.runtime.idle import IdleConsumers
 from headrace.runtime.instruments import Instruments
 from headrace.runtime.publisher import Publisher
 from headrace.runtime.wiring import SYSTEM_TIME, Time, Witness
@@ -21,6 +22,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         database: an open database.
         publisher: publishes for handlers.
+        idle: the idle consumers of this process.
         shutdown_timeout: seconds that handlers have to finish when a pipeline stops.
         dependencies: what handlers take besides their messages.
         middleware: what runs around handlers, the outermost first.
@@ -32,6 +34,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
 
     database: store.Database
     publisher: Publisher
+    idle: IdleConsumers
     shutdown_timeout: float
     dependencies: Dependencies
     middleware: Sequence[Middleware] = ()

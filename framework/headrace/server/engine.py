@@ -275,6 +275,7 @@ class Engine:
                     self._gave_back,
                     self._leasing,
                     self._shelves,
+                    shared.idle,
                     self._sealing_in,
                     self._clock,
                 )

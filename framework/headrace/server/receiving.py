@@ -17,11 +17,12 @@ import anyio
 import msgspec
 
 from headrace import store
-from headrace.flow.demand import Look, Poll
+from headrace.flow.demand import JUDGING, Look, Poll
 from headrace.model.ack_ids import AckIds
 from headrace.model.errors import FilterTooSlow, HeadraceError, StoreUnavailable, UnknownConsumer
 from headrace.model.outcomes import RELEASE, Settlement
 from headrace.model.records import Batch
+from headrace.runtime.idle import IdleConsumers
 from headrace.server.directory import KnownConsumer
 from headrace.server.errors import TooManyWaiting
 from headrace.server.failing import fail
@@ -32,12 +33,6 @@ from headrace.store.lease import MAX_LOOK
 
 MOST = 1000
 """Messages in one lease call."""
-
-ANNOUNCE = 10.0
-"""Seconds for which publishers are asked to notify. Asked again after half of it."""
-
-JUDGING = 5.0
-"""Seconds that judging messages by a condition may take in one lease call."""
 
 WATCH = 0.05
 """Seconds that a request has waited when somebody begins to watch whether its client is still there."""
@@ -75,13 +70,14 @@ class Receivers:
         given_back: told how many messages were given back for clients that went away.
         turns: of the lease calls of this process.
         shelves: where messages are kept that others may want, too.
+        idle: the idle consumers of this process.
         sealing: told the history that a batch is from; what was remembered from another one is forgotten, and what makes the ids returned.
         clock: seconds, monotonic.
     """
 
     def __init__(
         self, database: store.Database, consumer: KnownConsumer, ack_ids: AckIds, start: Callable[..., None],
-        given_back: Callable[[int], None], turns: Turns, shelves: Shelves,
+        given_back: Callable[[int], None], turns: Turns, shelves: Shelves, idle: IdleConsumers,
         sealing: Callable[[UUID | None], Awaitable[AckIds]], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._database = database
@@ -91,6 +87,7 @@ class Receivers:
         self._given_back = given_back
         self._turns = turns
         self._shelves = shelves
+        self._idle = idle.consumer(consumer.number)
         self._sealing = sealing
         self._history: UUID | None = None  # in which the consumer is known to be the one of its number
         self._clock = clock
@@ -99,7 +96,6 @@ class Receivers:
         self._poll = Poll()
         self._look = Look()
         self._news = anyio.Event()
-        self._announced = float("-inf")
         self._waits = 0
         self._at_work = False
         self._draining = False
@@ -140,7 +136,7 @@ class Receivers:
         if not self._at_work:
             self._at_work = True
             self._start(self._serve)
-        elif wait <= 0 or self.deaf or now >= self._announced + ANNOUNCE:
+        elif wait <= 0 or self.deaf or not self._idle.subscribed:
             self._news.set()  # else the others who wait have looked, and will hear
         if wait > 0:
             receiver.timer = asyncio.get_running_loop().call_later(min(wait, WATCH), self._look_after, receiver)
@@ -193,6 +189,7 @@ class Receivers:
                     self._fail(error)
         finally:
             self._at_work = False
+            self._idle.leave()
             self._fail(StoreUnavailable("The server stops. Try again."))  # those who are left, when it was cancelled
 
     async def _call(self) -> Batch:
@@ -208,6 +205,7 @@ class Receivers:
             await self._renew()
         if batch.lease_ids is not None:
             self._poll.found()
+            self._idle.leave()
             await self._deal(called, batch, batch.lease_ids)
         self._answer_the_impatient(called, batch)
         # Also those whose clients went away meanwhile: nobody may rest, and be waited for, on their behalf.
@@ -233,14 +231,14 @@ class Receivers:
             # Without filters what is looked at is mostly what is found; the rest are messages of keys that are busy.
             look = max(2 * total, 100) if spec.filters == (">",) else MAX_LOOK
             return await store.lease(self._database, self.consumer.number, NOBODY, total, look=look, shares=shares,
-                known=self._shelf.ranges, history=self._shelves.history,
+                known=self._shelf.ranges, history=self._shelves.history, patient=False,
             )  # fmt: skip
         began = self._clock()
         try:
             batch = await store.lease(
                 self._database, self.consumer.number, NOBODY, total,
                 look=self._look.limit, judging=JUDGING, shares=shares,
-                known=self._shelf.ranges, history=self._shelves.history,
+                known=self._shelf.ranges, history=self._shelves.history, patient=False,
             )  # fmt: skip
         except FilterTooSlow:
             self._look.too_slow()
@@ -316,7 +314,7 @@ class Receivers:
         for receiver in called:
             if receiver.answer.done() or (receiver.until > now and not self._draining):
                 continue
-            if not batch.more or batch.seqs or now >= receiver.since + PATIENCE:
+            if not (batch.more or batch.busy) or batch.seqs or now >= receiver.since + PATIENCE:
                 receiver.answer.set_result(NOTHING)
 
     def _fail(self, error: Exception) -> None:
@@ -338,10 +336,12 @@ class Receivers:
 
     async def _rest(self, batch: Batch) -> None:
         """There is nothing just now: wait for news, for what falls due, or for the poll."""
-        now = self._clock()
-        if not self.deaf and now >= self._announced + ANNOUNCE / 2:
-            await store.wait(self._database, self.consumer.number, ANNOUNCE)
-            self._announced = now
-            return  # and look once more, for what was committed before that and so not notified
-        with anyio.move_on_after(self._poll.rest(batch.due_in, deaf=self.deaf)):
+        if batch.busy and batch.due_in is not None:
+            await anyio.sleep(batch.due_in)
+            return
+        if not self.deaf and not self._idle.subscribed:
+            await self._idle.subscribe()
+            return  # and look once more, for messages that were committed before it
+        self._idle.enter()
+        with anyio.move_on_after(self._poll.rest(batch.due_in, deaf=self.deaf, longest=self._idle.longest_poll)):
             await self._news.wait()

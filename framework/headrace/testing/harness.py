@@ -72,6 +72,7 @@ class Harness:
         self._over = anyio.Event()
         self._undo = ExitStack()
         self._sweeper: store.Sweeper
+        self._schedule: store.Schedule
         self._task: asyncio.Task[None] | None = None
 
     # --- its beginning and its end
@@ -94,6 +95,7 @@ class Harness:
             await self._end()
             raise
         self._sweeper = store.Sweeper(self.app.database)
+        self._schedule = store.Schedule(self.app.database)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -191,7 +193,7 @@ class Harness:
 
     async def _settle_down(self) -> bool:
         try:
-            return await (await self._alive()).settle_down(self._sweeper)
+            return await (await self._alive()).settle_down(self._schedule)
         except StoreUnavailable:
             if self.app._database is None and self._task is not None:
                 # The service has died, and its connections were closed under us: what it died of is what there is to tell.

@@ -142,14 +142,14 @@ class Worker:
 
     # --- what a test does with it
 
-    async def settle_down(self, sweeper: store.Sweeper) -> bool:
+    async def settle_down(self, schedule: store.Schedule) -> bool:
         """Work off what is due; whether there was nothing, to begin with and in all that time, and the worker lives."""
         with anyio.CancelScope() as scope:
             self._watchers.add(scope)
             self._be_patient(False)
             try:
                 before = self._leased() if self._idle() else None
-                published = await self._publish_due(sweeper)
+                published = await self._publish_due(schedule)
                 for pipeline in self.pipelines:
                     await pipeline.fetcher.quiet()
                 await anyio.lowlevel.checkpoint()
@@ -169,12 +169,12 @@ class Worker:
     def _leased(self) -> int:
         return sum(pipeline.fetcher.leased for pipeline in self.pipelines)
 
-    async def _publish_due(self, sweeper: store.Sweeper) -> int:
+    async def _publish_due(self, schedule: store.Schedule) -> int:
         """Publish what was scheduled and is due. Returns how many messages."""
         assert self._service is not None
-        total, due_in = await sweeper.deliver(self._clock.date(), self._service.published)
+        total, due_in = await schedule.deliver(self._clock.date(), self._service.published)
         while due_in is not None and due_in <= NOW:
-            count, due_in = await sweeper.deliver(self._clock.date(), self._service.published)
+            count, due_in = await schedule.deliver(self._clock.date(), self._service.published)
             total += count
         return total
 

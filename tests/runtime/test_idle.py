@@ -1,0 +1,152 @@
+"""The idle consumers of one process: their subscriptions, their polls, their timers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from headrace import App
+from headrace.runtime import idle
+from headrace.runtime.idle import LONGEST_TERM, POLLS, SHORTEST_TERM, IdleConsumers
+from headrace.runtime.scaler import Scaler
+from headrace.runtime.settings import Settings
+from tests.runtime.running import Seen, running
+
+pytestmark = pytest.mark.asyncio
+
+
+class Subscriptions:
+    """Replaces `store.wait`. Records its calls, which return once `go` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, go: bool = True) -> None:
+        self.calls: list[tuple[list[int], float]] = []
+        self.go = anyio.Event()
+        if go:
+            self.go.set()
+        monkeypatch.setattr(idle.store, "wait", self._wait)
+
+    async def _wait(self, _database: Any, consumers: list[int], seconds: float) -> None:
+        self.calls.append((consumers, seconds))
+        await self.go.wait()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def of(clock: Clock) -> IdleConsumers:
+    return IdleConsumers(None, 3, clock)  # type: ignore[arg-type]
+
+
+async def test_consumers_that_become_idle_at_the_same_time_subscribe_in_one_statement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subscriptions, consumers = Subscriptions(monkeypatch, go=False), of(Clock())
+    async with anyio.create_task_group() as group:
+        group.start_soon(consumers.subscribe, 0)
+        await anyio.wait_all_tasks_blocked()
+        for consumer in range(1, 1000):
+            group.start_soon(consumers.subscribe, consumer)
+        await anyio.wait_all_tasks_blocked()
+        subscriptions.go.set()
+    assert [consumers for consumers, _ in subscriptions.calls] == [[0], list(range(1, 1000))]
+    assert all(consumers.is_subscribed(consumer) for consumer in range(1000))
+
+
+async def test_only_idle_consumers_renew_their_subscriptions_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    subscriptions, clock = Subscriptions(monkeypatch), Clock()
+    consumers = of(clock)
+    one, other = consumers.consumer(1), consumers.consumer(2)
+    await one.subscribe()
+    await other.subscribe()
+    other.leave()  # the lease call after it found something
+    for _ in range(20):
+        clock.now += SHORTEST_TERM / 2
+        await consumers.renew()
+        assert one.subscribed
+    assert not other.subscribed
+    assert subscriptions.calls[2:] == [([1], SHORTEST_TERM)] * 20
+
+
+async def test_the_more_consumers_are_idle_the_less_often_each_subscribes_and_polls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subscriptions, clock = Subscriptions(monkeypatch), Clock()
+    consumers = of(clock)
+    assert consumers.longest_poll == 1.0
+    many = [consumers.consumer(number) for number in range(100_000)]
+    for one in many:
+        one.enter()
+    assert consumers.longest_poll == 100_000 / POLLS
+    await many[1].subscribe()
+    for _ in range(int(10 * LONGEST_TERM / (SHORTEST_TERM / 2))):
+        clock.now += SHORTEST_TERM / 2
+        await consumers.renew()
+        assert many[1].subscribed
+    for one in many:
+        one.leave()
+    assert consumers.longest_poll == 1.0
+    assert {seconds for _, seconds in subscriptions.calls} == {LONGEST_TERM}
+    assert 10 <= len(subscriptions.calls) <= 15
+
+
+async def test_a_consumer_whose_lease_call_has_to_wait_stays_subscribed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise thousands that start at once lose their subscriptions before their lease calls, and start again, for ever."""
+    Subscriptions(monkeypatch)
+    clock = Clock()
+    consumers = of(clock)
+    one = consumers.consumer(1)
+    await one.subscribe()
+    for _ in range(20):
+        clock.now += SHORTEST_TERM / 2
+        await consumers.renew()
+    assert one.subscribed
+
+
+async def test_all_subscribe_anew_after_the_connection_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    Subscriptions(monkeypatch)
+    consumers = of(Clock())
+    await consumers.subscribe(1)
+    consumers.reset()
+    assert not consumers.is_subscribed(1)
+
+
+async def test_an_idle_consumer_has_no_timer(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timers of ten thousand scalers and keepers would cost more than all polls."""
+    app, seen = App(dsn), Seen()
+    steps: list[int] = []
+    rests: list[int] = []
+    step, rest = Scaler.step, Settings.rest
+
+    def counted_step(self: Scaler) -> None:
+        steps.append(1)
+        step(self)
+
+    async def counted_rest(self: Settings) -> None:
+        rests.append(1)
+        await rest(self)
+
+    monkeypatch.setattr(Scaler, "step", counted_step)
+    monkeypatch.setattr(Settings, "rest", counted_rest)
+
+    @app.consumer("orders", timeout="10s")
+    async def ship(number: int) -> None:
+        seen.note(number)
+        while number == 2 and len(steps) < 2:  # both work while a handler runs
+            await anyio.lowlevel.checkpoint()
+
+    async with running(app):
+        await app.idle()
+        assert (steps, rests) == ([], [])
+        await app.publish("orders", "a", 1)
+        await seen.until(1)
+        await app.publish("orders", "a", 2)
+        await app.idle()
+        assert len(rests) == 1
