@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = list(SUITE) if asked.name == "all" else [asked.name]
     done: list[dict[str, Any]] = []
     failed = []
-    with harness.server(asked.database, asked.data_dir) as url:
+    with harness.server(asked.database, asked.data_dir, stock=asked.stock) as url:
         options = Options(url, asked.quick, asked.repeats, asked.messages, asked.batch, asked.seconds)
         for name in names:
             try:
@@ -62,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("name", choices=[*SUITE, "all", "list"], metavar="NAME", help=f"{', '.join(SUITE)}; all; list")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there, too")
     parser.add_argument("--database", metavar="URL", help="a server to measure on; else one from the wheel is started")
+    parser.add_argument(
+        "--stock", action="store_true", help="start that server with the settings that Postgres comes with"
+    )
     parser.add_argument(
         "--data-dir", type=Path, metavar="DIR", help="where the started server keeps its data, and keep it"
     )

@@ -61,15 +61,30 @@ MESSAGES = f'headrace_streams."{STREAM}"'
 PLAIN = "plain_log"
 
 
+ROOM = {"max_connections": "400"}
+"""For the sixty-four workers of `crowd`."""
+
+STOCK = {
+    "jit": "on",
+    "shared_buffers": "128MB",
+    "max_wal_size": "1GB",
+    "checkpoint_timeout": "5min",
+    "autovacuum_naptime": "1min",
+    "wal_level": "replica",
+}
+"""What Postgres comes with, where the embedded server has it otherwise."""
+
+
 @contextmanager
-def server(url: str | None, data_dir: Path | None = None) -> Iterator[str]:
-    """The URL of a server: the one that was named, or an embedded one, made for this and destroyed after."""
+def server(url: str | None, data_dir: Path | None = None, *, stock: bool = False) -> Iterator[str]:
+    """The URL of a server: the one that was named, or an embedded one, made for this and destroyed after; with the settings that Postgres
+    comes with, if those are wanted."""
     if url is not None:
         yield url
         return
     # Beside the ordinary data, so on a real disk: a temporary directory may be in memory, where a commit costs nothing.
     place = data_dir or default_data_dir().with_name(f"benchmarks-{secrets.token_hex(4)}")
-    postgres = EmbeddedPostgres(place)
+    postgres = EmbeddedPostgres(place, settings=ROOM | (STOCK if stock else {}))
     try:
         with postgres.acquire() as tenancy:
             yield tenancy.url

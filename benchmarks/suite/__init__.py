@@ -8,6 +8,7 @@ from benchmarks.harness import Options
 from benchmarks.report import Result
 from benchmarks.suite.capture import capture
 from benchmarks.suite.compaction import compaction
+from benchmarks.suite.crowd import crowd
 from benchmarks.suite.drain import drain
 from benchmarks.suite.fanout import fanout
 from benchmarks.suite.filter import filter  # noqa: A004 - the word of the field
@@ -17,12 +18,14 @@ from benchmarks.suite.http import http
 from benchmarks.suite.latency import latency
 from benchmarks.suite.lease import lease
 from benchmarks.suite.memory import memory
+from benchmarks.suite.multitude import multitude
 from benchmarks.suite.observe import observe
 from benchmarks.suite.pinned import pinned
 from benchmarks.suite.publish import publish
 from benchmarks.suite.push import push
 from benchmarks.suite.retention import retention
 from benchmarks.suite.spark import spark
+from benchmarks.suite.standstill import standstill
 from benchmarks.suite.steady import steady
 from benchmarks.suite.transactional import transactional
 from benchmarks.suite.work import work
@@ -43,6 +46,9 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
         retention,
         compaction,
         pinned,
+        standstill,
+        crowd,
+        multitude,
         memory,
         governor,
         http,

@@ -76,6 +76,9 @@ def test_list_names_every_benchmark() -> None:
         "compaction",
         "filter",
         "governor",
+        "standstill",
+        "crowd",
+        "multitude",
         "transactional",
         "http",
         "capture",
@@ -173,3 +176,30 @@ def test_spark_says_what_each_part_reached_and_what_the_worker_took(url: str, tm
     assert memory["rows_134_of_2000"]["python_peak_mib"] > 0
     assert result["cpu_us_per_message"]["read"]["java"] > 0
     assert "2,000 rows were read, with all of their bytes" in result["checks"]
+
+
+def test_standstill_compares_each_scene_with_the_same_undisturbed(url: str, tmp_path: Path) -> None:
+    result = measure(url, tmp_path / "result.json", "standstill", "--messages", "1000", "--repeats", "1")
+    assert result["variants"].keys() == {
+        "blocked",
+        "in_backoff",
+        "keys_in_backoff",
+        "publishing",
+        "interleaved",
+        "pinned",
+    }
+    for scene in result["variants"].values():
+        assert scene.keys() >= {"ratio", "p50_ms", "p99_ms", "p99_ratio"}
+    assert "1,010 messages that were committed late, leased once each" in result["variants"]["publishing"]["checks"]
+
+
+def test_crowd_tells_the_processor_time_of_each_crowd(url: str, tmp_path: Path) -> None:
+    result = measure(url, tmp_path / "result.json", "crowd", "--seconds", "1")
+    assert result["variants"].keys() == {"of_1", "of_4"}
+    assert result["unit"] == "us per message"
+
+
+def test_multitude_tells_the_cores_that_idle_consumers_use(url: str, tmp_path: Path) -> None:
+    result = measure(url, tmp_path / "result.json", "multitude", "--messages", "1000", "--seconds", "1")
+    assert result["settings"]["consumers"] == 100
+    assert len(result["idle"]["cores_of_each_process"]) == 2

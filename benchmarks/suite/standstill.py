@@ -1,0 +1,362 @@
+"""standstill: the rate and the latency of everybody else while a key, a publisher or a snapshot stands still, with very much behind it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import asyncpg
+
+from benchmarks import checks
+from benchmarks.harness import MESSAGES, STREAM, Bench, Options, bench
+from benchmarks.payloads import SMALL_NOTE, Batch, Keys, batches, bytes_of
+from benchmarks.report import Result
+from benchmarks.timing import Measured, milliseconds
+from headrace import store
+from headrace.model.outcomes import Failure, Settlement
+from headrace.model.records import Batch as Leased
+from headrace.model.specs import ConsumerSpec
+
+KEYS = Keys(10_000)
+STUCK = "orders.eu.stuck"
+SHARE = 100
+"""Of so many messages one is what stands still, or waits behind that."""
+
+CHUNK = 1000
+LOOK = 10_000
+TURN = 10
+"""Calls until it is the other one's turn."""
+
+SWEEP = 1.0
+"""Seconds between sweeps: a janitor is at work beside everything that is measured."""
+
+Scene = Callable[["Stand", int], AbstractAsyncContextManager[None]]
+
+
+async def standstill(options: Options) -> Result:
+    """Lease and ack batches of 100 over one connection while a key is blocked or waits for a retry, a publisher keeps its transaction open,
+    or a snapshot pins dead rows; and, taking turns with it every few calls, the same without."""
+    count = options.count(100_000, 10_000)
+    size = options.batch or 100
+    runs: dict[str, list[tuple[Stand, Stand]]] = {name: [] for name in SCENES}
+    for _ in range(options.times(3, 1)):
+        for name, (scene, times, free) in SCENES.items():
+            async with (
+                _stand(options, size, scene, int(count * times), count) as held,
+                _stand(options, size, free, 0, count) as other,
+            ):
+                await take_turns(held, other)
+            runs[name].append((held, other))
+    worst = min(runs, key=lambda name: _measured(runs[name]).ratio)
+    return Result(
+        benchmark="standstill",
+        about=f"all others while something stands still; here, as it was the worst, {worst}",
+        measured=_measured(runs[worst]),
+        limit_is="the same while nothing stands still",
+        latency=milliseconds(runs[worst][-1][0].took),
+        variants={name: _variant(pairs) for name, pairs in runs.items()},
+        settings={
+            "messages": count,
+            "batch": size,
+            "behind": {name: int(count * times) for name, (_, times, _) in SCENES.items()},
+            "more_of_it": f"one of {SHARE}",
+            "payload_bytes": bytes_of(SMALL_NOTE),
+            "keys": KEYS.count,
+            "repeats": options.times(3, 1),
+        },
+        checks=[f"{count:,} messages of other keys leased in each run, each once and in order"],
+    )
+
+
+def _measured(pairs: list[tuple[Stand, Stand]]) -> Measured:
+    return Measured([held.rate for held, _ in pairs], [free.rate for _, free in pairs])
+
+
+def _variant(pairs: list[tuple[Stand, Stand]]) -> dict[str, Any]:
+    measured = _measured(pairs)
+    held, free = [milliseconds([time for pair in pairs for time in pair[which].took]) for which in (0, 1)]
+    return {
+        "rate": measured.rate,
+        "limit": measured.limit,
+        "ratio": measured.ratio,
+        **held,
+        "p99_ratio": held["p99_ms"] / free["p99_ms"],
+        **pairs[-1][0].details,
+        "checks": pairs[-1][0].checks,
+    }
+
+
+@asynccontextmanager
+async def _stand(options: Options, size: int, scene: Scene, behind: int, count: int) -> AsyncIterator[Stand]:
+    async with bench(options) as place:
+        stand = Stand(place, size)
+        async with stand.ready(scene, behind, count):
+            yield stand
+        if stand.late:
+            await stand.catch_up()
+
+
+async def take_turns(held: Stand, free: Stand) -> None:
+    """Both in turn, a few calls each, so that a machine that gets slower makes both slower."""
+    while not (held.done and free.done):
+        for stand in (held, free):
+            for _ in range(TURN):
+                if not stand.done:
+                    await stand.lease_and_ack()
+    for stand in (held, free):
+        stand.check()
+
+
+class Stand:
+    """One consumer of a fresh stream, and what was measured of it.
+
+    Attributes:
+        publish: publishes messages of other keys, and with them what stands still.
+        publish_others: publishes these alone, where that is not the same.
+        count: how many messages of other keys are to be leased.
+        took: nanoseconds of each call that leased, and acked.
+        late: how many messages were published that come when the standstill is over.
+    """
+
+    def __init__(self, place: Bench, size: int) -> None:
+        self.place = place
+        self.size = size
+        self.consumer = 0
+        self.publish = self.publish_beside
+        self.publish_others = self.publish_beside
+        self.late = 0
+        self.count = 0
+        self.took: list[int] = []
+        self._others = 0
+        self._seqs: list[int] = []
+        self.details: dict[str, float] = {}
+        self.checks: list[str] = []
+        self._sweeper = store.Sweeper(place.database)
+        self._scheduled = store.Schedule(place.database)
+
+    @asynccontextmanager
+    async def ready(self, scene: Scene, behind: int, count: int) -> AsyncIterator[None]:
+        """With so many messages behind what stands still, and so many of other keys to be leased."""
+        spec = ConsumerSpec(stream=STREAM, name="stand", max_deliver=1, on_exhausted="block", max_ack_pending=10_000)
+        self.consumer = (await store.declare_consumer(self.place.database, spec)).id
+        self.count = count
+        async with scene(self, behind):
+            await self.pass_all()
+            for batch in batches(KEYS, count, CHUNK):
+                await self.publish(batch)
+            await self.place.rest(MESSAGES)
+            async with anyio.create_task_group() as beside:
+                beside.start_soon(self._sweep)
+                yield
+                beside.cancel_scope.cancel()
+
+    async def publish_beside(self, batch: Batch) -> None:
+        await store.publish_many(self.place.database, STREAM, batch.keys, batch.texts)
+        await self.publish_stuck(len(batch.keys) // SHARE)
+
+    async def publish_stuck(self, count: int) -> None:
+        await store.publish_many(self.place.database, STREAM, [STUCK] * count, ['{"stuck": true}'] * count)
+
+    async def pile_up(self, count: int) -> None:
+        """Publish so many messages of the key that stands still."""
+        for first in range(0, count, CHUNK):
+            await self.publish_stuck(min(CHUNK, count - first))
+
+    async def fail(self, failure: Failure) -> None:
+        """Publish a message of the key, and have it fail."""
+        await self.publish_stuck(1)
+        await self.fail_all(await self.lease(1), failure)
+
+    async def fail_all(self, leased: Leased, failure: Failure) -> None:
+        assert leased.lease_id is not None
+        count = len(leased.seqs)
+        settlement = Settlement(leases=[leased.lease_id] * count, seqs=list(leased.seqs), failures=[failure] * count)
+        checks.expect(await store.settle(self.place.database, self.consumer, settlement), [], "what was lost")
+
+    async def pass_all(self) -> int:
+        """Lease and ack what there is; returns how many messages that were."""
+        passed, more = 0, True
+        while more:
+            leased = await self.lease(LOOK)
+            await self.ack(leased)
+            passed += len(leased.seqs)
+            more = leased.more or leased.lease_id is not None
+        return passed
+
+    async def lease(self, limit: int) -> Leased:
+        return await store.lease(self.place.database, self.consumer, OWNER, limit, look=LOOK)
+
+    async def ack(self, leased: Leased) -> None:
+        if leased.lease_id is not None:
+            await store.settle(self.place.database, self.consumer, Settlement(whole=[leased.lease_id]))
+
+    @property
+    def done(self) -> bool:
+        return self._others >= self.count
+
+    @property
+    def rate(self) -> float:
+        return self._others / (sum(self.took) / 1e9)
+
+    async def lease_and_ack(self) -> None:
+        began = time.perf_counter_ns()
+        leased = await self.lease(self.size)
+        await self.ack(leased)
+        self.took.append(time.perf_counter_ns() - began)
+        self._others += sum(key != STUCK for key in leased.keys)
+        self._seqs += leased.seqs
+        checks.expect(leased.lease_id is not None or leased.more, True, f"more, after {self._others:,} messages")
+
+    def check(self) -> None:
+        checks.expect(len(set(self._seqs)), len(self._seqs), "messages that were leased once")
+        checks.expect(self._seqs, sorted(self._seqs), "messages in order")
+
+    async def _sweep(self) -> None:
+        while True:
+            await self._sweeper.sweep()
+            await self._scheduled.deliver()
+            await anyio.sleep(SWEEP)
+
+    async def catch_up(self) -> None:
+        """It is over: what was held up comes."""
+        began = time.perf_counter()
+        checks.expect(await self.pass_all(), self.late, "messages that came when the publisher committed")
+        self.details["caught_up_in_s"] = time.perf_counter() - began
+        self.checks.append(f"{self.late:,} messages that were committed late, leased once each")
+
+
+OWNER = uuid4()
+PUBLISH = "select headrace.publish($1, $2, $3)"
+
+
+@asynccontextmanager
+async def _undisturbed(stand: Stand, behind: int) -> AsyncIterator[None]:
+    yield
+
+
+@asynccontextmanager
+async def _blocked(stand: Stand, behind: int) -> AsyncIterator[None]:
+    """A key waits for a person."""
+    await stand.fail(Failure("retry", None, "never again"))
+    await stand.pile_up(behind)
+    yield
+
+
+@asynccontextmanager
+async def _in_backoff(stand: Stand, behind: int) -> AsyncIterator[None]:
+    """A key waits for its retry."""
+    await stand.fail(Failure("release", 3600.0, "later"))
+    await stand.pile_up(behind)
+    yield
+
+
+@asynccontextmanager
+async def _keys_in_backoff(stand: Stand, behind: int) -> AsyncIterator[None]:
+    """Very many keys wait for their retry."""
+    keys = [f"orders.us.{number}" for number in range(behind)]
+    await store.publish_many(stand.place.database, STREAM, keys, ["{}"] * behind)
+    while (leased := await stand.lease(LOOK)).lease_id is not None:
+        await stand.fail_all(leased, Failure("release", 3600.0, "later"))
+    yield
+
+
+@asynccontextmanager
+async def _one_by_one(stand: Stand, behind: int) -> AsyncIterator[None]:
+    """Each message is committed by itself."""
+    async with _connected(stand) as others:
+
+        async def publish(batch: Batch) -> None:
+            for key, text in zip(batch.keys, batch.texts, strict=True):
+                await others.fetchval(PUBLISH, STREAM, key, text)
+
+        stand.publish = publish
+        await others.execute("set synchronous_commit = off")
+        yield
+
+
+@asynccontextmanager
+async def _publishing(stand: Stand, behind: int) -> AsyncIterator[None]:
+    """The same, and a transaction that stays open published a message between each two commits, and publishes one now and then."""
+    async with _interleaved(stand, behind):
+        everywhere = stand.publish
+
+        async def publish(batch: Batch) -> None:
+            for first in range(0, len(batch.keys), SHARE):
+                await stand.publish_others(
+                    Batch(batch.keys[first + 1 : first + SHARE], batch.texts[first + 1 : first + SHARE])
+                )
+                await everywhere(Batch(batch.keys[first : first + 1], batch.texts[first : first + 1]))
+
+        stand.publish = publish
+        yield
+
+
+@asynccontextmanager
+async def _interleaved(stand: Stand, behind: int) -> AsyncIterator[None]:
+    """The same, and a transaction that stays open publishes a message between each two commits, all the time."""
+    async with _one_by_one(stand, behind), _connected(stand) as own:
+        stand.publish_others = stand.publish
+
+        async def publish(batch: Batch) -> None:
+            for key, text in zip(batch.keys, batch.texts, strict=True):
+                await own.fetchval(PUBLISH, STREAM, STUCK, '{"stuck": true}')
+                await stand.publish_others(Batch([key], [text]))
+            stand.late += len(batch.keys)
+
+        stand.publish = publish
+        async with own.transaction():
+            for batch in batches(KEYS, behind, CHUNK):
+                await publish(batch)
+            yield
+
+
+@asynccontextmanager
+async def _pinned(stand: Stand, behind: int) -> AsyncIterator[None]:
+    """An old snapshot keeps the dead rows of messages that were put back, scheduled, published with ids, and blocked."""
+    async with _connected(stand) as old, old.transaction(isolation="repeatable_read", readonly=True):
+        await old.fetchval("select count(*) from headrace.streams")
+        await _leave_dead_rows(stand, behind)
+        yield
+
+
+async def _leave_dead_rows(stand: Stand, count: int) -> None:
+    database = stand.place.database
+    for batch in batches(KEYS, count, CHUNK):
+        ids = [f"{batch.keys[0]}-{uuid4()}" for _ in batch.keys]
+        soon = [datetime.now(UTC) + timedelta(milliseconds=1)] * len(batch.keys)
+        await store.publish_many(database, STREAM, batch.keys, batch.texts, message_ids=ids, deliver_at=soon)
+    schedule, sweeper = store.Schedule(database), store.Sweeper(database)
+    later = datetime.now(UTC) + timedelta(minutes=10)
+    while (await schedule.deliver(later))[1] is not None:
+        pass
+    while (await sweeper.sweep(later)).ids_forgotten:
+        pass
+    while (leased := await stand.lease(LOOK)).lease_id is not None:
+        await stand.fail_all(leased, Failure("release"))
+        await stand.fail_all(await stand.lease(LOOK), Failure("retry"))
+        await store.discard(database, stand.consumer)
+
+
+@asynccontextmanager
+async def _connected(stand: Stand) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    connection = await asyncpg.connect(stand.place.dsn)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+SCENES: dict[str, tuple[Scene, float, Scene]] = {
+    "blocked": (_blocked, 10, _undisturbed),
+    "in_backoff": (_in_backoff, 1, _undisturbed),
+    "keys_in_backoff": (_keys_in_backoff, 0.05, _undisturbed),
+    "publishing": (_publishing, 1, _one_by_one),
+    "interleaved": (_interleaved, 1, _one_by_one),
+    "pinned": (_pinned, 1, _undisturbed),
+}
+"""What stands still, how many messages are behind it for each that is measured, and what it is compared with."""
