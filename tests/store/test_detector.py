@@ -196,6 +196,7 @@ async def test_a_connection_that_is_closed_between_the_round_trips_of_a_statemen
         await database.fetchval("select $1::headrace.picked", None)
 
 
+@pytest.mark.asyncio
 async def test_the_server_looks_whether_its_client_is_there(dsn: str, opened: Opened) -> None:
     ask = "select current_setting('client_connection_check_interval')"
     assert await (await opened(dsn)).fetchval(ask) == "2s"
