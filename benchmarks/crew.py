@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import anyio
 import anyio.abc
@@ -15,9 +11,9 @@ import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from benchmarks.checks import Wrong
+from benchmarks.processes import started
 from benchmarks.wire import Failed, Finish, Job, Message, Progress, Ready, Report
 
-_ROOT = Path(__file__).resolve().parent.parent
 _LONGEST_LINE = 1 << 26
 _decoder = msgspec.json.Decoder(Message)
 
@@ -90,23 +86,9 @@ class Crew:
 @asynccontextmanager
 async def crew(job: Job) -> AsyncIterator[Crew]:
     """Start a worker process on a job; it is gone at the end."""
-    process = await anyio.open_process(
-        [sys.executable, "-m", "benchmarks.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=None,
-        cwd=_ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
-    try:
-        async with anyio.create_task_group() as group:
-            worker = Crew(process)
-            group.start_soon(worker.listen)
-            await worker.start(job)
-            yield worker
-            group.cancel_scope.cancel()
-    finally:
-        if process.returncode is None:
-            process.kill()
-        with anyio.CancelScope(shield=True):
-            await process.aclose()
+    async with started("benchmarks.worker") as process, anyio.create_task_group() as group:
+        worker = Crew(process)
+        group.start_soon(worker.listen)
+        await worker.start(job)
+        yield worker
+        group.cancel_scope.cancel()

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -21,6 +17,7 @@ from benchmarks.crowd_worker import Handled
 from benchmarks.harness import STREAM, Bench, Options, bench
 from benchmarks.http_server import Meter, postmaster
 from benchmarks.payloads import SMALL_NOTE, Keys, bytes_of
+from benchmarks.processes import started
 from benchmarks.publishing import Publisher
 from benchmarks.report import Result
 from benchmarks.timing import Measured, milliseconds
@@ -32,7 +29,6 @@ RATE = 300
 SETTLE = 20.0
 """Seconds in which the workers come to rest, and then find their pace."""
 
-_ROOT = Path(__file__).resolve().parents[2]
 _LONGEST_LINE = 1 << 28
 
 
@@ -116,20 +112,7 @@ class Worker:
 @asynccontextmanager
 async def worker(place: Bench, streams: list[str], consumers: int) -> AsyncIterator[Worker]:
     """A worker process with so many consumers on each of these streams, once it is ready."""
-    process = await anyio.open_process(
-        [sys.executable, "-m", "benchmarks.crowd_worker", place.dsn, ",".join(streams), str(consumers)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=None,
-        cwd=_ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
-    try:
+    async with started("benchmarks.crowd_worker", place.dsn, ",".join(streams), str(consumers)) as process:
         one = Worker(process)
         checks.expect(await one.line(), b"ready", "its first line")
         yield one
-    finally:
-        if process.returncode is None:
-            process.kill()
-        with anyio.CancelScope(shield=True):
-            await process.aclose()

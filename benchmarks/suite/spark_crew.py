@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -16,8 +12,8 @@ import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from benchmarks.checks import Wrong
+from benchmarks.processes import start
 
-_ROOT = Path(__file__).resolve().parents[2]
 _LONGEST_LINE = 1 << 20
 _PATIENCE = 900.0
 """Seconds after which a piece of work has failed."""
@@ -101,14 +97,7 @@ class SparkCrew:
 @asynccontextmanager
 async def spark_crew(conf: dict[str, str]) -> AsyncIterator[SparkCrew]:
     """Start a process with a session of this configuration; both are gone at the end."""
-    process = await anyio.open_process(
-        [sys.executable, "-m", "benchmarks.suite.spark_worker", msgspec.json.encode(conf).decode()],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=None,
-        cwd=_ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
+    process = await start("benchmarks.suite.spark_worker", msgspec.json.encode(conf).decode())
     try:
         crew = SparkCrew(process)
         await crew.begin()

@@ -26,9 +26,8 @@ async def test_a_worker_gets_no_messages_of_a_consumer_that_a_failover_gave_its_
     async with running(app):
         await app.publish("orders", "a", 1)
         await app.idle()
-        async with (
-            app.database.transaction() as connection
-        ):  # as the failover would have left it, in the middle of no lease call
+        # As the failover would have left it. The lock keeps lease calls out, which a real failover would have ended.
+        async with app.database.transaction() as connection:
             await connection.execute("select pg_advisory_xact_lock(1212498508, id) from headrace.consumers")
             await connection.execute("update headrace.consumers set name = 'bill', uid = gen_random_uuid()")
             await connection.execute("delete from headrace.history")

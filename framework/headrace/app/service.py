@@ -98,9 +98,8 @@ class Service:
                     consumers.start_soon(self._stopping.wait)  # also an app that only publishes has a janitor
                     for pipeline in self.pipelines:
                         consumers.start_soon(self._run_one, pipeline)
-                        await (
-                            anyio.lowlevel.checkpoint()
-                        )  # let other tasks run: thousands of pipelines take seconds to start
+                        # Let other tasks run: thousands of pipelines take seconds to start.
+                        await anyio.lowlevel.checkpoint()
                     for one in self._attached:
                         consumers.start_soon(self._run_attached, one)
             finally:

@@ -1,0 +1,40 @@
+"""Processes of the benchmarks' own, which are spoken to over their standard input and output."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.abc
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+async def start(module: str, *arguments: str) -> anyio.abc.Process:
+    """Start a Python process that runs this module, with the same import path."""
+    return await anyio.open_process(
+        [sys.executable, "-m", module, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=None,
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+
+
+@asynccontextmanager
+async def started(module: str, *arguments: str) -> AsyncIterator[anyio.abc.Process]:
+    """The same, killed at the end if it still runs."""
+    process = await start(module, *arguments)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        with anyio.CancelScope(shield=True):
+            await process.aclose()
