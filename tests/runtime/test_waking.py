@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from headrace import App, Message, Retry, store
+from headrace.app import service
 from headrace.flow import demand
 from headrace.runtime import idle, janitor
 from tests.runtime.running import Seen, eventually, running
@@ -131,3 +132,44 @@ async def test_a_consumer_hears_again_after_its_listening_connection_was_cut(
         await eventually(hears_again)
         await store.publish(database, "orders", "a", "1")
         await seen.until(1)
+
+
+@pytest.mark.asyncio
+async def test_a_process_that_has_stopped_listening_begins_again_when_no_other_is_subscribed(
+    app: App, database: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "LISTEN", 0.01)
+    monkeypatch.setattr(service, "DESERTED", 0.01)
+    monkeypatch.setattr(idle, "SHORTEST_TERM", 0.1)
+    monkeypatch.setattr(demand.ListenPolicy, "SHARE", 2.0)  # any share is too small, ...
+    monkeypatch.setattr(demand.ListenPolicy, "LEAVES", 2.0)  # ... and it stops at once
+    seen, checks, listening = Seen(), Seen(), Seen()
+    listen, without_subscription = store.listen, store.without_subscription
+
+    async def noted_listen(*arguments: Any) -> None:
+        listening.note("begins")
+        try:
+            await listen(*arguments)
+        finally:
+            listening.note("ends")
+
+    async def noted_check(database: store.Database, consumers: list[int]) -> set[int]:
+        found = await without_subscription(database, consumers)
+        checks.note(found)
+        return found
+
+    monkeypatch.setattr(store, "listen", noted_listen)
+    monkeypatch.setattr(store, "without_subscription", noted_check)
+    consuming(app, seen)
+    async with running(app):
+        await at_rest(app)
+        (other,) = await database.fetch("update headrace.waiting set until = 'infinity' returning consumer_id")
+        await store.publish(database, "orders", "a", "1")
+        await seen.until(1)
+        assert await listening.until(2) == ["begins", "ends"]
+        assert await checks.until(5) == [set()] * len(checks.notes)
+
+        await database.fetch("delete from headrace.waiting")
+        assert await listening.until(3) == ["begins", "ends", "begins"]
+        assert checks.notes[-1] == {other["consumer_id"]}
+        await eventually(lambda: database.fetchval("select count(*) from headrace.waiting"))

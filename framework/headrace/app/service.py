@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from random import random
 from typing import Any
 
 import anyio
@@ -16,7 +17,6 @@ from headrace.app.attached import Attached, Telling
 from headrace.app.consumer import Consumer
 from headrace.app.readiness import NOT_RUNNING, Readiness, Sight, judge
 from headrace.app.roster import MOST_CONSUMERS, Roster
-from headrace.flow.demand import LONGEST
 from headrace.runtime.janitor import Janitor
 from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.shared import Shared
@@ -28,6 +28,9 @@ logger = logging.getLogger("headrace")
 
 LISTEN = 0.5
 """Seconds between checks whether this process should listen for notifications."""
+
+DESERTED = 5.0
+"""Seconds on average between checks whether other processes are subscribed for the consumers that this one doesn't listen for."""
 
 
 class Service:
@@ -84,6 +87,7 @@ class Service:
         async with anyio.create_task_group() as others:
             others.start_soon(keep_going, "listening", self._listen)
             others.start_soon(self._mind_listening)
+            others.start_soon(keep_going, "subscriptions of other processes", self._find_deserted)
             others.start_soon(keep_going, "subscribing", self._shared.idle.run)
             if self._shared.witness is None:
                 others.start_soon(self._janitor.run)
@@ -153,6 +157,16 @@ class Service:
                 finally:
                     self._hear(deaf=True)
 
+    async def _find_deserted(self, weather: Weather) -> None:
+        """Listen again for consumers for which no other process is subscribed any more. Raises `StoreUnavailable`."""
+        while True:
+            await anyio.sleep(DESERTED * (0.5 + random()))
+            fetchers = {p.consumer: p.fetcher for p in self.pipelines if not p.fetcher.policy.listen and not p.gone}
+            if fetchers:
+                for consumer in await store.without_subscription(self._database, list(fetchers)):
+                    fetchers[consumer].listen_again()
+            weather.cleared()
+
     async def _mind_listening(self) -> None:
         """Stop listening when no consumer of this process benefits from it."""
         while True:
@@ -162,10 +176,9 @@ class Service:
 
     @property
     def _should_listen(self) -> bool:
-        """Whether a consumer of this process benefits from notifications, or would wait for long with its poll alone."""
+        """Whether a consumer of this process benefits from notifications."""
         return (
             bool(self._attached)
-            or self._shared.idle.longest_poll > LONGEST
             or not self.pipelines
             or any(pipeline.fetcher.policy.listen for pipeline in self.pipelines)
         )

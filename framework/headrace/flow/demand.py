@@ -130,7 +130,8 @@ class ListenPolicy:
     """Whether a consumer benefits from listening for notifications.
 
     Each process that listens receives a notification of each message, which costs the process and the server. So a process that leases hardly
-    any of the messages stops listening and only polls. It listens again when its polls find more than the other processes take.
+    any of the messages stops listening and only polls. It listens again when a poll finds more messages than the other processes take, or when
+    no other process is subscribed.
 
     A process with too small a share stops with a small probability at each notification, so that not all stop at the same time.
 
@@ -147,31 +148,32 @@ class ListenPolicy:
     """... as a moving average, in which the last notification has this weight."""
     LEAVES = 0.025
     """The probability to stop."""
-    IN_A_ROW = 3
-    """Polls in a row that find messages, ..."""
     MANY = 10
-    """... or messages in one poll, to listen again."""
+    """Messages in one poll, to listen again."""
+    POLL = 3.0
+    """Seconds between polls while it doesn't listen. There are at least `1 / SHARE - 1` other processes, which poll at other times."""
 
     def __init__(self, random: Callable[[], float] = random) -> None:
         self.listen = True
         self._random = random
         self._share = 1.0
-        self._in_a_row = 0
 
     def notified(self) -> None:
         """A notification has arrived."""
         self._share *= 1 - self.WEIGHT
         if self._share < self.SHARE and self._random() < self.LEAVES:
             self.listen = False
-            self._in_a_row = 0
 
     def fetched(self, messages: int, *, more: bool) -> None:
         """A lease call returned so many messages, and there may be more."""
         self._share = min(self._share + self.WEIGHT * messages, 1.0)
-        self._in_a_row = self._in_a_row + 1 if messages else 0
-        if not self.listen and (more or messages >= self.MANY or self._in_a_row >= self.IN_A_ROW):
-            self.listen = True
-            self._share = 1.0
+        if not self.listen and (more or messages >= self.MANY):
+            self.resume()
+
+    def resume(self) -> None:
+        """Listen again. The share counts from now on."""
+        self.listen = True
+        self._share = 1.0
 
 
 class Poll:

@@ -92,8 +92,14 @@ class Fetcher:
 
     def notified(self) -> None:
         """A publisher has notified all idle consumers of the stream."""
-        self._notified = True
         self.policy.notified()
+        if self.policy.listen:
+            self._notified = True
+            self._news.set()
+
+    def listen_again(self) -> None:
+        """No other process is subscribed for the consumer."""
+        self.policy.resume()
         self._news.set()
 
     def hurry(self) -> None:
@@ -347,7 +353,7 @@ class Fetcher:
     async def _rest(self, batch: Batch) -> None:
         """There is no more just now: wait for news, for what falls due, or for the poll."""
         spec = self._settings.spec
-        if batch.busy and batch.due_in is not None:
+        if batch.busy and batch.due_in is not None and self.policy.listen:
             with anyio.move_on_after(batch.due_in):
                 await self._hurried.wait()
             return
@@ -356,12 +362,16 @@ class Fetcher:
             with anyio.move_on_after(until_token(batch.due_in, spec.rate_limit, spec.rate_burst)):
                 await self._hurried.wait()
             return
-        if not self.deaf and not self._idle.subscribed:
-            await self._idle.subscribe()
-            return  # and look once more, for messages that were committed before it
-        self._idle.enter()
-        longest = self._idle.longest_poll
-        with anyio.move_on_after(self._poll.rest(batch.due_in, deaf=self.deaf and self.policy.listen, longest=longest)):
+        if self.policy.listen:
+            if not self.deaf and not self._idle.subscribed:
+                await self._idle.subscribe()
+                return  # and look once more, for messages that were committed before it
+            self._idle.enter()
+            rest = self._poll.rest(batch.due_in, deaf=self.deaf, longest=self._idle.longest_poll)
+        else:
+            self._idle.leave()
+            rest = self._poll.rest(None if batch.busy else batch.due_in, deaf=False, longest=self.policy.POLL)
+        with anyio.move_on_after(rest):
             await self._news.wait()
         if self._notified and (delay := self._backoff.delay):
             with anyio.move_on_after(delay):

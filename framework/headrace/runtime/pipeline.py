@@ -59,6 +59,7 @@ class Pipeline:
 
     def __init__(self, consumer: int, spec: ConsumerSpec, handler: Handler, handling: Handling, shared: Shared) -> None:
         database, time = shared.database, shared.time
+        self.consumer = consumer
         self.spec = spec
         self.settings = settings = Settings(spec)
         self._clock = time.clock

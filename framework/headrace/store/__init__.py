@@ -61,7 +61,7 @@ from headrace.store.dead_letters import dead_letters, discard, redrive
 from headrace.store.glance import sources_at_work
 from headrace.store.info import consumer, consumers, stream, streams
 from headrace.store.leader import lead, notify_waiting, resign
-from headrace.store.lease import extend_leases, lease, mark_started, reclaim, wait
+from headrace.store.lease import extend_leases, lease, mark_started, reclaim, wait, without_subscription
 from headrace.store.listen import listen
 from headrace.store.migrate import migrate, schema_version
 from headrace.store.operate import blocked_keys, delete_consumer, delete_stream, pause, resume
@@ -205,6 +205,7 @@ __all__ = [
     "tokens_of",
     "transaction_status",
     "wait",
+    "without_subscription",
     "worker_left",
     "workers",
 ]

@@ -117,6 +117,11 @@ async def mark_started(executor: Executor, consumer: int, leases: list[int], seq
 
 
 async def wait(executor: Executor, consumers: int | Sequence[int], seconds: float) -> None:
-    """Have publishers notify for so long, since these consumers wait. To be said again before that, while they do."""
+    """Subscribe consumers to the notifications of publishers for so many seconds."""
     ids = [consumers] if isinstance(consumers, int) else list(consumers)
     await executor.fetchval("select headrace.wait_for($1, make_interval(secs => $2))", ids, seconds)
+
+
+async def without_subscription(executor: Executor, consumers: Sequence[int]) -> set[int]:
+    """The consumers among these for which no process is subscribed. Raises `StoreUnavailable`."""
+    return set(await executor.fetchval("select headrace.without_subscription($1)", list(consumers)))

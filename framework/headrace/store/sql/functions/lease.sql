@@ -83,7 +83,7 @@ create function headrace.lease(
     p_consumer int, p_owner uuid, p_limit int, p_look int, p_bytes bigint, p_now timestamptz default clock_timestamp(),
     p_shares int[] default null, p_known int8multirange default null, p_history uuid default null, p_patient boolean default true
 ) returns headrace.batch
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan as $$
 declare
     c_window    constant int := 10000;      -- parked messages at which reading ahead stops: so many keys wait, or so much was given back
     v_state     record;
@@ -223,12 +223,20 @@ begin
     if v_cursor.replay_floor is not null and headrace.parked_up_to(v_cursor, c_window / 2) < c_window / 2 then
         v_cursor := headrace.feed(v_consumer, v_stream, v_cursor, p_look);
     end if;
-    v_parked := headrace.parked_state(v_cursor, p_now);
+    select (select seq from headrace.parked
+            where consumer_id = p_consumer and seq >= v_cursor.parked_floor order by seq limit 1),
+           (select seq from headrace.dead_letters
+            where consumer_id = p_consumer and (blocks, seq) >= (true, v_cursor.blocked_floor) order by blocks, seq limit 1)
+        into v_parked.lowest, v_parked.blocked;
     if v_parked.lowest is not null and v_consumer.ordered and v_search and not v_stream.one_message_per_key then
         v_admitted := headrace.let_in(v_consumer, v_stream, v_cursor, p_look);
         v_cursor := v_admitted.cursor;
         v_until := least(v_until, v_admitted.until);
-        v_parked := headrace.parked_state(v_cursor, p_now);
+        v_parked.lowest := (
+            select seq from headrace.parked where consumer_id = p_consumer and seq >= v_cursor.parked_floor order by seq limit 1);
+    end if;
+    if v_parked.lowest is not null then
+        v_parked := headrace.parked_state(v_cursor, v_parked.lowest, v_parked.blocked, p_now);
     end if;
     v_next := v_cursor;
     v_batch.due_in := least(v_batch.due_in, extract(epoch from v_parked.due_next - p_now));

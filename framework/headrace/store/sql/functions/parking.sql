@@ -141,20 +141,16 @@ create type headrace.parked_state as (
 -- for that. These tables are empty at one moment and hold a hundred thousand rows at the next, so all indexes of a table seem to cost the same.
 -- So each lookup asks for an order that only one index has, written as a comparison of rows, and the functions turn sorting off.
 
--- The state of the parked messages. Each value is the first entry of an index from its floor up.
-create function headrace.parked_state(p_cursor headrace.cursors, p_now timestamptz) returns headrace.parked_state
+-- The state of the parked messages, of which p_lowest is the first one that is parked, and p_blocked the first one that blocks its key. Each value
+-- is the first entry of an index from its floor up.
+create function headrace.parked_state(p_cursor headrace.cursors, p_lowest bigint, p_blocked bigint, p_now timestamptz)
+returns headrace.parked_state
 language plpgsql set enable_sort = off as $$
 declare
     v_state  headrace.parked_state;
 begin
-    select (select seq from headrace.parked
-            where consumer_id = p_cursor.consumer_id and seq >= p_cursor.parked_floor order by seq limit 1),
-           (select seq from headrace.dead_letters
-            where consumer_id = p_cursor.consumer_id and (blocks, seq) >= (true, p_cursor.blocked_floor) order by blocks, seq limit 1)
-        into v_state.lowest, v_state.blocked;
-    if v_state.lowest is null then
-        return v_state;
-    end if;
+    v_state.lowest := p_lowest;
+    v_state.blocked := p_blocked;
     select (select seq from headrace.parked
             where consumer_id = p_cursor.consumer_id and (due_at, seq) >= ('-infinity', p_cursor.ready_floor) and due_at <= '-infinity'
             order by due_at, seq limit 1),

@@ -75,6 +75,11 @@ declare
     v_fresh     text;
     v_late      text;
     v_bounded   text;
+    v_full_up   text;
+    v_columns   text := case when p_known is null then 'array_agg(key), array_agg(data), array_agg(headers), array_agg(created_at)'
+                             else 'array_agg(case when seq <@ $4 then null else key end), array_agg(case when seq <@ $4 then null else data end),
+                                   array_agg(case when seq <@ $4 then null else headers end),
+                                   array_agg(case when seq <@ $4 then null else created_at end)' end;
     v_verdict   text := '';
     v_done      boolean;
     v_verdicts  boolean[];
@@ -112,27 +117,26 @@ begin
                           p_consumer.condition, v_relation, v_bound);
         v_done := false;
         if p_consumer.condition = 'true' and p_until is null then
-            if p_limit * c_page < p_bytes and (
-                select pg_relation_size(c.reltoastrelid) = 0 and a.attcompression <> 'l'
-                from pg_class as c join pg_attribute as a on a.attrelid = c.oid and a.attname = 'data' where c.oid = v_relation::regclass)
+            if p_limit * c_page < p_bytes
+               and (select pg_relation_size(reltoastrelid) = 0 from pg_class where oid = v_relation::regclass)
+               and (select attcompression <> 'l' from pg_attribute where attrelid = v_relation::regclass and attname = 'data')
             then
+                v_full_up := 'false';
                 v_bounded := format('from (%s) as m', v_fresh);
             else
+                v_full_up := format('coalesce(sum(%s) >= $3, false)', c_bytes);
                 v_bounded := format('from (select *, coalesce(sum(%s) over (
                                               order by seq rows between unbounded preceding and 1 preceding), 0) as before
                                            from (%s) as m) as m
                                      where before < $3', c_bytes, v_fresh);
             end if;
             execute format($sql$
-                select coalesce(max(seq), $1), null, null, %s, count(*), coalesce(sum(%s) >= $3, false), count(*) >= $2,
-                       array_agg(seq), array_agg(hashtextextended(key, 0)), array_agg(case when seq <@ $4 then null else key end),
-                       array_agg(case when seq <@ $4 then null else data end), array_agg(case when seq <@ $4 then null else headers end),
-                       array_agg(case when seq <@ $4 then null else created_at end), null, null,
-                       pg_current_snapshot()
+                select coalesce(max(seq), $1), null, null, %s, count(*), %s, count(*) >= $2,
+                       array_agg(seq), array_agg(hashtextextended(key, 0)), %s, null, null, pg_current_snapshot()
                 %s
                 $sql$, case when p_cursor.holes = '{}' then 'true'
                             else format('not exists (%s)', headrace.in_holes(p_stream, p_cursor.holes, 'seq', '$5', '1')) end,
-                c_bytes, v_bounded)
+                v_full_up, v_columns, v_bounded)
                 into v_result using p_cursor.position, p_limit, p_bytes, p_known, p_cursor.holes;
             v_done := v_result.holes_searched;
             if v_done and v_result.looked_at < v_result.position - p_cursor.position then

@@ -19,7 +19,7 @@ create function headrace.settle(
     p_leases bigint[], p_seqs bigint[], p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[],
     p_now timestamptz default clock_timestamp(), p_timeline uuid default null
 ) returns table (lost_lease bigint, lost_seq bigint, lease_gone boolean)
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
     v_done  record;
     v_back  bigint[];
@@ -94,8 +94,12 @@ begin
     -- Parked messages may have waited for just these keys, and their consumers for a publisher.
     perform headrace.wake(c.stream_id)
         from headrace.consumers as c
-        where c.id = p_consumer and headrace.is_due(
-            (select u from headrace.cursors as u where consumer_id = p_consumer order by version desc limit 1), p_now);
+        where c.id = p_consumer and case when (
+            select true from headrace.parked
+            where consumer_id = p_consumer and seq >= (
+                select parked_floor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1)
+            order by seq limit 1)
+            then headrace.is_due((select k from headrace.cursors as k where consumer_id = p_consumer order by version desc limit 1), p_now) end;
 end $$;
 
 -- Extend these leases by the consumer's ack_wait from now. Returns those that there still are.

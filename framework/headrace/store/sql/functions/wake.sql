@@ -48,3 +48,10 @@ create function headrace.wait(p_consumer int, p_for interval) returns void
 language sql as $$
     select headrace.wait_for(array[p_consumer], p_for)
 $$;
+
+-- The consumers among these for which no process is subscribed.
+create function headrace.without_subscription(p_consumers int[]) returns int[]
+language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+    select coalesce(array_agg(id), '{}') from unnest(p_consumers) as id
+        where coalesce((select until from headrace.waiting where consumer_id = id), '-infinity') <= clock_timestamp()
+$$;
