@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME`: measure, print a table, write JSON."""
+"""`python -m benchmarks NAME`: run a benchmark, print a table, write JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database whose tables are captured: its tables, how far the capture is, and what is left behind at the end."""
+"""A database with captured tables: the tables, the progress of the capture, and the cleanup."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from headrace.embedded.binaries import find_installation
 from headrace.model.capture import BackfillInfo, CaptureInfo
 
 SOURCE = STREAM
-"""A source is named after its stream."""
+"""The name of the source, which is that of its stream."""
 PATIENCE = 120.0
-"""Seconds without any progress after which the benchmark has failed."""
+"""Seconds without any progress after which the benchmark fails."""
 EVERY = 0.02
 
 ACCOUNTS = 100_000
@@ -56,7 +56,7 @@ _READ = f"select key, data from {MESSAGES} order by seq limit $1"
 
 @asynccontextmanager
 async def captured_bench(options: Options) -> AsyncIterator[Bench]:
-    """A fresh database whose WAL can be read, and whose slots are gone at the end. Raises `Wrong` without `wal_level = logical`."""
+    """A fresh database with a readable WAL, whose slots are dropped at the end. Raises `Wrong` without logical WAL."""
     async with bench(options) as place:
         level = await place.database.fetchval("show wal_level")
         if level != "logical":
@@ -69,19 +69,19 @@ async def captured_bench(options: Options) -> AsyncIterator[Bench]:
 
 
 async def make_tables(place: Bench) -> None:
-    """Accounts and their history, as TPC-B has them, and the procedure `work`, which changes both, a transaction for each pair."""
+    """Create TPC-B's accounts and history, and the procedure `work`, which changes both in one transaction per pair."""
     for statement in _TABLES:
         await place.database.fetch(statement)
 
 
 def job(place: Bench, *tables: str, consumers: list[ConsumerJob] | None = None, backfill: bool = False) -> Job:
-    """A process that captures these tables into the stream, and may have consumers, too."""
+    """The job of a process that captures these tables into the stream, and may run consumers, too."""
     capture = CaptureJob(list(tables), {"name": SOURCE, "mode": "changes", "backfill": backfill})
     return Job(place.dsn, STREAM, consumers or [], captures=[capture])
 
 
 async def captured(place: Bench) -> CaptureInfo:
-    """How the capture is; `new` before there is one. Raises `Wrong` if it can't go on."""
+    """The state of the capture, `new` before there is one. Raises `Wrong` if it can't continue."""
     info = next((source.capture for source in await store.sources(place.database)), None) or CaptureInfo(state="new")
     if info.state == "stopped":
         raise Wrong(f"the source stopped: {info.reason}")
@@ -98,10 +98,11 @@ async def runs(place: Bench) -> None:
 
 
 async def changes_captured(place: Bench, count: int) -> tuple[int, int]:
-    """Wait until so many changes are in the stream, since ever.
+    """Wait until the stream contains this many changes, counted from its start.
 
     Returns:
-        When somebody was first seen to capture, and when all were there; on the monotonic clock, in ns.
+        When a capturing process was first seen, and when all changes were there, on the monotonic
+        clock, in ns.
     """
     began, seen = None, 0
     since = time.monotonic()
@@ -137,7 +138,11 @@ async def backfilled(place: Bench) -> BackfillInfo:
 
 
 async def insert_rate(place: Bench, count: int, size: int = 1000) -> float:
-    """The raw limit of appending: how many of the first `count` messages of the stream go in a second into a plain table, `size` at a time."""
+    """The raw limit of appending: insert the first `count` messages of the stream into a plain table.
+
+    Returns:
+        Messages per second, with `size` in each insert.
+    """
     rows = await place.database.fetch(_READ, count)
     batches = [
         Batch([row["key"] for row in rows[start : start + size]], [row["data"] for row in rows[start : start + size]])
@@ -147,15 +152,18 @@ async def insert_rate(place: Bench, count: int, size: int = 1000) -> float:
 
 
 async def make_raw_slot(place: Bench) -> str:
-    """A slot beside the source's, from here on: for `read_rate`."""
+    """Create a second slot that starts here, for `read_rate`."""
     name = f"raw_{time.monotonic_ns()}"
     await place.database.fetch("select pg_create_logical_replication_slot($1, 'pgoutput')", name)
     return name
 
 
 async def read_rate(place: Bench, slot: str, count: int) -> float:
-    """The raw limit of reading: how many of the `count` changes since it was made `pg_recvlogical` reads from a slot in a second, and
-    throws away."""
+    """The raw limit of reading: `pg_recvlogical` reads from a slot, and discards what it reads.
+
+    Returns:
+        Changes per second, of the `count` changes since the slot was made.
+    """
     end = await place.database.fetchval("select pg_current_wal_lsn()::text")
     publication = await place.database.fetchval("select pubname::text from pg_publication")
     command = [
@@ -172,7 +180,7 @@ async def read_rate(place: Bench, slot: str, count: int) -> float:
 
 
 async def _drop_slots(place: Bench) -> None:
-    """A database with a slot in use can't be dropped, and an abandoned slot would keep WAL for ever."""
+    """Drop the slots. A database with a slot in use can't be dropped, and an abandoned slot would keep WAL for ever."""
     connection = await place.database.connect()
     try:
         with anyio.fail_after(PATIENCE):
@@ -193,24 +201,24 @@ async def _drop(connection: asyncpg.Connection[Any], slot: str, pid: int | None)
 
 
 class Spent:
-    """The processor's time that a capture takes from here on: of the process that captures, and of all of Postgres."""
+    """The CPU time of a capture from here on: of the capturing process, and of all of Postgres."""
 
     def __init__(self, capturer: int, postgres: int | None) -> None:
         self._meter = Meter(capturer=capturer, postgres=postgres)
 
     @classmethod
     async def begin(cls, place: Bench, pid: int) -> Spent:
-        """Begin to count, of the process `pid`."""
+        """Start counting, for the process `pid`."""
         return cls(pid, postmaster(await place.database.fetchval("select pg_backend_pid()")))
 
     def each(self, count: int) -> dict[str, float]:
-        """µs for each of so many changes; Postgres' are left out where it is on another machine."""
+        """µs for each of `count` changes. Postgres's are left out if it runs on another machine."""
         used = self._meter.read()
         return {name: used[name] / count * 1e6 for name in ("capturer", "postgres") if name in used}
 
 
 class Memory:
-    """What a process takes, in MiB, as Linux counts it: at rest, and at most from `reset` on."""
+    """The memory of a process in MiB, as Linux counts it: at rest, and the maximum since `reset`."""
 
     def __init__(self, pid: int) -> None:
         self._place = Path(f"/proc/{pid}")
@@ -230,5 +238,5 @@ class Memory:
 
 
 async def row(place: Bench, query: str, *args: Any) -> dict[str, Any]:
-    """The one row that a query finds."""
+    """The one row that a query returns."""
     return dict(await place.database.fetchrow(query, *args))

@@ -1,4 +1,4 @@
-"""What a benchmark must prove before its figure counts."""
+"""Proofs that a benchmark must pass before its figure counts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headrace.store import Database, Executor
 
 
 class Wrong(Exception):
-    """The system did not do what was measured: the figure is worth nothing."""
+    """The system did not do what was measured, so the figure is worthless."""
 
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Let a `Wrong` out of the exception groups that task groups wrap around it."""
+    """Unwrap a `Wrong` from the exception groups of task groups."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -36,7 +36,7 @@ def expect(found: object, wanted: object, what: str) -> None:
 
 
 def exactly_once(numbers: Iterable[int], count: int, who: str) -> str:
-    """Every number below `count` was there, once."""
+    """Check that every number below `count` occurs exactly once."""
     times = bytearray(count)
     for number in numbers:
         if not 0 <= number < count:
@@ -50,10 +50,11 @@ def exactly_once(numbers: Iterable[int], count: int, who: str) -> str:
 
 
 def in_order(trace: Sequence[int], keys: Keys, who: str, *, awaits: bool) -> str:
-    """Of each key, every message began after the one before it had ended.
+    """Check that each message began after the previous message of its key had ended.
 
-    The trace has a message's number where its handler began, and the number's complement where it ended; only the
-    former of handlers that never await, since nothing can happen in between.
+    The trace has a message's number where its handler began, and the number's complement where it
+    ended. For handlers that never await it only has the former, since nothing can happen in
+    between.
     """
     last: dict[int, int] = {}
     running: dict[int, int] = {}
@@ -86,7 +87,7 @@ async def is_settled(database: Executor, stream: str, consumer: str) -> bool:
 
 
 async def settled(database: Executor, stream: str, consumer: str) -> str:
-    """The database itself says that everything was acked: nothing is ahead, in flight, parked, blocked or dead."""
+    """Check in the database that everything was acked: nothing is ahead, in flight, parked, blocked or dead."""
     info = await store.consumer(database, stream, consumer)
     left = {
         "lag": info.lag,
@@ -101,7 +102,7 @@ async def settled(database: Executor, stream: str, consumer: str) -> str:
 
 
 async def stored(database: Database, stream: str, count: int) -> str:
-    """The stream holds `count` messages."""
+    """Check that the stream holds `count` messages."""
     found = await database.fetchval(f'select count(*) from headrace_streams."{stream}"')
     expect(found, count, f"messages in the stream {stream}")
     return f"{count:,} messages are in the stream"

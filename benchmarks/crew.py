@@ -1,4 +1,4 @@
-"""A worker process, seen from the benchmark that started it. See `wire` for what is said."""
+"""A worker process, controlled by the benchmark that started it. `wire` defines the messages between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _decoder = msgspec.json.Decoder(Message)
 
 
 class Crew:
-    """A worker process at work. `begun`: messages that its slowest consumer has begun, as of a few ms ago."""
+    """A running worker process. `begun` counts the messages that its slowest consumer began, a few ms ago."""
 
     def __init__(self, process: anyio.abc.Process) -> None:
         self.pid = process.pid
@@ -32,14 +32,14 @@ class Crew:
         self._failure = "the worker process died"
 
     async def begun_at_least(self, count: int) -> None:
-        """Wait until the slowest consumer has begun so many. Raises `Wrong` if the worker ends before."""
+        """Wait until the slowest consumer has begun `count` messages. Raises `Wrong` if the worker ends before."""
         while self.begun < count:
             if self._ended.is_set():
                 raise Wrong(self._failure)
             await self._moved.wait()
 
     async def finish(self, finish: Finish) -> Report:
-        """Tell how many messages there were, and wait until they are settled and checked. Raises `Wrong`."""
+        """Send the number of messages, and wait until they are settled and checked. Raises `Wrong`."""
         await self._say(finish)
         await self._ended.wait()
         if self._report is None:
@@ -53,7 +53,7 @@ class Crew:
             raise Wrong(self._failure)
 
     async def listen(self) -> None:
-        """Hear the worker until it ends."""
+        """Read the worker's output until it ends."""
         assert self._process.stdout is not None
         lines = BufferedByteReceiveStream(self._process.stdout)
         try:
@@ -85,7 +85,7 @@ class Crew:
 
 @asynccontextmanager
 async def crew(job: Job) -> AsyncIterator[Crew]:
-    """Start a worker process on a job; it is gone at the end."""
+    """Start a worker process on a job, and stop it at the end."""
     async with started("benchmarks.worker") as process, anyio.create_task_group() as group:
         worker = Crew(process)
         group.start_soon(worker.listen)

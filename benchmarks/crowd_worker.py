@@ -1,5 +1,8 @@
-"""A worker process among many: `python -m benchmarks.crowd_worker DSN STREAMS CONSUMERS`. Its consumers note how long messages took; at the end of
-its input it says so, as a line of JSON, and ends."""
+"""One of many worker processes: `python -m benchmarks.crowd_worker DSN STREAMS CONSUMERS`.
+
+Its consumers record the latency of messages. At the end of its input it prints the record as a line
+of JSON, and ends.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from headrace import App
 
 
 class Handled(msgspec.Struct, frozen=True):
-    """What one worker has handled: when each message came, on the monotonic clock, and how long it had taken; in ns."""
+    """What one worker has handled: when each message arrived, on the monotonic clock, and its latency, in ns."""
 
     at: list[int]
     took: list[int]

@@ -1,4 +1,4 @@
-"""What a figure depends on: the machine, the versions, and the settings of the server."""
+"""The facts on which a figure depends: the machine, the versions, and the settings of the server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PACKAGES = ("asyncpg", "psycopg", "msgspec", "uvloop", "anyio")
 
 
 def machine() -> dict[str, Any]:
-    """The hardware and the system; `load_before` says what else was running (1.0 is one busy core)."""
+    """The hardware and the system. `load_before` is the load of other programs (1.0 is one busy core)."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -42,7 +42,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, of Headrace and of what it stands on."""
+    """The versions of Python, Headrace and its dependencies."""
     return {
         "python": platform.python_version(),
         "headrace": _headrace(),
@@ -51,7 +51,7 @@ def versions() -> dict[str, str]:
 
 
 async def server(url: str) -> dict[str, str]:
-    """The server's version and the settings that matter, and what kind of file system it writes to where that can be seen."""
+    """The server's version, the settings that matter, and its file system type if that can be read."""
     connection = await asyncpg.connect(url)
     try:
         rows = await connection.fetch(
@@ -77,7 +77,7 @@ async def _data_directory(connection: asyncpg.Connection[Any]) -> str | None:
 
 
 def _file_system(path: str) -> str | None:
-    """The type of the mount that holds a path; None where this can't be told, such as a server elsewhere."""
+    """The type of the mount that holds a path. None if it can't be found, as for a server on another machine."""
     mounts = Path("/proc/mounts")
     if not mounts.exists() or not os.path.lexists(path):
         return None

@@ -1,4 +1,4 @@
-"""Where a benchmark runs: a fresh database for every repeat, on a server that is ours or that was named."""
+"""The environment of a benchmark: a fresh database for every repeat, on an embedded or a given server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STREAM = "orders"
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What the command line asks for; None and False leave a benchmark its own."""
+    """The command line options. None and False leave the choice to the benchmark."""
 
     server: str
     quick: bool = False
@@ -44,14 +44,14 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Bench(msgspec.Struct, frozen=True):
-    """A fresh database with an empty stream in it, and a plain table beside that."""
+    """A fresh database with an empty stream and a plain table."""
 
     dsn: str
     database: Database
     plain: PlainLog
 
     async def rest(self, *tables: str) -> None:
-        """Before the clock runs: what was written so far is on disk, and the planner knows the tables."""
+        """Before the clock starts: write everything to disk, and analyze the tables for the planner."""
         for table in tables:
             await self.database.fetch(f"analyze {table}")
         await self.database.fetch("checkpoint")
@@ -62,7 +62,7 @@ PLAIN = "plain_log"
 
 
 ROOM = {"max_connections": "400"}
-"""For the sixty-four workers of `crowd`."""
+"""Room for the sixty-four workers of `crowd`."""
 
 STOCK = {
     "jit": "on",
@@ -72,17 +72,21 @@ STOCK = {
     "autovacuum_naptime": "1min",
     "wal_level": "replica",
 }
-"""What Postgres comes with, where the embedded server has it otherwise."""
+"""Postgres's default values of settings that the embedded server changes."""
 
 
 @contextmanager
 def server(url: str | None, data_dir: Path | None = None, *, stock: bool = False) -> Iterator[str]:
-    """The URL of a server: the one that was named, or an embedded one, made for this and destroyed after; with the settings that Postgres
-    comes with, if those are wanted."""
+    """The URL of the given server, or of an embedded one.
+
+    The embedded server is made for this and destroyed afterwards. With `stock` it has Postgres's
+    default settings.
+    """
     if url is not None:
         yield url
         return
-    # Beside the ordinary data, so on a real disk: a temporary directory may be in memory, where a commit costs nothing.
+    # Beside the ordinary data, so on a real disk. A temporary directory may be in memory, where a
+    # commit costs nothing.
     place = data_dir or default_data_dir().with_name(f"benchmarks-{secrets.token_hex(4)}")
     postgres = EmbeddedPostgres(place, settings=ROOM | (STOCK if stock else {}))
     try:

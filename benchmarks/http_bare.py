@@ -1,4 +1,4 @@
-"""The raw limit of `http`: the same web server, and an application that answers each call with the same bytes, at once.
+"""The raw limit of `http`: the same web server with an application that answers each call at once with the same bytes.
 
 `python -m benchmarks.http_bare --port N --batch N --note N`
 """
@@ -25,7 +25,7 @@ _MESSAGE = (
 
 
 def answers(batch: int, note: int) -> dict[str, bytes]:
-    """What each kind of call is answered, by the last part of its path."""
+    """The answer to each kind of call, by the last part of its path."""
     message = _MESSAGE % (b"a" * 48, msgspec.json.encode(payloads.order(1, note)), b"s" * 36)
     return {
         "messages": b'{"data":{"published":%d}}' % batch,

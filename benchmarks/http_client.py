@@ -1,7 +1,8 @@
-"""HTTP clients that cost as little as any can: publishers and receivers on bare sockets, that look for what they need and no more.
+"""Minimal HTTP clients: publishers and receivers on bare sockets, which parse only what they need.
 
-They share the machine with the server that they measure. So what is published is put together of pieces made beforehand, and of an
-answer only the ack ids and the messages' numbers are looked up; that the JSON around them is right is for the tests to say.
+They share the machine with the server that they measure. So messages are assembled from prepared
+pieces, and only the ack ids and the messages' numbers are extracted from an answer. The tests check
+that the JSON around them is correct.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from benchmarks.checks import Wrong
 from benchmarks.payloads import Keys
 
 POOL = 500
-"""Different payloads; all else in a message but its number and its key is taken from these."""
+"""Number of different payloads. Only the number and the key of a message are not taken from these."""
 
 _HEAD_END, _LENGTH, _OK = b"\r\n\r\n", b"content-length: ", b"HTTP/1.1 200 "
 _ACK_ID, _NUMBER = b'"ack_id":"', b'"number":'
 
 
 def request(method: str, path: str, body: bytes = b"") -> bytes:
-    """A request as it goes over the wire."""
+    """A request as bytes on the wire."""
     head = f"{method} {path} HTTP/1.1\r\nhost: benchmark\r\n"
     if body:
         head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
@@ -33,7 +34,7 @@ def request(method: str, path: str, body: bytes = b"") -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """A connection that is kept alive, with one request at a time on its way. `answered` is called with the body of each answer."""
+    """A keep-alive connection with one request in flight at a time. Calls `answered` with the body of each answer."""
 
     def __init__(self, fail: Callable[[Exception], None]) -> None:
         self.fail = fail
@@ -92,15 +93,15 @@ class Connection(asyncio.Protocol):
         raise NotImplementedError
 
     def answered(self, body: bytes) -> None:
-        """An answer has come."""
+        """Handle an answer."""
         raise NotImplementedError
 
 
 class Board:
-    """What has happened so far, for all clients of a run: who got what, and who is done.
+    """The progress of a run, for all of its clients: what each consumer received, and which clients are done.
 
     Args:
-        count: how many messages there will be.
+        count: the total number of messages.
         consumers: their names.
         lead: how far publishers may be ahead of the slowest consumer.
     """
@@ -121,28 +122,28 @@ class Board:
             self.done.set_exception(error)
 
     def may_publish(self, publisher: Publisher) -> bool:
-        """Whether it may go on; otherwise it is told once it may."""
+        """Whether the publisher may go on. Otherwise it is resumed later."""
         if self.published - min(self.got.values()) < self._lead:
             return True
         self._held_back.append(publisher)
         return False
 
     def received(self, consumer: str, numbers: list[int]) -> None:
-        """These came to a consumer."""
+        """Record that a consumer received these messages."""
         self.traces[consumer] += numbers
         self.got[consumer] += len(numbers)
         while self._held_back and self.published - min(self.got.values()) < self._lead:
             self._held_back.popleft().go_on()
 
     def settled(self, consumer: str, size: int) -> None:
-        """The server says that so many are acked."""
+        """Record that the server has acked `size` messages."""
         self.acked[consumer] += size
         if self.acked[consumer] >= self.count and min(self.acked.values()) >= self.count and not self.done.done():
             self.done.set_result(None)
 
 
 class Receiver(Connection):
-    """receive, ack, receive, ack.
+    """Receives and acks in a loop.
 
     Args:
         skip: bytes in a message that need not be searched: its note.
@@ -159,7 +160,7 @@ class Receiver(Connection):
         self._acking = 0
 
     def go_on(self) -> None:
-        """Begin."""
+        """Start."""
         self.write(self._ask)
 
     def answered(self, body: bytes) -> None:
@@ -197,7 +198,7 @@ class Receiver(Connection):
 
 
 class Messages:
-    """Puts together what is published: `batch` messages in a body."""
+    """Assembles the published messages, `batch` in a body."""
 
     def __init__(self, keys: Keys, note: int) -> None:
         encode = msgspec.json.encode
@@ -214,7 +215,7 @@ class Messages:
 
 
 class Publisher(Connection):
-    """Publishes the batches that it is given, each once the one before it is answered."""
+    """Publishes its batches, each after the previous one is answered."""
 
     def __init__(self, board: Board, stream: str, messages: Messages, batches: Iterator[list[int]]) -> None:
         super().__init__(board.fail)
@@ -224,7 +225,7 @@ class Publisher(Connection):
         self._head = request("POST", f"/v1/streams/{stream}/messages", b"?").partition(b"content-length")[0]
 
     def go_on(self) -> None:
-        """Publish the next batch, if there is one and nobody is too far behind."""
+        """Publish the next batch, if there is one and no consumer is too far behind."""
         if self._board.may_publish(self):
             numbers = next(self._batches, None)
             if numbers is not None:

@@ -1,4 +1,4 @@
-"""A server process to be measured: started, awaited, asked for its CPU time, stopped."""
+"""A server process to measure: start it, wait for it, read its CPU time, stop it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BARE = ["-m", "benchmarks.http_bare"]
 
 
 class Server(msgspec.Struct, frozen=True):
-    """A server that runs."""
+    """A running server."""
 
     port: int
     pid: int
@@ -34,7 +34,7 @@ class Server(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def serving(command: list[str], *arguments: str) -> AsyncIterator[Server]:
-    """Start `python COMMAND --port N ARGUMENTS`, and wait until it says that it is ready; it is gone at the end."""
+    """Start `python COMMAND --port N ARGUMENTS`, and wait until it reports that it is ready. Stop it at the end."""
     port = _free_port()
     process = await anyio.open_process(
         [sys.executable, *command, "--port", str(port), *arguments],
@@ -79,10 +79,11 @@ async def _ready(process: anyio.abc.Process, port: int) -> None:
 
 
 class Meter:
-    """CPU time of groups of processes since it was made: of those that live, and of their children that have ended.
+    """CPU time of groups of processes since this was made: of living processes, and of their ended children.
 
     Args:
-        groups: the id of the first process of each group; its descendants belong to it. None is left out.
+        groups: the id of the first process of each group. Its descendants belong to the group. A
+            group that is None is left out.
     """
 
     def __init__(self, **groups: int | None) -> None:
@@ -92,7 +93,7 @@ class Meter:
         self._start = time.monotonic()
 
     def read(self) -> dict[str, float]:
-        """Seconds of CPU for each group, `client` for this process; and `wall`."""
+        """CPU seconds of each group, `client` for this process, and elapsed seconds as `wall`."""
         wall, own = time.monotonic() - self._start, time.process_time() - self._own
         used = {name: seconds - self._before[name] for name, seconds in _seconds(self._groups).items()}
         return {**used, "client": own, "wall": wall}
@@ -105,7 +106,7 @@ class _Process(msgspec.Struct, frozen=True):
 
 
 def _processes() -> dict[int, _Process]:
-    """All that there are, as Linux tells of them."""
+    """All processes, as Linux reports them."""
     found = {}
     tick = os.sysconf("SC_CLK_TCK")
     for place in Path("/proc").glob("[0-9]*"):
@@ -113,7 +114,7 @@ def _processes() -> dict[int, _Process]:
             name, _, rest = (place / "stat").read_text().partition("(")[2].rpartition(")")
         except OSError:
             continue  # it has ended
-        fields = rest.split()  # from the third on, as proc(5) counts them
+        fields = rest.split()  # from the third field on, as proc(5) counts them
         found[int(place.name)] = _Process(name, int(fields[1]), sum(map(int, fields[11:15])) / tick)
     return found
 
@@ -129,6 +130,6 @@ def _seconds(groups: dict[str, int]) -> dict[str, float]:
 
 
 def postmaster(backend: int) -> int | None:
-    """The first process of the Postgres that has this backend; None when it is on another machine."""
+    """The main process of the Postgres that has this backend. None when it is on another machine."""
     process = _processes().get(backend)
     return process.parent if process is not None and process.name == "postgres" else None

@@ -1,4 +1,4 @@
-"""The raw limits that Headrace is held against: what the same Postgres does with a plain table, over one connection.
+"""The raw limits for comparison: what the same Postgres does with a plain table, over one connection.
 
 They are measured in the same run, between the repeats, so that a busy or throttled machine slows both.
 """
@@ -21,7 +21,7 @@ _READ = "select id, key, data, created_at from plain_log where id > $1 order by 
 
 
 class PlainLog:
-    """A table with the columns that any log has, and a connection to it."""
+    """A table with the columns of a simple log, and a connection to it."""
 
     def __init__(self, connection: asyncpg.Connection[Any]) -> None:
         self._connection = connection
@@ -40,14 +40,14 @@ class PlainLog:
         await self._connection.close()
 
     async def insert_rate(self, batches: list[Batch]) -> float:
-        """Messages inserted in a second: a bare multi-row insert per batch, each committed before the next."""
+        """Messages inserted per second: a bare multi-row insert per batch, each committed before the next."""
         watch = Stopwatch()
         for batch in batches:
             await self._connection.execute(_INSERT, batch.keys, batch.texts)
         return sum(len(batch.keys) for batch in batches) / watch.seconds()
 
     async def insert_latencies(self, batch: Batch) -> list[int]:
-        """How long each bare insert of one row took until it was committed, in ns, one after the other."""
+        """The times of consecutive bare inserts of one row, from the call to the commit, in ns."""
         taken = []
         for key, text in zip(batch.keys, batch.texts, strict=True):
             start = time.monotonic_ns()
@@ -56,7 +56,7 @@ class PlainLog:
         return taken
 
     async def read_rate(self, size: int, *, decode: bool) -> float:
-        """Messages read in a second: a bare walk up the primary key, `size` rows at a time, decoded into the type if asked."""
+        """Messages read per second: scan the primary key, `size` rows at a time, and decode them if `decode`."""
         decoder = msgspec.json.Decoder(Order)
         position = count = 0
         watch = Stopwatch()

@@ -1,4 +1,4 @@
-"""`headrace observe` as a process of its own, without a terminal: what it asks for, and what it takes, as one line of JSON."""
+"""`headrace observe` in its own process, without a terminal. Prints its queries and its cost as a line of JSON."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SIZE = (160, 50)
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """What an observer took, from its first picture on.
+    """The cost of an observer, from its first picture on.
 
     Args:
-        looks: how often it looked.
+        looks: how often it refreshed.
         round_trips: to the database.
-        looking: seconds that the looks took, all together.
-        cpu: seconds of processor time of its process.
-        seconds: how long that was.
+        looking: total seconds of all refreshes.
+        cpu: seconds of CPU time of its process.
+        seconds: the duration of the measurement.
     """
 
     looks: int
@@ -35,7 +35,7 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Timed(Observer):
-    """Counts its looks."""
+    """Counts its refreshes."""
 
     def __init__(self, admin: Admin) -> None:
         super().__init__(admin, "the benchmark", INTERVAL)
@@ -43,7 +43,7 @@ class Timed(Observer):
         self.up = anyio.Event()
 
     async def work(self) -> None:
-        """Run without a terminal, until `exit`. What it fails of is on standard error."""
+        """Run without a terminal, until `exit`. Errors are on standard error."""
         await self.run_async(headless=True, size=SIZE)
         if not self.looks or self.return_code:
             raise SystemExit("the observer ended early")
@@ -56,7 +56,7 @@ class Timed(Observer):
 
 
 async def observe(dsn: str, seconds: float) -> Taken:
-    """Observe a database for so long. Says `up` when the first picture is there."""
+    """Observe a database for `seconds`. Prints `up` when the first picture is there."""
     database = store.Database(dsn, max_connections=2, application_name="headrace observe")
     await database.open()
     try:

@@ -24,9 +24,10 @@ class Line(msgspec.Struct, gc=False):
 
 
 class Order(msgspec.Struct, gc=False):
-    """`number` counts from 0 through the benchmark; `at` is CLOCK_MONOTONIC when it was published, 0 where that is not asked.
+    """The payload. `number` counts from 0 through the benchmark.
 
-    That clock is the machine's, not the process's, so a worker on the same machine can subtract.
+    `at` is CLOCK_MONOTONIC when it was published, or 0 where that is not needed. That clock is the
+    machine's, not the process's, so a worker on the same machine can subtract it.
     """
 
     number: int
@@ -37,7 +38,7 @@ class Order(msgspec.Struct, gc=False):
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """Which key a message has, by its number: scattered over `count` keys, or every second one on the `hot` key 0."""
+    """The key of a message, by its number: spread over `count` keys, or every second one on the `hot` key 0."""
 
     count: int
     hot: bool = False
@@ -86,7 +87,7 @@ def slices(count: int, size: int) -> Iterator[range]:
 
 
 def bytes_of(note: int) -> int:
-    """The size of a message's JSON, about."""
+    """The approximate size of a message's JSON."""
     return len(msgspec.json.encode(order(12_345, note)))
 
 

@@ -1,4 +1,4 @@
-"""Processes of the benchmarks' own, which are spoken to over their standard input and output."""
+"""Processes that a benchmark starts and controls over their standard input and output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def start(module: str, *arguments: str) -> anyio.abc.Process:
 
 @asynccontextmanager
 async def started(module: str, *arguments: str) -> AsyncIterator[anyio.abc.Process]:
-    """The same, killed at the end if it still runs."""
+    """Start a Python process as `start` does, and kill it at the end if it still runs."""
     process = await start(module, *arguments)
     try:
         yield process

@@ -1,4 +1,4 @@
-"""Publishers beside a worker: at a pace, or as fast as the worker follows. They use the App, as users do."""
+"""Publishers beside a worker: at a fixed rate, or as fast as the worker follows. They use the App, as users do."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ POOL = 500
 
 
 async def at_pace(rate: float, seconds: float, act: Callable[[], Coroutine[Any, Any, None]]) -> dict[str, float]:
-    """Act so many times a second, whether or not what was begun before has ended.
+    """Call `act` at a fixed rate per second, whether or not the previous calls have ended.
 
     Returns:
-        How late it was begun, against the schedule.
+        How late the calls began, against the schedule.
     """
     ticks, interval = int(rate * seconds), 1e9 / rate
     late = []
@@ -33,13 +33,13 @@ async def at_pace(rate: float, seconds: float, act: Callable[[], Coroutine[Any, 
                 await anyio.sleep(ahead / 1e9)
             late.append(max(0, time.monotonic_ns() - due))
             group.start_soon(act)
-        # The phase lasts for as long as was said, the last interval included.
+        # The phase lasts exactly the given time, including the last interval.
         await anyio.sleep(max(0.0, (start + ticks * interval - time.monotonic_ns()) / 1e9))
     return milliseconds(late)
 
 
 class Publisher:
-    """Publishes messages numbered from 0; `published` is how many so far, those under way included."""
+    """Publishes messages numbered from 0. `published` counts them, including those in progress."""
 
     def __init__(self, app: App, stream: str, keys: Keys, note: int = SMALL_NOTE) -> None:
         self.published = 0
@@ -47,11 +47,12 @@ class Publisher:
         self._stream = stream
         self._keys = keys
         self._names = [f"orders.eu.{place}" for place in range(keys.count)]
-        # Made beforehand, numbered and stamped when used: on a small machine the harness must not take the system's cores.
+        # Made beforehand, numbered and stamped when used. On a small machine the harness must not
+        # take the system's cores.
         self._orders = [payloads.order(number, note) for number in range(POOL)]
 
     async def at_pace(self, rate: float, seconds: float, batch: int) -> dict[str, float]:
-        """Publish `batch` messages at each tick, whether or not the ones before have been committed.
+        """Publish `batch` messages at each tick, whether or not the previous ones have been committed.
 
         Returns:
             How late the calls were, against the schedule.
@@ -66,14 +67,15 @@ class Publisher:
             await self._publish(batch)
 
     async def so_many(self, crew: Crew, batch: int, lead: int, count: int) -> None:
-        """Publish until there are `count` messages, never more than `lead` ahead of the worker. Several may do this at once."""
+        """Publish up to `count` messages, at most `lead` ahead of the worker. Several calls may run at once."""
         while self.published < count:
             await crew.begun_at_least(self.published - lead)
             if size := min(batch, count - self.published):
                 await self._publish(size)
 
     async def _publish(self, size: int) -> None:
-        # The app encodes before it first waits, so the orders are free again when another call takes them.
+        # The app encodes before it first waits, so the orders are free again when another call
+        # takes them.
         messages = self._stamped(size)
         if size == 1:
             key, order = messages[0]

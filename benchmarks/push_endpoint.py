@@ -1,7 +1,7 @@
-"""The endpoint that `push` sends to: `python -m benchmarks.push_endpoint FILE`, as little as can answer, so that it isn't what is measured.
+"""The endpoint of `push`: `python -m benchmarks.push_endpoint FILE`. It is minimal, so that its cost is small.
 
-It prints its port, answers every request with 204, and keeps the bodies. At the end of its input it writes into the file when the first and
-the last came, and then the bodies, a line each.
+It prints its port, answers every request with 204, and keeps the bodies. At the end of its input it
+writes a file: the times of the first and the last request, and then the bodies, one per line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Endpoint(asyncio.Protocol):
         self._left = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio's
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's classes don't inherit from asyncio's
 
     def data_received(self, data: bytes) -> None:
         text = self._left + data

@@ -13,18 +13,18 @@ from benchmarks.timing import Measured
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """What a benchmark found.
+    """The result of a benchmark.
 
     Args:
         about: what was measured, in one sentence.
-        measured: the repeats' rates and the raw limit's.
-        limit_is: what the raw limit is.
-        settings: what was chosen for this run.
-        checks: what was proven of it.
+        measured: the rates of the repeats and of the raw limit.
+        limit_is: a description of the raw limit.
+        settings: the settings of this run.
+        checks: what was proven about it.
         unit: of `rate`, `samples` and `limit`.
         latency: `p50_ms`, `p95_ms`, `p99_ms`, `max_ms`.
-        variants: the same under other circumstances, by name.
-        details: whatever else was found; it joins the JSON's top level.
+        variants: results under other conditions, by name.
+        details: further results, added to the JSON's top level.
     """
 
     benchmark: str
@@ -65,7 +65,7 @@ def figures(measured: Measured) -> dict[str, Any]:
 
 
 def write_json(path: Path, flat: list[dict[str, Any]]) -> None:
-    """One result as an object, several as a list."""
+    """Write one result as an object, several as a list."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(_rounded(flat[0] if len(flat) == 1 else flat))) + b"\n")
 
 

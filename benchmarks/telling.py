@@ -1,5 +1,7 @@
-"""Telemetry for a measured worker: the SDK's own providers, whose exporters throw everything away. What is measured is what it costs the
-worker to tell, not what it costs to send."""
+"""Telemetry for a measured worker: the SDK's own providers, with exporters that discard everything.
+
+So a benchmark measures what telemetry costs the worker, without the cost of sending it.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,10 @@ from benchmarks.wire import Telling
 from headrace import Telemetry
 
 COLLECT = 1000.0
-"""Milliseconds between two collections of metrics: far oftener than anybody would, so that it shows."""
+"""Milliseconds between two collections of metrics: far more often than usual, so that the cost shows."""
 
 SHARE = 0.01
-"""Of traces, when they are sampled."""
+"""The sampled share of traces."""
 
 
 class _NoMetrics(MetricExporter):
@@ -43,7 +45,7 @@ class _NoSpans(SpanExporter):
 
 
 def telemetry(telling: Telling) -> Telemetry:
-    """What a worker tells."""
+    """The telemetry of a worker."""
     if telling == "metrics":
         reader = PeriodicExportingMetricReader(_NoMetrics(), export_interval_millis=COLLECT)
         return Telemetry(traces=None, metrics=MeterProvider([reader], shutdown_on_exit=False))

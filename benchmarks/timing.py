@@ -45,14 +45,15 @@ class Phase(msgspec.Struct, frozen=True):
     start: int
     end: int
     window: float
-    """Length of the windows, in seconds, into which it is cut; a last, shorter one is left out."""
+    """Length of the windows of a phase, in seconds. A last, shorter one is left out."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What happened in a stretch of time.
+    """The results of a stretch of time.
 
-    `second`: when it began, after the phase did. `rate`: messages handled in it, a second. The latencies are those of the
-    messages published in it, whenever they were handled, so that what piles up at its end shows.
+    `second` is its start, in seconds from the start of the phase. `rate` is the number of messages
+    handled in it, per second. The latencies are those of the messages published in it, whenever
+    they were handled, so that a growing backlog shows.
     """
 
     second: float
@@ -73,7 +74,7 @@ class PhaseSummary(msgspec.Struct, frozen=True):
 
 
 def summarise(phase: Phase, handled: Sequence[int], latencies: Sequence[int]) -> PhaseSummary:
-    """What of (handled at, latency) pairs, in ns, belongs to the phase, as a whole and in windows."""
+    """Summarise a phase and its windows from parallel lists of handling times and latencies, in ns."""
     width = int(phase.window * 1e9)
     count = max(1, (phase.end - phase.start) // width)
     rates = [0] * count
@@ -94,7 +95,7 @@ def _summary(second: float, seconds: float, handled: int, latencies: list[int]) 
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that `share` of the ordered values do not exceed; 0 of none."""
+    """The smallest value that is at least as large as `share` of the ordered values. 0 if there are none."""
     if not ordered:
         return 0.0
     return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]

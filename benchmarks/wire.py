@@ -1,4 +1,4 @@
-"""What a benchmark and its worker process say to each other: JSON, a line each."""
+"""The messages between a benchmark and its worker process: JSON, one per line."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from benchmarks.timing import Phase, PhaseSummary
 
 HandlerName = Literal["noop", "work", "timed", "hold", "effect", "effects", "changed"]
 Telling = Literal["off", "metrics", "traces", "sampled"]
-"""What telemetry a worker has on; see `telling`."""
+"""The telemetry of a worker. See `telling`."""
 
 
 class ConsumerJob(msgspec.Struct, frozen=True):
-    """A consumer to run. `settings` go to `@app.consumer`; order is checked when `keys` are given."""
+    """A consumer to run. `settings` are arguments of `@app.consumer`. Order is checked when `keys` are given."""
 
     name: str
     handler: HandlerName
@@ -24,7 +24,7 @@ class ConsumerJob(msgspec.Struct, frozen=True):
 
 
 class CaptureJob(msgspec.Struct, frozen=True):
-    """Tables to capture into the job's stream. `settings` go to `App.capture`."""
+    """Tables to capture into the job's stream. `settings` are arguments of `App.capture`."""
 
     tables: list[str]
     settings: dict[str, Any]
@@ -41,9 +41,9 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """Every consumer will have had `expected` messages: wait for them, settle, check, report.
+    """Every consumer gets `expected` messages in all. Wait for them, settle, check, report.
 
-    `phases`: stretches of time whose latencies are wanted.
+    `phases` are the stretches of time to report latencies for.
     """
 
     expected: int
@@ -55,15 +55,17 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """Messages begun so far by the consumer that has the fewest; 0 if there is none."""
+    """Messages begun so far by the consumer that has the fewest. 0 if there is none."""
 
     begun: int
 
 
 class Report(msgspec.Struct, frozen=True, tag="report"):
-    """All is settled and proven. `first`: when the first handler started; `settled`: when the database said that all was.
+    """Everything is settled and checked.
 
-    `busy`: the share of a core that the process used in between. `cpu`: seconds of processor time that it used since it was ready.
+    `first` is when the first handler started. `settled` is when the database confirmed that
+    everything was settled. `busy` is the share of a core that the process used in between. `cpu` is
+    the seconds of CPU time that it used since it was ready.
     """
 
     first: int
@@ -72,7 +74,7 @@ class Report(msgspec.Struct, frozen=True, tag="report"):
     cpu: float
     checks: list[str]
     phases: dict[str, dict[str, PhaseSummary]]
-    """By consumer and phase."""
+    """Summaries by consumer and phase."""
 
     @property
     def seconds(self) -> float:
@@ -80,7 +82,7 @@ class Report(msgspec.Struct, frozen=True, tag="report"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """It is not as promised, and here is how."""
+    """A check failed. Contains the reason."""
 
     reason: str
 

@@ -21,7 +21,7 @@ from headrace import App, Telemetry, Transaction
 
 PROGRESS_EVERY = 0.02
 PATIENCE = 60.0
-"""Seconds without any progress after which the benchmark has failed."""
+"""Seconds without any progress after which the benchmark fails."""
 WORK = 0.001
 """Seconds that the handler of `work` awaits."""
 
@@ -29,22 +29,23 @@ Handler = Callable[..., Awaitable[None]]
 
 
 class Numbered(msgspec.Struct, gc=False):
-    """A row that is captured: what was written last, and CLOCK_MONOTONIC when that was begun."""
+    """A captured row: its latest number, and CLOCK_MONOTONIC at the start of that write."""
 
     number: int
     at: int
 
 
 class Change(msgspec.Struct, gc=False):
-    """A change of such a row, as far as it is looked at."""
+    """The parts of a change of such a row that the handler reads."""
 
     record: Numbered
 
 
 class Record:
-    """What a consumer's handlers saw. Written to in the handler, so it is only appended to; judged after the clock stopped.
+    """What a consumer's handlers saw. Handlers only append to it, and it is checked after the clock stops.
 
-    `trace`: the number of each message that began, and of handlers that await also the complement when they ended.
+    `trace` has the number of each message that began. For handlers that await, it also has the
+    complement when they ended.
     """
 
     def __init__(self, job: ConsumerJob) -> None:
@@ -61,7 +62,7 @@ class Record:
 
     @property
     def begun(self) -> int:
-        """How many messages began; of handlers that await, as long as none has ended."""
+        """How many messages began. For handlers that await, only correct as long as none has ended."""
         return len(self.trace)
 
     def check(self, expected: int) -> list[str]:
@@ -213,7 +214,7 @@ class Worker:
             await anyio.sleep(PROGRESS_EVERY)
 
     async def _all_begun(self, expected: int) -> None:
-        """Watched from outside, a thousand times a second, so that the handlers needn't count."""
+        """Wait until all began. It polls a thousand times a second, so that the handlers needn't count."""
         seen, since = -1, time.monotonic()
         while any(len(record.trace) < (2 if record.awaits else 1) * expected for record in self._records):
             total = sum(len(record.trace) for record in self._records)
@@ -225,7 +226,7 @@ class Worker:
             await anyio.sleep(0.001)
 
     async def _all_settled(self) -> None:
-        with anyio.move_on_after(PATIENCE):  # after that, the check says what is left
+        with anyio.move_on_after(PATIENCE):  # after that, the check reports what is left
             for record in self._records:
                 while not await checks.is_settled(  # noqa: ASYNC110 - the database is asked
                     self._app.database, self._stream, record.job.name
@@ -234,7 +235,7 @@ class Worker:
 
     def _report(self, finish: Finish, settled: int) -> Report:
         first = min((record.first for record in self._records), default=settled)
-        # Before the checks below, which are work, too.
+        # Before the checks below, which use CPU time, too.
         cpu = time.process_time()
         busy = cpu / ((settled - _STARTED) / 1e9)
         phases: dict[str, dict[str, PhaseSummary]] = {
@@ -248,7 +249,7 @@ class Worker:
 def _telemetry(telling: Telling) -> Telemetry | bool:
     if telling == "off":
         return False
-    from benchmarks.telling import telemetry  # a worker that tells nothing needn't have OpenTelemetry
+    from benchmarks.telling import telemetry  # a worker without telemetry doesn't need OpenTelemetry
 
     return telemetry(telling)
 

@@ -1,1 +1,1 @@
-"""my-service: what becomes of an order."""
+"""my-service: ships orders."""

@@ -2,8 +2,9 @@
 
     headrace run my_service.service:app
 
-Each function gets one message at a time. Messages of one key come strictly in order; those of different keys side by side.
-When the function returns, the message is done; when it raises, the message comes again later.
+Each function gets one message at a time. Messages of one key come strictly in order, those of
+different keys in parallel. When the function returns, the message is acked. When it raises, the
+message is delivered again later.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ app = App(streams=["orders", "parcels"], shutdown_timeout=settings.shutdown_time
 
 
 class Order(msgspec.Struct):
-    """In the stream `orders`, with the key `orders.<region>.<id>`. What doesn't fit goes to the dead letters."""
+    """A message of the stream `orders`, with the key `orders.<region>.<id>`. Invalid ones become dead letters."""
 
     id: int
     items: list[str]
 
 
 class Parcel(msgspec.Struct):
-    """In the stream `parcels`, with the key `parcels.<region>.<order>`."""
+    """A message of the stream `parcels`, with the key `parcels.<region>.<order>`."""
 
     order: int
     tracking: str
@@ -39,11 +40,11 @@ class Parcel(msgspec.Struct):
 
 @app.lifespan
 async def tables(app: App) -> AsyncIterator[None]:
-    """Our own table, in the same database, so that what a handler writes can commit together with its ack."""
+    """The service's own table, in the same database, so that a handler's writes can commit together with its ack."""
     async with app.transaction() as tx:
         await tx.execute(
             "select pg_advisory_xact_lock(hashtext('my_service'))"
-        )  # processes that start at once take turns
+        )  # processes that start at the same time take turns
         await tx.execute("create table if not exists deliveries (order_id bigint, tracking text)")
     yield
 
@@ -52,7 +53,7 @@ async def tables(app: App) -> AsyncIterator[None]:
     "orders", filter=f"orders.{settings.region}.>", concurrency=(1, settings.most_at_once), publishes="parcels"
 )
 async def ship(order: Order, message: Message) -> tuple[str, Parcel]:
-    """Book a parcel for each order of our region. What is returned is published to `parcels`."""
+    """Book a parcel for each order of our region. The return value is published to `parcels`."""
     if not order.items:
         raise Reject(f"order {order.id} has no items, and no further attempt will find any")
     try:
@@ -65,7 +66,7 @@ async def ship(order: Order, message: Message) -> tuple[str, Parcel]:
 
 @app.consumer("parcels", transactional=True, concurrency=8)
 async def enter(parcel: Parcel, tx: Transaction) -> None:
-    """Enter the delivery into our books: once for each parcel, whatever crashes, since the ack is in the same transaction."""
+    """Enter the delivery into our books, exactly once per parcel, since the ack is in the same transaction."""
     await tx.execute("insert into deliveries values ($1, $2)", parcel.order, parcel.tracking)
     logger.info("order %d is on its way: %s", parcel.order, parcel.tracking)
 

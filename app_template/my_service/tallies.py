@@ -1,7 +1,9 @@
-"""What is ordered where, counted by Spark. It is off: `pip install -e '.[spark]'` and MY_SERVICE_SPARK=true switch it on.
+"""Ordered items by region, counted by Spark. Off by default.
 
-A Spark handler gets what waits in the stream as one DataFrame, up to 100,000 messages at a time: for work that is too heavy to be
-done message by message. It runs on all cores of this machine, or on the cluster that HEADRACE_SPARK_MASTER names.
+`pip install -e '.[spark]'` and MY_SERVICE_SPARK=true enable it. A Spark handler gets the waiting
+messages of the stream as one DataFrame, up to 100,000 at a time. It is for work that is too heavy
+for one message at a time. It runs on all cores of this machine, or on the cluster that
+HEADRACE_SPARK_MASTER names.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Ordered(msgspec.Struct):
-    """What is needed here of an order. In the DataFrame it is the column `data`; what doesn't fit goes to the dead letters."""
+    """The needed fields of an order, in the column `data` of the DataFrame. Invalid messages become dead letters."""
 
     items: list[str]
 
@@ -36,7 +38,7 @@ def declare(app: App, settings: Settings) -> None:
         max_wait=settings.tally_every,
     )
     def tally(df: DataFrame) -> DataFrame:
-        """How often each item was ordered among these orders. Each row is a message of `tallies`, published together with the acks."""
+        """Count how often each item was ordered, per region. Each row is published to `tallies` with the acks."""
         items = df.selectExpr("split(key, '[.]')[1] as region", "explode(data.items) as item")
         counted = items.groupBy("region", "item").count()
         return counted.selectExpr("concat('tallies.', region) as key", "item", "count")

@@ -1,4 +1,4 @@
-"""Each test has a Postgres database of its own, on a server that comes with Headrace and leaves with the tests."""
+"""Each test has a Postgres database of its own, on an embedded server that starts and stops with the tests."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ pytest_plugins = ["headrace.testing.plugin"]
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Tests marked with `anyio` run on asyncio, as the service does."""
+    """Run tests marked with `anyio` on asyncio, as the service runs."""
     return "asyncio"

@@ -1,4 +1,4 @@
-"""What the service promises, tried on real Postgres. Its clock is in the tests' hands: nothing sleeps."""
+"""Tests of the service's guarantees on real Postgres. The tests control its clock, so nothing sleeps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Carrier:
-    """Stands in for the real one: notes what it is asked for, and is busy as often as it is told to be."""
+    """A fake carrier. It records its calls, and is busy as often as the test sets."""
 
     def __init__(self) -> None:
         self.booked: list[int] = []
@@ -39,7 +39,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Carrier:
 
 @pytest.fixture
 async def service(harness: Callable[..., Harness], fake: Carrier) -> AsyncIterator[Harness]:
-    """The service at work in a database of its own."""
+    """The running service in a database of its own."""
     async with harness(app) as service:
         yield service
 
@@ -87,7 +87,7 @@ async def test_after_a_crash_a_parcel_is_booked_again_under_the_same_name(servic
     await publish(service, Order(7, ["a shoe"]))
     await service.drain()
     assert await service.published("parcels") == [], "what is returned is published together with the ack"
-    await service.advance("30s")  # past the lease that the dead worker had
+    await service.advance("30s")  # after the dead worker's lease has expired
     await service.drain()
     assert fake.booked == [7, 7]
     assert await deliveries(service) == [7]

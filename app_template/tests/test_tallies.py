@@ -1,4 +1,4 @@
-"""The Spark handler, on a small session of its own. Skipped where headrace[spark] is not installed."""
+"""Tests of the Spark handler, on a small session of its own. Skipped where headrace[spark] is not installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests one core and little memory are enough, and the compiler that is quick."""
+    """A small session for tests: one core, little memory, and the quick compiler."""
     monkeypatch.setenv("HEADRACE_SPARK_MASTER", "local[1]")
     quick = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"
     monkeypatch.setenv("HEADRACE_SPARK_CONF", f"spark.driver.memory=512m,{quick}")
@@ -32,7 +32,7 @@ async def test_what_is_ordered_is_counted(harness: Callable[..., Harness]) -> No
         await service.publish_many(
             "orders", [(f"orders.us.{n}", {"id": n, "items": it}) for n, it in enumerate(orders)]
         )
-        await service.publish("orders", "orders.us.9", {"id": 9, "items": "a hat"})  # does not fit
+        await service.publish("orders", "orders.us.9", {"id": 9, "items": "a hat"})  # does not decode
         await service.publish("orders", "orders.eu.1", {"id": 1, "items": ["a scarf"]})
         await service.drain(within=120)
         counted: Counter[str] = Counter()

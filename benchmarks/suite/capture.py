@@ -1,4 +1,4 @@
-"""capture: the tables of a database as a stream: from the WAL, at a pace, in one large transaction, and from the first row on."""
+"""capture: the tables of a database as a stream, from the WAL, at a pace, in one large transaction, and by backfill."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.suite.capture_paced import CONSUMER, RATE, WARM_UP
 
 
 async def capture(options: Options) -> Result:
-    """Capture tables: a backlog in the WAL; 500 changes/s until they are handled; a transaction of 1,000,000 rows; a backfill of as many."""
+    """Capture tables: a WAL backlog, 500 changes/s end to end, one transaction of 1,000,000 rows, and a backfill."""
     transactions = options.count(200_000, 4_000) // 2
     rows = options.count(1_000_000, 20_000)
     drained = await capture_drain.drain(options, transactions)

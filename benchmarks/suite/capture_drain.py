@@ -1,4 +1,4 @@
-"""The first part of `capture`: changes that are in the WAL already, brought into the stream by one process."""
+"""The first part of `capture`: one process captures a backlog of changes from the WAL."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _HISTORY_DIFFERS = f"""
 
 
 class Drained(msgspec.Struct):
-    """What the repeats showed."""
+    """The results of the repeats."""
 
     measured: Measured = msgspec.field(default_factory=Measured)
     inserts: list[float] = []
@@ -62,7 +62,7 @@ class Drained(msgspec.Struct):
     checks: list[str] = []
 
     def details(self) -> dict[str, Any]:
-        """Of the last repeat: where the processor's time went, for each change; and the other raw limit."""
+        """Of the last repeat: the CPU time per change by process, and the other raw limit."""
         return {"cpu_us_per_change": self.cpu[-1], "bare_inserts": sorted(self.inserts)[len(self.inserts) // 2]}
 
 
@@ -95,7 +95,10 @@ async def _work(place: Bench, transactions: int) -> None:
 
 
 async def _drained(place: Bench, count: int, found: Drained) -> float:
-    """Changes a second, from the process's taking up the capture, with which it still has to connect, to the last one's being there."""
+    """Changes per second, from the start of the capture until the last change is in the stream.
+
+    The capturing process still has to connect after the clock starts.
+    """
     before = await captured(place)
     expect(before.captured, 0, "changes that were captured before the clock ran")
     async with crew(job(place, "public.accounts", "public.history")) as worker:
@@ -107,7 +110,7 @@ async def _drained(place: Bench, count: int, found: Drained) -> float:
 
 
 async def check(place: Bench, transactions: int) -> list[str]:
-    """The stream tells of the tables what they are. Raises `Wrong` if not."""
+    """Check that the stream's changes lead to the contents of the tables. Raises `Wrong` if not."""
     count = 2 * transactions
     stored = await checks.stored(place.database, STREAM, count)
     ordered = await row(place, _ORDERED)

@@ -1,4 +1,4 @@
-"""The other parts of `capture`: how soon a change is handled, one large transaction, and a backfill while changes go on."""
+"""The other parts of `capture`: the latency of a change, one large transaction, and a backfill beside changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WARM_UP = 2.0
 ROWS = 1000
 CONSUMER = {"concurrency": 16, "max_ack_pending": 1000}
 LIMIT_OF = 100_000
-"""Messages that the raw limit of a backfill is measured with, at most."""
+"""Maximum number of messages with which the raw limit of a backfill is measured."""
 
 _MOVED = "create table moved (id int primary key, number bigint not null, at bigint not null, note text not null)"
 _FILL = "insert into moved select n, -1, 0, md5(n::text) from generate_series(0, $1::int - 1) as n"
@@ -52,7 +52,10 @@ _DIFFER = f"""
 
 
 class Mover:
-    """Updates rows of the table `moved`, one after the other, a transaction each; `moved` counts them, `took` is how long each took, in ns."""
+    """Updates rows of the table `moved`, one transaction each, one after the other.
+
+    `moved` counts the updates. `took` is the duration of each, in ns.
+    """
 
     def __init__(self, place: Bench, rows: int) -> None:
         self.moved = 0
@@ -68,7 +71,10 @@ class Mover:
 
 
 async def latency(options: Options) -> tuple[dict[str, Any], list[str]]:
-    """Changes at a pace, captured and handled by one process: from the call of the statement, which is before its commit, to the handler."""
+    """Capture and handle changes at a pace in one process. The latency is from the statement's call to the handler.
+
+    The call is before the commit.
+    """
     seconds = options.duration(20, 2)
     async with captured_bench(options) as place:
         await _table(place, ROWS)
@@ -94,7 +100,10 @@ async def latency(options: Options) -> tuple[dict[str, Any], list[str]]:
 
 
 async def big(options: Options, rows: int) -> tuple[dict[str, Any], list[str]]:
-    """One transaction of so many rows: rows a second from its beginning until all are in the stream, and what the capturer takes meanwhile."""
+    """One transaction of `rows` rows: rows per second until all are in the stream, and the resources of the capture.
+
+    The clock starts when the transaction begins.
+    """
     async with captured_bench(options) as place:
         await place.database.fetch(_MOVED)
         async with crew(job(place, "public.moved")) as worker:
@@ -123,7 +132,7 @@ async def big(options: Options, rows: int) -> tuple[dict[str, Any], list[str]]:
 
 
 async def backfill(options: Options, rows: int) -> tuple[dict[str, Any], list[str]]:
-    """A table that is read from its first row on while it changes at a pace."""
+    """Backfill a table that changes at a pace."""
     async with captured_bench(options) as place:
         await _table(place, rows)
         mover = Mover(place, rows)
@@ -174,7 +183,7 @@ async def _in_one_transaction(place: Bench, rows: int) -> None:
 
 
 async def _all_told(place: Bench) -> None:
-    """Wait until every change is in the stream: until one is that was made after all others."""
+    """Wait until every change is in the stream, which is when a later change is captured."""
     end = _number(await place.database.fetchval("select pg_current_wal_lsn()::text"))
     await place.database.fetch("update moved set note = note where id = 0")
     with anyio.fail_after(PATIENCE):

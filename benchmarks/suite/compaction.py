@@ -1,4 +1,4 @@
-"""compaction: update after update of the same keys, each taking the place of the one before, and how large the table gets."""
+"""compaction: repeated updates of the same keys, each replacing the previous one, and the growth of the table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS = 10_000
 BATCH = 100
 SAMPLE = 0.25
 MOST, MOST_QUICK = 3.0, 12.0
-"""How many times its first size the table may have: what dies from one vacuum to the next lies beside what lives."""
+"""Maximum growth of the table as a factor: dead rows remain beside the live ones from one vacuum to the next."""
 
 
 async def compaction(options: Options) -> Result:
@@ -116,7 +116,7 @@ class _Updates:
             raise Wrong(f"The table had {max(self.sizes):,} bytes, and its keys take {self.first_size:,}.")
 
     async def into_table(self, count: int) -> float:
-        """The same updates, sorted by key as one must, of a plain table."""
+        """The same updates in a plain table. They must be sorted by key."""
         await self._database.fetch(
             f"create table {PLAIN} (seq bigserial primary key, created_at timestamptz default clock_timestamp(),"
             ' key text collate "C" unique, data json)'

@@ -27,13 +27,13 @@ KEYS = Keys(1000)
 CROWDS = (1, 8, 64)
 RATE = 300
 SETTLE = 20.0
-"""Seconds in which the workers come to rest, and then find their pace."""
+"""Seconds for the workers to come to rest, and then to settle at the pace."""
 
 _LONGEST_LINE = 1 << 28
 
 
 async def crowd(options: Options) -> Result:
-    """Publish 300/s one by one to 1, 8 and 64 worker processes on one consumer: processor time per message, of theirs and the server's."""
+    """Publish 300/s one by one to 1, 8 and 64 workers on one consumer: CPU time per message, of workers and server."""
     seconds = options.duration(30, 3)
     crowds = CROWDS if not options.quick else (1, 4)
     found = {count: await _crowd(options, count, seconds) for count in crowds}
@@ -103,7 +103,7 @@ class Worker:
         return await self._lines.receive_until(b"\n", _LONGEST_LINE)
 
     async def end(self) -> Handled:
-        """Have it end, and say what it has handled."""
+        """Stop it, and return what it has handled."""
         assert self._process.stdin is not None
         await self._process.stdin.aclose()
         return msgspec.json.decode(await self.line(), type=Handled)
@@ -111,7 +111,7 @@ class Worker:
 
 @asynccontextmanager
 async def worker(place: Bench, streams: list[str], consumers: int) -> AsyncIterator[Worker]:
-    """A worker process with so many consumers on each of these streams, once it is ready."""
+    """A worker process with `consumers` consumers on each of these streams. Yields once it is ready."""
     async with started("benchmarks.crowd_worker", place.dsn, ",".join(streams), str(consumers)) as process:
         one = Worker(process)
         checks.expect(await one.line(), b"ready", "its first line")

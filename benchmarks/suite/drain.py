@@ -1,4 +1,4 @@
-"""drain: a backlog of 100,000 keys, a typed handler that does nothing; with telemetry off, and beside that with it on."""
+"""drain: a backlog of 100,000 keys, a typed handler that does nothing, with telemetry off and on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.wire import Telling
 
 
 async def drain(options: Options) -> Result:
-    """Drain a backlog of 100,000 keys in one worker process; a typed handler that does nothing. Also with telemetry on."""
+    """Drain a backlog of 100,000 keys in one worker process with a typed no-op handler. Also with telemetry on."""
     count = options.count(500_000, 50_000)
     consumer = {"concurrency": 32, "max_ack_pending": 10_000}
     tellings: tuple[Telling, ...] = ("off", "metrics", "traces", "sampled")
@@ -36,7 +36,7 @@ async def drain(options: Options) -> Result:
 
 
 def _beside(off: Told, on: Told) -> dict[str, Any]:
-    """`of_off`: the median of what each repeat reached of the rate that the same repeat reached with telemetry off."""
+    """`of_off` is the median of each repeat's rate, divided by the rate of the same repeat with telemetry off."""
     ratios = [with_it / without for with_it, without in zip(on.samples, off.samples, strict=True)]
     return {
         "rate": on.rate,

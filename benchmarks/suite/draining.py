@@ -1,4 +1,4 @@
-"""A backlog, drained by one worker process: what `drain`, `work` and `hotkeys` share."""
+"""One worker process drains a backlog: the shared part of `drain`, `work` and `hotkeys`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT_IS = f"a bare cursor read of {READ_SIZE} rows at a time, decoded into the 
 
 
 class Told(Measured):
-    """Rates, and `cpu`: microseconds of the worker's processor time for a message, which a busy machine disturbs less."""
+    """Rates, and `cpu`: microseconds of the worker's CPU time per message, which a busy machine disturbs less."""
 
     cpu: list[float] = msgspec.field(default_factory=list)
 
@@ -27,7 +27,7 @@ class Told(Measured):
 async def drained(
     options: Options, keys: Keys, count: int, handler: HandlerName, consumer: dict[str, Any]
 ) -> tuple[Measured, dict[str, Any], list[str]]:
-    """Publish `count` messages, then let a worker process have them; from its first handler's start to the last settle.
+    """Publish `count` messages, then drain them with a worker process. The rate is from first handler to last settle.
 
     Returns:
         The rates, the settings, and what was proven.
@@ -44,8 +44,10 @@ async def told(
     consumer: dict[str, Any],
     tellings: Sequence[Telling],
 ) -> tuple[dict[Telling, Told], dict[str, Any], list[str]]:
-    """As `drained`, in each repeat once for each kind of telemetry: by consumers of the same stream, one after the other, each time
-    beginning with another, so that the machine's moods fall on all of them.
+    """Run `drained` once for each kind of telemetry in each repeat.
+
+    They are consumers of the same stream, one after the other. Each repeat starts with another one,
+    so that changes in the machine's speed affect all of them.
     """
     measured = {telling: Told() for telling in tellings}
     repeats = options.times(3, 2)

@@ -25,7 +25,7 @@ LIMIT_COUNT = 5000
 
 
 async def fanout(options: Options) -> Result:
-    """Publish 10 kB payloads in batches of 10 while three consumers with 50 handlers in all have every one of them."""
+    """Publish 10 kB payloads in batches of 10 to three consumers with 50 handlers in all, which each receive all."""
     count = options.count(50_000, 3000)
     raw = list(batches(KEYS, min(count, LIMIT_COUNT), BATCH, LARGE_NOTE))
     measured = Measured()

@@ -1,4 +1,4 @@
-"""Before the clock runs: the same messages in the stream and in the plain table beside it."""
+"""Fill the stream and the plain table with the same messages, before the clock starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""filter: a condition on the data that one message in 10,000 meets, over a long history, and what others notice of it."""
+"""filter: a condition on the data that one message in 10,000 meets, over a long history, and its effect on others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE = 5.0
 
 
 async def filter(options: Options) -> Result:  # noqa: A001 - the word of the field
-    """Lease from 5 million messages the one in 10,000 that meets a condition; another consumer leases beside it, paced."""
+    """Lease from 5 million messages the one in 10,000 that meets a condition, beside another consumer at a pace."""
     count = options.count(5_000_000, 100_000)
     measured = Measured()
     durations: list[int] = []
@@ -77,7 +77,7 @@ async def filter(options: Options) -> Result:  # noqa: A001 - the word of the fi
 
 
 async def _fill(place: Bench, count: int) -> None:
-    """Made by the server: five million messages would take the harness longer than the measurement."""
+    """Fill the stream on the server. The harness would need longer than the measurement for five million messages."""
     for start in range(1, count + 1, 100_000):
         await place.database.fetchval(
             """select headrace.publish_many($1, array_agg('orders.eu.' || n % 1000),
@@ -92,7 +92,7 @@ async def _fill(place: Bench, count: int) -> None:
 
 
 class _Selective:
-    """Leases what meets the condition, as a worker does."""
+    """Leases the messages that meet the condition, as a worker does."""
 
     def __init__(self, place: Bench, count: int) -> None:
         self.durations: list[int] = []
@@ -106,7 +106,7 @@ class _Selective:
         self._consumer = (await store.declare_consumer(self._place.database, spec)).id
 
     async def drain(self) -> float:
-        """Messages looked at in a second."""
+        """Messages examined per second."""
         look, owner, seqs = Look(), uuid4(), list[int]()
         watch, looked_at = Stopwatch(), 0
         async with anyio.create_task_group() as group:
@@ -133,7 +133,7 @@ class _Selective:
         return looked_at / seconds
 
     async def _watch(self) -> None:
-        """Where `consumer info` says that it is, now and then."""
+        """Record the position that `consumer info` reports, from time to time."""
         while True:
             info = await store.consumer(self._place.database, STREAM, "selective", look=0)
             self.positions.append(info.position)
@@ -141,7 +141,7 @@ class _Selective:
 
 
 class _Plain:
-    """Another consumer of the stream, that takes everything, at a pace."""
+    """Another consumer of the stream, which takes every message, at a pace."""
 
     def __init__(self, place: Bench) -> None:
         self._database = place.database

@@ -1,4 +1,4 @@
-"""Consumers whose concurrency is fixed or governed, on handlers of every kind: what `governor` runs and watches."""
+"""Consumers with fixed or governed concurrency, on handlers of every kind: the measuring parts of `governor`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.payloads import Order
 from headrace import App
 
 LOOK = 0.1
-"""Seconds between looks."""
+"""Seconds between observations."""
 
 Concurrency = int | tuple[int, int]
 Handler = Callable[[Order], Awaitable[None] | None]
@@ -26,7 +26,7 @@ _names = count()
 
 
 class Watched:
-    """A handler, and what is seen of it from outside.
+    """A handler, and what is observed of it from outside.
 
     Attributes:
         handled: messages so far.
@@ -38,19 +38,19 @@ class Watched:
         self.inside = 0
         self.late: list[
             tuple[float, float]
-        ] = []  # when a message was handled, and how long after its publishing, in seconds
+        ] = []  # when a message was handled, and its latency since it was published, in seconds
         self._times = bytearray(messages)
-        self._seconds_with: dict[int, float] = {}  # so many calls at a time
+        self._seconds_with: dict[int, float] = {}  # by the number of concurrent calls
         self._since = time.monotonic()
 
     def entered(self) -> int:
-        """A call begins. Returns how many there are now."""
+        """Record that a call begins. Returns how many run now."""
         self._note()
         self.inside += 1
         return self.inside
 
     def left(self, order: Order) -> None:
-        """A call ends."""
+        """Record that a call ends."""
         self._note()
         self.inside -= 1
         self.handled += 1
@@ -65,19 +65,19 @@ class Watched:
         self._since = now
 
     def above(self, comfortable: int) -> tuple[int, float]:
-        """The most calls at a time, and the share of time with more than so many, since this was asked last."""
+        """The maximum number of calls, and the share of time with more than `comfortable`, since the previous query."""
         seconds, self._seconds_with = self._seconds_with, {}
         share = sum(spent for inside, spent in seconds.items() if inside > comfortable) / (sum(seconds.values()) or 1.0)
         return max(seconds, default=0), share
 
     def check(self) -> None:
-        """Raises `Wrong` if a message came twice: no handler failed, and no lease ran out."""
+        """Raise `Wrong` if a message was delivered twice. No handler failed, and no lease ran out."""
         if doubled := self._times.count(2):
             raise Wrong(f"{doubled} messages came more than once.")
 
 
 def waiting(seconds: float, comfortable: int | None = None) -> Callable[[Watched], Handler]:
-    """A handler that waits, and the longer the more there are beyond what is `comfortable`: as the square of their ratio."""
+    """A handler that waits. Above `comfortable` calls, the wait grows with the square of their ratio."""
 
     def made(watched: Watched) -> Handler:
         async def handle(order: Order) -> None:
@@ -91,7 +91,7 @@ def waiting(seconds: float, comfortable: int | None = None) -> Callable[[Watched
 
 
 def computing(rounds: int) -> Callable[[Watched], Handler]:
-    """A plain function that keeps a processor busy, in a thread; it hashes, so that it doesn't hold Python's lock."""
+    """A plain function that uses a core, in a thread. It hashes, so that it doesn't hold Python's global lock."""
 
     def made(watched: Watched) -> Handler:
         def handle(order: Order) -> None:
@@ -104,7 +104,7 @@ def computing(rounds: int) -> Callable[[Watched], Handler]:
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What was so at a time: seconds since the start, messages handled by then, and the actors there should be."""
+    """An observation: seconds since the start, messages handled by then, and the target number of actors."""
 
     at: float
     handled: int
@@ -112,27 +112,27 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct):
-    """What one setting did."""
+    """The results of one setting."""
 
     watched: Watched
     looks: list[Look] = []
 
     def rate(self, since: float, until: float = float("inf")) -> float:
-        """Messages a second between two times."""
+        """Messages per second between two times."""
         looks = [look for look in self.looks if since <= look.at <= until]
         if len(looks) < 2:
             return 0.0
         return (looks[-1].handled - looks[0].handled) / (looks[-1].at - looks[0].at)
 
     def reached(self, rate: float) -> float | None:
-        """Seconds until there was a second with such a rate; None if there never was."""
+        """Seconds until the first second with this rate. None if there was none."""
         for look in self.looks:
             if look.at >= 1 and self.rate(look.at - 1 - LOOK / 2, look.at) >= rate:
                 return look.at
         return None
 
     def usual(self, since: float) -> int:
-        """The number of actors most of the time."""
+        """The most frequent number of actors."""
         actors = [look.actors for look in self.looks if look.at >= since]
         return max(set(actors), key=actors.count)
 
@@ -141,7 +141,7 @@ async def run(
     place: Bench, made: Callable[[Watched], Handler], messages: int, concurrency: Concurrency,
     during: Callable[[App, Run], Awaitable[None]], settings: dict[str, Any],
 ) -> Run:  # fmt: skip
-    """Run a consumer of its own, on a stream of so many messages in the end, while `during` lasts."""
+    """Run a new consumer while `during` lasts, on a stream of `messages` messages in the end."""
     seen = Run(Watched(messages))
     app, name = App(place.dsn), f"governed-{next(_names)}"
     app.consumer(STREAM, name=name, concurrency=concurrency, max_ack_pending=10_000, **settings)(made(seen.watched))

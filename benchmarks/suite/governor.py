@@ -1,4 +1,4 @@
-"""governor: concurrency that scales itself, beside the best fixed setting."""
+"""governor: concurrency that scales itself, compared with the best fixed setting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMFORTABLE = 20
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """A handler, the fixed settings that are tried, and the range that the governor has."""
+    """A handler, the fixed settings that are tried, and the governor's range."""
 
     handler: Callable[[Watched], Handler]
     fixed: tuple[int, ...]
@@ -39,21 +39,21 @@ BACKLOGS = {
 STEADY = waiting(0.010)
 STEADY_FIXED = (8, 64)
 RATES = (400, 800, 1600, 800, 400, 200)
-"""Messages published in a second, one after the other."""
+"""Messages published per second, one phase after the other."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How long things take, in seconds."""
+    """Durations of the phases, in seconds."""
 
     fixed: float
     governed: float
-    found: float  # from here on the governor should have found its place
+    found: float  # from here on the governor should have found its level
     phase: float
     messages: int
 
 
 async def governor(options: Options) -> Result:
-    """Let concurrency scale itself for handlers that wait, compute, share a downstream of 20, or have a load that doubles and halves."""
+    """Scale concurrency for handlers that wait, compute or share a downstream of 20, and for a changing load."""
     plan = Plan(2.5, 16.0, 10.0, 4.0, options.count(120_000, 6_000))
     if options.quick:
         plan = Plan(0.6, 1.5, 0.5, 0.5, plan.messages)
@@ -128,7 +128,7 @@ async def _fixed(place: Bench, workload: Workload, setting: int, plan: Plan) -> 
 
 
 async def _load(place: Bench, plan: Plan, measured: Measured) -> dict[str, Any]:
-    """The load, with fixed settings and governed. What counts is how much of it is handled in its time."""
+    """The load, with fixed settings and governed. The figure is the share of it that is handled in time."""
     total = int(sum(RATES) * plan.phase) + 1
     runs = {}
     for setting in (*STEADY_FIXED, (1, 64)):

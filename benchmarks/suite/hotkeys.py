@@ -1,4 +1,4 @@
-"""hotkeys: everything on 10 keys, also with `ack_before_next`; and half of everything on one key."""
+"""hotkeys: all messages on 10 keys, also with `ack_before_next`, and half of all messages on one key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.suite.draining import LIMIT_IS, drained
 
 
 async def hotkeys(options: Options) -> Result:
-    """Drain 10 keys in order; and, as variants, with `ack_before_next`, and 1,000 keys of which one has half the messages."""
+    """Drain 10 keys in order. Also with `ack_before_next`, and with 1,000 keys of which one has half the messages."""
     count = options.count(300_000, 30_000)
     consumer = {"concurrency": 32, "max_ack_pending": 10_000}
     ten, settings, proven = await drained(options, Keys(10), count, "noop", consumer)

@@ -1,4 +1,4 @@
-"""http: publish and receive over HTTP: three consumers that each receive everything, 50 receivers in all."""
+"""http: publish and receive over HTTP, with three consumers that each receive everything, 50 receivers in all."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ LEAD = 5000
 MAX_ACK_PENDING = 10_000
 WAIT_FOR = "60s"
 STALLED = 30.0
-"""Seconds without an answer after which the benchmark has failed."""
+"""Seconds without an answer after which the benchmark fails."""
 
 
 async def http(options: Options) -> Result:
-    """Publish and receive over HTTP in batches of 10: three consumers with 50 receivers in all, 10 kB payloads and small ones."""
+    """Publish and receive over HTTP in batches of 10: 3 consumers, 50 receivers in all, 10 kB and small payloads."""
     measured, costs, proven = await _sizes(options, options.count(50_000, 2000), LARGE_NOTE)
     small, small_costs, small_proven = await _sizes(options, options.count(150_000, 5000), SMALL_NOTE)
     return Result(
@@ -69,7 +69,7 @@ async def http(options: Options) -> Result:
 
 
 async def _sizes(options: Options, count: int, note: int) -> tuple[Measured, dict[str, Any], list[str]]:
-    """The rates with messages of a size, what they cost, and what was proven of them."""
+    """The rates with messages of one size, their CPU cost, and what was proven of them."""
     measured, costs, proven = Measured(), dict[str, Any](), list[str]()
     for _ in range(options.times(3, 1)):
         async with bench(options) as place:
@@ -87,7 +87,7 @@ async def _sizes(options: Options, count: int, note: int) -> tuple[Measured, dic
 
 
 async def _run(server: Server, count: int, note: int, postgres: int | None) -> tuple[float, dict[str, Any], Board]:
-    """Publish and receive so many. Returns messages a second, and where the time went."""
+    """Publish and receive `count` messages. Returns messages per second, and the CPU time by process."""
     loop = asyncio.get_running_loop()
     board = Board(count, list(RECEIVERS), LEAD)
     messages = Messages(KEYS, note)
@@ -121,7 +121,7 @@ async def _until_done(board: Board) -> None:
 
 
 def _costs(used: dict[str, float], board: Board) -> dict[str, Any]:
-    """Where the CPU time went, of each message that was published and received three times."""
+    """The CPU time by process, per message that was published and received three times."""
     names = [name for name in ("server", "postgres", "client") if name in used]
     return {
         "cpu_us_per_message": {name: used[name] / board.count * 1e6 for name in names},

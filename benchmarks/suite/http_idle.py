@@ -1,4 +1,4 @@
-"""Part of `http`: what it costs that 200 clients wait for messages of a stream in which nothing happens."""
+"""Part of `http`: the cost of 200 clients that wait for messages of an idle stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.model.specs import ConsumerSpec
 WAITING = 200
 SECONDS = 20.0
 SETTLE = 3.0
-"""Seconds between the last client's coming and the clock."""
+"""Seconds between the last client's request and the start of the clock."""
 
 
 class Waiter(Connection):
@@ -40,7 +40,7 @@ class Waiter(Connection):
 
 
 async def idle(options: Options) -> dict[str, Any]:
-    """The share of a core that the server takes while they wait, and that each of them was served in the end."""
+    """The share of a core that the server uses while they wait. Checks that each of them was served in the end."""
     seconds = options.duration(SECONDS, 2)
     loop = asyncio.get_running_loop()
     async with bench(options) as place:

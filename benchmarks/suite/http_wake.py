@@ -1,4 +1,4 @@
-"""Part of `http`: how soon after a commit elsewhere a client that waits has its answer."""
+"""Part of `http`: the time from a commit in another process until a waiting client has its answer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from headrace.model.specs import ConsumerSpec
 
 SECONDS = 46.5
 PAUSES = (0.01, 0.3)
-"""Seconds between an answer and the next commit: one while the server has just looked, one when it has long been at rest."""
+"""Seconds between an answer and the next commit: one while the server has just polled, one when it is idle."""
 
 
 class Waiter(Connection):
-    """Waits for a message, and for the next one after that."""
+    """Waits for a message, then for the next one."""
 
     def __init__(self) -> None:
         self.answers: asyncio.Queue[tuple[int, bytes] | Exception] = asyncio.Queue()

@@ -28,7 +28,7 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 class Paced(msgspec.Struct):
-    """What a pace showed, over its repeats."""
+    """The results of a pace, over its repeats."""
 
     measured: Measured = msgspec.field(default_factory=Measured)
     summaries: list[Summary] = []
@@ -37,7 +37,7 @@ class Paced(msgspec.Struct):
     checks: list[str] = []
 
     def latency(self) -> dict[str, float]:
-        """Of the repeat with the median p99: its percentiles belong together."""
+        """The latency of the repeat with the median p99. All percentiles are of the same repeat."""
         middle = sorted(self.summaries, key=lambda summary: summary.p99_ms)[len(self.summaries) // 2]
         return middle.latency()
 

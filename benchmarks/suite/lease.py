@@ -18,7 +18,7 @@ KEYS = Keys(100_000)
 
 
 async def lease(options: Options) -> Result:
-    """Lease batches of 100 and ack each before the next, over one connection, no worker; texts as the driver gives them."""
+    """Lease batches of 100 and ack each before the next, over one connection, without a worker or decoding."""
     count, size = options.count(200_000, 20_000), options.batch or 100
     measured = Measured()
     for _ in range(options.times()):

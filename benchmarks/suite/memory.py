@@ -1,4 +1,4 @@
-"""memory: what a worker process takes at rest, and with 1,000 messages of 10 kB in its handlers."""
+"""memory: the memory of a worker process at rest, and with 1,000 messages of 10 kB in its handlers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ HELD = 1000
 KEYS = Keys(HELD)
 REST = 3.0
 
-# The least that any client of the kind takes: the interpreter, the event loop, the driver with a connection, the codec.
+# The minimum for any client of this kind: the interpreter, the event loop, the driver with a
+# connection, the codec.
 _BARE = """
 import asyncio, sys, anyio, asyncpg, msgspec, uvloop
 async def wait():
@@ -34,7 +35,7 @@ uvloop.run(wait())
 
 
 async def memory(options: Options) -> Result:
-    """Take the memory of a worker process at rest, and with 1,000 leased messages of 10 kB held by handlers that wait."""
+    """Measure the memory of a worker process at rest, and with 1,000 messages of 10 kB held by waiting handlers."""
     at_rest = Measured()
     held = []
     for _ in range(options.times(3, 1)):
@@ -88,6 +89,6 @@ async def _bare_client(dsn: str) -> float:
 
 
 def _resident(pid: int) -> float:
-    """MiB, as Linux counts them."""
+    """Resident memory in MiB, as Linux counts it."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS:"))

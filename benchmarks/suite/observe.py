@@ -1,4 +1,4 @@
-"""observe: what somebody who looks on costs, at 10,000 messages a second."""
+"""observe: the cost of `headrace observe` at 10,000 messages a second."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from headrace import App
 
 KEYS = Keys(1000)
 QUERIES = 4
-"""Of a look, at most: streams, consumers, sources with their backfills, and processes."""
+"""Maximum queries of a refresh: streams, consumers, sources with their backfills, and processes."""
 CONSUMER = {"concurrency": 16, "max_ack_pending": 1000}
 RATE, BATCH = 10_000, 50
 WARM_UP = 2.0
 
 
 async def observe(options: Options) -> Result:
-    """Publish and handle 10,000 messages/s, first alone, then with `headrace observe` looking on once a second."""
+    """Publish and handle 10,000 messages/s, first alone, then with `headrace observe` refreshing once a second."""
     seconds = options.duration(20, 3)
     measured, alone, watched, taken = Measured(), list[Summary](), list[Summary](), list[Taken]()
     checks: list[str] = []
@@ -82,7 +82,7 @@ async def _phase(name: str, publisher: Publisher, seconds: float) -> Phase:
 
 @asynccontextmanager
 async def _observer(dsn: str, seconds: float) -> AsyncIterator[BufferedByteReceiveStream]:
-    """An observer at work: what it writes."""
+    """A running observer. Yields its output."""
     command = [sys.executable, "-m", "benchmarks.observing", dsn, str(seconds)]
     process: Process = await anyio.open_process(command, stderr=None)
     async with process:
@@ -103,7 +103,7 @@ def _middle(summaries: list[Summary]) -> dict[str, float]:
 
 
 def _cost(taken: list[Taken]) -> dict[str, float]:
-    """What the observers took, of all repeats together."""
+    """The cost of the observers, over all repeats."""
     seconds = sum(one.seconds for one in taken)
     return {
         "queries_per_second": sum(one.round_trips for one in taken) / seconds,
@@ -113,7 +113,7 @@ def _cost(taken: list[Taken]) -> dict[str, float]:
 
 
 def _proven(taken: list[Taken]) -> list[str]:
-    """That it looked, and asked for no more than it may."""
+    """Check that it refreshed, and made no more queries than allowed."""
     for one in taken:
         if not one.looks or one.round_trips > QUERIES * (one.looks + 1):
             raise Wrong(f"the observer looked {one.looks} times and made {one.round_trips:g} queries")

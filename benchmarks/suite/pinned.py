@@ -32,7 +32,7 @@ WINDOW = 10.0
 
 
 async def pinned(options: Options) -> Result:
-    """Publish and handle 5,000/s, then the same for 5 minutes while a transaction holds xmin; and full speed in both."""
+    """Publish and handle 5,000/s, then 5 minutes more while a transaction holds xmin. Also at full speed in both."""
     seconds = options.duration(300, 4)
     free_seconds, full_seconds = min(seconds, 60.0), min(seconds, 10.0)
     window = min(WINDOW, seconds / 2)
@@ -90,7 +90,7 @@ async def pinned(options: Options) -> Result:
 
 
 class _Run:
-    """The phases, one after the other; each begins with no backlog."""
+    """The phases, one after the other. Each begins with no backlog."""
 
     def __init__(self, publisher: Publisher, worker: Crew, window: float) -> None:
         self.publisher = publisher
@@ -105,7 +105,7 @@ class _Run:
         self.phases.append(Phase(name, start, start + int(seconds * 1e9), self._window))
 
     async def full_speed(self, seconds: float) -> float:
-        """Messages published and begun in a second, the publisher going as fast as the worker follows."""
+        """Messages published and begun per second, with a publisher as fast as the worker follows."""
         await self._worker.begun_at_least(self.publisher.published)
         before, watch = self.publisher.published, Stopwatch()
         await self.publisher.ahead_of(self._worker, FULL_BATCH, LEAD, seconds)
@@ -115,7 +115,7 @@ class _Run:
 
 @asynccontextmanager
 async def _pin(place: Bench) -> AsyncIterator[None]:
-    """A transaction that has an xid and a snapshot: nothing that dies after now can be removed while it is open."""
+    """Hold a transaction with an xid and a snapshot. While it is open, no row that dies after now can be removed."""
     holder = await place.database.connect()
     try:
         async with holder.transaction(isolation="repeatable_read"):
@@ -129,8 +129,8 @@ async def _pin(place: Bench) -> AsyncIterator[None]:
 
 
 async def _tables(place: Bench) -> dict[str, Any]:
-    """Dead rows, as the server's statistics have them, and sizes with indexes, of the tables that are written to."""
-    await anyio.sleep(1.0)  # backends report to the statistics once a second at most
+    """Dead rows by the server's statistics, and sizes with indexes, of the tables with writes."""
+    await anyio.sleep(1.0)  # backends report to the statistics at most once a second
     rows = await place.database.fetch(
         """select relname, n_live_tup, n_dead_tup, pg_total_relation_size(relid) / 1024 as kib
            from pg_stat_user_tables where schemaname in ('headrace', 'headrace_streams') and n_tup_ins > 100 order by relname"""

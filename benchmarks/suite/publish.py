@@ -14,7 +14,7 @@ _WARMING = 20
 
 
 async def publish(options: Options) -> Result:
-    """Publish batches of 100 over one connection, each committed before the next; and, as a variant, through the App."""
+    """Publish batches of 100 over one connection, each committed before the next. Also through the App."""
     count, size = options.count(200_000, 20_000), options.batch or 100
     texts = list(batches(KEYS, count, size))
     objects = [orders(KEYS, numbers) for numbers in slices(count, size)]

@@ -1,4 +1,4 @@
-"""push: a backlog sent to a local endpoint by one server process, a request for each message."""
+"""push: one server process sends a backlog to a local endpoint, one request per message."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ NAME = "push"
 SECRET = "whsec_" + "a2V5" * 8
 SENDERS = 32
 PATIENCE = 120.0
-"""Seconds within which all must have been delivered."""
+"""Seconds within which all messages must be delivered."""
 
 
 class Came(msgspec.Struct, frozen=True):
-    """What the endpoint got, in order, and how long that took from the first to the last, in seconds."""
+    """What the endpoint received, in order, and the time from the first to the last, in seconds."""
 
     bodies: list[bytes]
     seconds: float
 
 
 async def push(options: Options) -> Result:
-    """Send a backlog to a local endpoint, signed, a request for each message, from one server process."""
+    """Send a backlog to a local endpoint from one server process, signed, one request per message."""
     count = options.count(30_000, 1_000)
     measured, proven = Measured(), list[str]()
     for _ in range(options.times(3, 1)):
@@ -70,7 +70,7 @@ async def push(options: Options) -> Result:
 
 
 async def _pushed(place: Bench, count: int) -> Came:
-    """From the first request to the last, the server's start left out."""
+    """Deliver a backlog. The time is from the first request to the last, without the server's start."""
     async with _endpoint() as endpoint:
         spec = ConsumerSpec(stream=STREAM, name=NAME, push=Push(url=endpoint.url, secret=SECRET))
         await store.declare_consumer(place.database, spec)
@@ -84,7 +84,7 @@ async def _pushed(place: Bench, count: int) -> Came:
 
 
 def _check(came: Came, count: int) -> list[str]:
-    """Each message came once, in the order of its key, and is what was published."""
+    """Check that each message came once, in the order of its key, as it was published."""
     decoder = msgspec.json.Decoder()
     encode = msgspec.json.Encoder().encode
     numbers = []
@@ -103,7 +103,7 @@ def _check(came: Came, count: int) -> list[str]:
 
 
 async def _bare(bodies: Sequence[bytes]) -> float:
-    """Requests a second of a client that does nothing else."""
+    """Requests per second of a client that does nothing else."""
     async with _endpoint() as endpoint, aiohttp.ClientSession() as session:
         work = iter(bodies)
 
@@ -128,7 +128,7 @@ class _Endpoint:
         self.url = f"http://127.0.0.1:{port}/"
 
     async def end(self) -> Came:
-        """Stop it, and ask what came."""
+        """Stop it, and return what it received."""
         assert self._process.stdin is not None
         await self._process.stdin.aclose()
         if await self._process.wait():

@@ -1,4 +1,4 @@
-"""retention: sustained publish while the janitor removes the oldest all the time, against the same without a limit."""
+"""retention: sustained publishing while the janitor removes the oldest messages, against the same without a limit."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MESSAGES = f'headrace_streams."{STREAM}"'
 BATCH = 100
 POOL = 20_000
 SAMPLE = 0.1
-OVERSHOOT_SECONDS, OVERSHOOT_SECONDS_QUICK = 2.0, 20.0  # a quick run asks whether it works, on a busy machine too
+OVERSHOOT_SECONDS, OVERSHOOT_SECONDS_QUICK = 2.0, 20.0  # a quick run checks only that it works, even on a busy machine
 
 
 class _Run(msgspec.Struct):
-    """What was published in the time that counts, and how large the stream was."""
+    """What was published in the measured time, and the sizes of the stream."""
 
     rate: float
     sizes: list[int]
@@ -83,7 +83,7 @@ class _Publishing:
         self._sizes: list[int] = []
 
     async def run(self, warm: int, seconds: float) -> _Run:
-        """Publish until the stream has `warm` bytes, as much again, and then for so many seconds."""
+        """Publish until the stream has `warm` bytes, then as much again, and then for `seconds` seconds."""
         await store.create_stream(self._database, StreamSpec(name=STREAM, max_storage=self._max_storage))
         async with anyio.create_task_group() as group:
             group.start_soon(self._watch)
@@ -106,7 +106,7 @@ class _Publishing:
         return _Run(rate, self._sizes, removed, proven)
 
     async def _must_go_on(self, first: int, gone: float, seconds: float) -> bool:
-        """A short run on a busy machine may end before the janitor has come round."""
+        """Whether to extend the run. On a busy machine a short run may end before the janitor's first round."""
         return self._max_storage is not None and gone < 30 * seconds and await self._first() == first
 
     async def _publish(self) -> None:
@@ -141,7 +141,7 @@ class _Publishing:
         return f"of {self._published:,} messages the last {count:,} remain, every one of them"
 
     async def _is_bounded(self, rate: float) -> str:
-        """What may come on top of max_storage is what is published until the janitor has come round."""
+        """Check the size. Messages published before the janitor's next round may come on top of max_storage."""
         assert self._max_storage is not None
         row = await self._database.fetchrow(f"select count(*) from {MESSAGES}")
         each = await self._size() / row[0]

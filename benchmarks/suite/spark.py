@@ -1,4 +1,4 @@
-"""spark: heavy transforms as handlers, streams as DataFrames, archives and writes, all in one warm session beside its Postgres."""
+"""spark: heavy transforms as handlers, streams as DataFrames, archives and writes, in one warm session."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NUMBERS = """
 
 
 async def spark(options: Options) -> Result:
-    """Transform 1,000,000 messages in a Spark handler; read, archive, replay, aggregate and write as many; memory; all with a warm session."""
+    """Transform 1,000,000 messages in a Spark handler. Read, archive, replay, aggregate and write as many. Memory."""
     count = options.count(1_000_000, 20_000)
     batches = 3 if options.quick else 10
     parts = Parts(count, batches)
@@ -77,7 +77,7 @@ async def spark(options: Options) -> Result:
 
 
 class Parts:
-    """What is measured in each repeat, on a database of its own."""
+    """The parts that are measured in each repeat, on a database of its own."""
 
     def __init__(self, count: int, batches: int) -> None:
         self.count = count
@@ -90,7 +90,7 @@ class Parts:
         self._cpu: dict[str, dict[str, float]] = {}
 
     async def run(self, crew: SparkCrew, place: Bench, files: Path) -> None:
-        """One round."""
+        """Run one repeat."""
         self.checks = [
             await self._handler(crew, place, "handler", typed=False),
             await self._handler(crew, place, "handler_typed", typed=True),
@@ -103,16 +103,16 @@ class Parts:
         ]
 
     def alone(self) -> dict[str, dict[str, Any]]:
-        """Those that have no raw limit of their own."""
+        """The parts that have no raw limit of their own."""
         return {name: {"rate": median(rates), "samples": rates} for name, rates in self._alone.items()}
 
     def details(self) -> dict[str, Any]:
-        """How long each took; and of the last repeat, where the processor's time went, in µs for each message."""
+        """The duration of each part, and of the last repeat the CPU time by process, in µs per message."""
         seconds = {name: self.count / one.rate for name, one in self.measured.items()}
         return {"seconds": seconds, "cpu_us_per_message": self._cpu}
 
     def lease(self) -> dict[str, Any]:
-        """Seconds, not rates."""
+        """Durations of a lease in seconds, not rates."""
         return {"rows": self.rows, **{name: median(times) for name, times in self._lease.items()}, "samples": self._lease["seconds"]}  # fmt: skip
 
     async def _handler(self, crew: SparkCrew, place: Bench, name: str, *, typed: bool) -> str:
@@ -188,12 +188,12 @@ class Parts:
         return f"the last aggregates of each key and window hold {self.count:,} messages, each once"
 
     async def _do(self, what: str, crew: SparkCrew, place: Bench, job: str, **given: Any) -> Done:
-        """Have a job done with all messages, and see what of the processor it takes: in Python, in Java with its own Pythons, in Postgres."""
+        """Run a job over all messages, and measure its CPU time: in Python, in Java with its Pythons, in Postgres."""
         postgres = postmaster(await place.database.fetchval("select pg_backend_pid()"))
         meter = Meter(worker=crew.pid, java=crew.ready.java, postgres=postgres)
         done = await crew.do(job, place.dsn, self.count, **given)
         used = meter.read()
-        used["worker"] -= used["java"]  # which is its child
+        used["worker"] -= used["java"]  # it is the worker's child
         groups = ("worker", "java", "postgres")
         self._cpu[what] = {group: used[group] / self.count * 1e6 for group in groups if group in used}
         return done
@@ -211,14 +211,14 @@ class Parts:
 
 
 async def _warm(crew: SparkCrew, place: Bench, files: Path, count: int) -> None:
-    """What handlers have not made warm: Spark's workers in Python, and the code that reads and writes files."""
+    """Warm up what handlers have not: Spark's workers in Python, and the code that reads and writes files."""
     await crew.do("read", place.dsn, count)
     await crew.do("archive", place.dsn, count, path=str(files / "archive"))
 
 
 @asynccontextmanager
 async def _place(options: Options, count: int) -> AsyncIterator[tuple[Bench, Path]]:
-    """A database with the messages in it, and a directory on the disk that embedded databases are on; both are gone at the end."""
+    """A database with the messages, and a directory on the disk of embedded databases. Both are deleted at the end."""
     async with bench(options) as place:
         await fill(place, KEYS, count)
         name = await place.database.fetchval("select current_database()")
@@ -235,5 +235,5 @@ async def _row(place: Bench, query: str, stream: str) -> Any:
 
 
 def _sum(count: int) -> int:
-    """Of the numbers from 0 to below `count`."""
+    """The sum of the numbers from 0 to below `count`."""
     return count * (count - 1) // 2

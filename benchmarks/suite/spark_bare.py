@@ -1,4 +1,4 @@
-"""The raw limits of `spark`: the same without Headrace, on the plain table, by what any program would use: ADBC, pyarrow, and the same Spark session."""
+"""The raw limits of `spark`: the same on the plain table with ADBC, pyarrow and the same session, without Headrace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COPY = f"create table plain_copy (like {PLAIN} including all)"
 
 
 def bare_handle(spark: SparkSession, work: Work) -> Done:
-    """The table in ranges of `max_rows`, each a DataFrame for the same transform, whose results are inserted into another table."""
+    """Transform the table in ranges of `max_rows`, each a DataFrame, and insert the results into another table."""
     from pyspark.sql import functions as sql
 
     from benchmarks.suite.spark_jobs import sums
@@ -42,7 +42,7 @@ def bare_handle(spark: SparkSession, work: Work) -> Done:
 
 
 def bare_lease(spark: SparkSession, work: Work) -> Done:
-    """One range, from the query to a DataFrame."""
+    """Time one range, from the query to a DataFrame."""
     first = work.given["first"]
     with closing(_connect(work.dsn)) as connection, connection.cursor() as cursor:
         start = time.monotonic()
@@ -52,14 +52,14 @@ def bare_lease(spark: SparkSession, work: Work) -> Done:
 
 
 def bare_read(spark: SparkSession, work: Work) -> Done:
-    """The table over one connection, every column of every row, thrown away."""
+    """Read every column of every row over one connection, and discard them."""
     start = time.monotonic()
     rows = sum(batch.num_rows for batch in _batches(work.dsn))
     return Done(time.monotonic() - start, {"rows": rows})
 
 
 def bare_archive(spark: SparkSession, work: Work) -> Done:
-    """The table over one connection into one Parquet file."""
+    """Write the table over one connection into one Parquet file."""
     import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
 
     start = time.monotonic()
@@ -73,7 +73,7 @@ def bare_archive(spark: SparkSession, work: Work) -> Done:
 
 
 def bare_write(spark: SparkSession, work: Work) -> Done:
-    """The Parquet files of the directory `path` into a table: a COPY for each of pyarrow's batches, over one connection."""
+    """Write the Parquet files of the directory `path` into a table: a COPY per pyarrow batch, over one connection."""
     import pyarrow.dataset as ds  # type: ignore[import-untyped, unused-ignore]
 
     files = ds.dataset(Path(work.given["path"]), partitioning="hive", format="parquet")

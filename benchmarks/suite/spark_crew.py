@@ -1,4 +1,7 @@
-"""The process with the warm Spark session, seen from the benchmark that started it; and what the two say to each other: JSON, a line each."""
+"""The process with the warm Spark session, controlled by the benchmark that started it.
+
+The two exchange JSON, one message per line. The classes here are these messages.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from benchmarks.processes import start
 
 _LONGEST_LINE = 1 << 20
 _PATIENCE = 900.0
-"""Seconds after which a piece of work has failed."""
+"""Seconds after which a job has failed."""
 
 
 class Work(msgspec.Struct, frozen=True):
-    """A piece of work: the name of one of `spark_jobs.JOBS`, the database, how many messages there are, and what else it takes."""
+    """A job: the name of one of `spark_jobs.JOBS`, the database, the number of messages, and further arguments."""
 
     job: str
     dsn: str
@@ -29,7 +32,11 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The session is there. `java`: the id of its process; `seconds`: what its start took; `versions`: Spark's and Java's."""
+    """The session has started.
+
+    `java` is the id of its process, `seconds` the duration of its start, `versions` are Spark's and
+    Java's.
+    """
 
     java: int
     seconds: float
@@ -37,14 +44,14 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The work took so many seconds; `found` is what else there is to say."""
+    """The job has ended. `seconds` is its duration, and `found` its other results."""
 
     seconds: float
     found: dict[str, Any] = {}
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """It is not as promised, and here is how."""
+    """A check failed. Contains the reason."""
 
     reason: str
 
@@ -53,11 +60,11 @@ _decoder: msgspec.json.Decoder[Ready | Done | Failed] = msgspec.json.Decoder(Rea
 
 
 class SparkCrew:
-    """A process that keeps a session warm, and does one piece of work after the other.
+    """A process that keeps a session warm and runs one job after the other.
 
     Attributes:
         pid: of the Python process.
-        ready: what it said when it had its session.
+        ready: its message when it had its session.
     """
 
     def __init__(self, process: anyio.abc.Process) -> None:
@@ -69,13 +76,13 @@ class SparkCrew:
         self._from = BufferedByteReceiveStream(process.stdout)
 
     async def begin(self) -> None:
-        """Wait for the session. Raises `Wrong` if there can't be one."""
+        """Wait for the session. Raises `Wrong` if it can't start."""
         said = await self._hear()
         assert isinstance(said, Ready)
         self.ready = said
 
     async def do(self, job: str, dsn: str, count: int, **given: Any) -> Done:
-        """Have a piece of work done. Raises `Wrong` if it can't be, or came out wrong."""
+        """Run a job. Raises `Wrong` if it fails, or its result is wrong."""
         await self._to.send(msgspec.json.encode(Work(job, dsn, count, given)) + b"\n")
         said = await self._hear()
         assert isinstance(said, Done)
@@ -96,7 +103,7 @@ class SparkCrew:
 
 @asynccontextmanager
 async def spark_crew(conf: dict[str, str]) -> AsyncIterator[SparkCrew]:
-    """Start a process with a session of this configuration; both are gone at the end."""
+    """Start a process with a session of this configuration. Both are stopped at the end."""
     process = await start("benchmarks.suite.spark_worker", msgspec.json.encode(conf).decode())
     try:
         crew = SparkCrew(process)
@@ -105,7 +112,7 @@ async def spark_crew(conf: dict[str, str]) -> AsyncIterator[SparkCrew]:
     finally:
         with anyio.CancelScope(shield=True):
             assert process.stdin is not None
-            await process.stdin.aclose()  # at which it stops its session, and ends
+            await process.stdin.aclose()  # then it stops its session, and ends
             with anyio.move_on_after(30):
                 await process.wait()
             if process.returncode is None:

@@ -1,4 +1,4 @@
-"""What the process with the Spark session does with streams: each piece of work says how long it took, and what there is to check it by."""
+"""The jobs of the process with the Spark session. Each returns its duration and results to check."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ACK_WAIT = 3600.0
-"""Seconds; nothing is extended, so a lease's deadline tells when it was asked for."""
+"""Seconds. Leases are not extended, so a lease's deadline shows when it was requested."""
 _MANY = 100_000
 ORDER = "number bigint, customer string, lines array<struct<sku string, quantity int, cents int>>"
 
 
 def sums(frame: DataFrame, groups: int) -> DataFrame:
-    """The transform that is measured: the JSON is parsed, and grouped by what is in it; each group is a result."""
+    """The measured transform: parse the JSON and group by its contents. Each group is a result."""
     from pyspark.sql import functions as sql
 
     orders = frame.select(sql.from_json("data", ORDER).alias("data"))
@@ -35,7 +35,7 @@ def sums(frame: DataFrame, groups: int) -> DataFrame:
 
 
 def summed(orders: DataFrame, groups: int) -> DataFrame:
-    """The same of payloads that are a struct already."""
+    """The same transform for payloads that are structs already."""
     from pyspark.sql import functions as sql
 
     key = sql.concat(sql.lit("groups."), (sql.col("data.number") % groups).cast("string"))
@@ -46,16 +46,17 @@ def summed(orders: DataFrame, groups: int) -> DataFrame:
 
 
 def handle(spark: SparkSession, work: Work) -> Done:
-    """A consumer from its start until all is settled.
+    """Run a consumer from its start until everything is settled.
 
-    Given: `name` of the consumer; `max_rows`; `groups`; `typed`, whether the framework decodes the payloads; `into`, the stream for
-    the results; `first`, the seq where it begins.
+    Given: `name` of the consumer, `max_rows`, `groups`, `typed` (whether the framework decodes the
+    payloads), `into` (the stream for the results), and `first` (the seq where it begins).
     """
     given = work.given
     app = App(work.dsn, telemetry=False, streams=[given["into"]])
     typed, groups = given.get("typed", False), given["groups"]
     batches: list[int] = []
-    # Of few messages the last batch isn't full, and needn't be waited for; of many all are.
+    # With few messages the last batch isn't full, so don't wait long for it. With many, all batches
+    # are full.
     wait = 10.0 if work.count >= _MANY else 0.2
 
     @spark_consumer(
@@ -72,7 +73,7 @@ def handle(spark: SparkSession, work: Work) -> Done:
 
 
 def lease(spark: SparkSession, work: Work) -> Done:
-    """One batch, from the first lease call to the handler's having it as a DataFrame; and until a job has read it.
+    """Time one batch, from the first lease call until the handler has it as a DataFrame, and until a job has read it.
 
     Given: `name`, and `first`, the seq where it begins.
     """
@@ -103,7 +104,7 @@ async def _until_idle(app: App) -> float:
 
 
 def read(spark: SparkSession, work: Work) -> Done:
-    """The stream as a DataFrame, every column of every row, thrown away."""
+    """Read the stream as a DataFrame, every column of every row, and discard it."""
     start = time.monotonic()
     frame = spark.read.format("headrace").option("database", work.dsn).option("stream", STREAM).load()
     found = _drained(frame)
@@ -111,7 +112,7 @@ def read(spark: SparkSession, work: Work) -> Done:
 
 
 def _drained(frame: DataFrame) -> dict[str, Any]:
-    """Have all columns of all rows made, and throw them away."""
+    """Compute all columns of all rows, and discard them."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as sql
 
@@ -128,7 +129,7 @@ def _drained(frame: DataFrame) -> dict[str, Any]:
 
 
 def archived(spark: SparkSession, work: Work) -> Done:
-    """The stream into Parquet files in the directory `path`."""
+    """Archive the stream to Parquet files in the directory `path`."""
     start = time.monotonic()
     report = archive(STREAM, work.given["path"], spark=spark, database=work.dsn)
     seconds = time.monotonic() - start
@@ -137,7 +138,7 @@ def archived(spark: SparkSession, work: Work) -> Done:
 
 
 def replayed(spark: SparkSession, work: Work) -> Done:
-    """The stream through a function that changes each payload, into the stream `into`; its progress is kept in `path`."""
+    """Replay the stream into the stream `into`, and change each payload with a function. `path` keeps the progress."""
     start = time.monotonic()
     report = replay(
         _marked, work.given["into"], stream=STREAM, checkpoint=work.given["path"], spark=spark, database=work.dsn
@@ -153,7 +154,7 @@ def _marked(rows: DataFrame) -> DataFrame:
 
 
 def aggregated(spark: SparkSession, work: Work) -> Done:
-    """The orders of each customer in windows of a minute, into the stream `into`; the state is kept in `path`."""
+    """Aggregate each customer's orders in windows of a minute, into the stream `into`. `path` keeps the state."""
     start = time.monotonic()
     report = aggregate(
         STREAM, work.given["into"], window="1m", by=["data.customer"], schema=ORDER,
@@ -164,7 +165,7 @@ def aggregated(spark: SparkSession, work: Work) -> Done:
 
 
 def written(spark: SparkSession, work: Work) -> Done:
-    """The Parquet files of the directory `path` into the stream `into`."""
+    """Write the Parquet files of the directory `path` into the stream `into`."""
     start = time.monotonic()
     rows = spark.read.parquet(work.given["path"]).select("key", "data")
     rows.write.format("headrace").option("database", work.dsn).option("stream", work.given["into"]).mode(
@@ -174,7 +175,7 @@ def written(spark: SparkSession, work: Work) -> Done:
 
 
 def check_archive(spark: SparkSession, work: Work) -> Done:
-    """What any reader finds in the archive `path`: how many rows, how many seqs, and their sum."""
+    """The contents of the archive `path` for any reader: the number of rows, the number of seqs, and their sum."""
     import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
     import pyarrow.dataset as ds  # type: ignore[import-untyped, unused-ignore]
 

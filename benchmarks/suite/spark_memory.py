@@ -1,4 +1,4 @@
-"""The memory of a worker with a Spark handler: of its Python process, and of Java, with two sizes of batches, and two backlogs each."""
+"""The memory of a worker with a Spark handler, in Python and in Java, with two batch sizes and two backlogs each."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from benchmarks.checks import Wrong
 from benchmarks.suite.spark_crew import SparkCrew
 
 _MORE = 1.25, 48.0
-"""What a larger backlog may add to the peak of the Python process: a quarter, and so many MiB."""
+"""Maximum growth of the Python process's peak with a larger backlog: a factor, and MiB on top."""
 
 
 async def memory(crew: SparkCrew, dsn: str, count: int, batches: int, groups: int) -> tuple[dict[str, Any], list[str]]:
-    """Let handlers of a fresh process have a part of the stream, and then all of it; first with small batches, then with five times as
-    large ones, of which so many are all of it.
+    """Drain a part of the stream, and then all of it, with the handlers of a fresh process.
 
-    A peak is the system's own count since the handler's start, so nothing between two looks is missed; what a process keeps of an earlier
-    run counts, which is why the small ones come first.
+    It does so with small batches first, then with batches five times as large, `batches` of which
+    are the whole stream. A peak is the system's own count since the handler's start, so none is
+    missed between two readings. Memory that a process keeps from an earlier run counts, so the
+    small batches come first.
 
     Returns:
-        What was found, in MiB, and what was proven of it. Raises `Wrong` when a backlog that is larger takes more.
+        The memory in MiB, and what was proven of it. Raises `Wrong` when a larger backlog takes more.
     """
     python, java = Memory(crew.pid), Memory(crew.ready.java)
     found: dict[str, Any] = {"at_rest": {"python_mib": python.resident(), "java_mib": java.resident()}}

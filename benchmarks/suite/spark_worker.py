@@ -1,4 +1,4 @@
-"""The process with the warm Spark session: `python -m benchmarks.suite.spark_worker CONF` does what it is told. See `spark_crew`."""
+"""The process with the warm Spark session: `python -m benchmarks.suite.spark_worker CONF`. See `spark_crew`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MASTER = "local[2]"
 
 
 def main() -> int:
-    # Java and whoever else prints may have the standard output, but not the one on which we are listened to.
+    # Java and other code may print to the standard output, so results go to a duplicate of it.
     with os.fdopen(os.dup(1), "wb") as out:
         os.dup2(2, 1)
         conf = msgspec.json.decode(sys.argv[1], type=dict[str, str])

@@ -1,4 +1,4 @@
-"""standstill: the rate and the latency of everybody else while a key, a publisher or a snapshot stands still, with very much behind it."""
+"""standstill: rate and latency of other messages while a key, a publisher or a snapshot stands still."""
 
 from __future__ import annotations
 
@@ -25,22 +25,21 @@ from headrace.model.specs import ConsumerSpec
 KEYS = Keys(10_000)
 STUCK = "orders.eu.stuck"
 SHARE = 100
-"""Of so many messages one is what stands still, or waits behind that."""
+"""One in this many messages is on the stalled key or waits behind it."""
 
 CHUNK = 1000
 LOOK = 10_000
 TURN = 10
-"""Calls until it is the other one's turn."""
+"""Consecutive calls of one side before the other side's turn."""
 
 SWEEP = 1.0
-"""Seconds between sweeps: a janitor is at work beside everything that is measured."""
+"""Seconds between sweeps. A janitor runs beside all measurements."""
 
 Scene = Callable[["Stand", int], AbstractAsyncContextManager[None]]
 
 
 async def standstill(options: Options) -> Result:
-    """Lease and ack batches of 100 over one connection while a key is blocked or waits for a retry, a publisher keeps its transaction open,
-    or a snapshot pins dead rows; and, taking turns with it every few calls, the same without."""
+    """Lease batches of 100 beside a blocked or retried key, an open publisher or an old snapshot, and without them."""
     count = options.count(100_000, 10_000)
     size = options.batch or 100
     runs: dict[str, list[tuple[Stand, Stand]]] = {name: [] for name in SCENES}
@@ -102,7 +101,7 @@ async def _stand(options: Options, size: int, scene: Scene, behind: int, count: 
 
 
 async def take_turns(held: Stand, free: Stand) -> None:
-    """Both in turn, a few calls each, so that a machine that gets slower makes both slower."""
+    """Measure both alternately, a few calls each, so that a machine that gets slower slows both."""
     while not (held.done and free.done):
         for stand in (held, free):
             for _ in range(TURN):
@@ -113,14 +112,14 @@ async def take_turns(held: Stand, free: Stand) -> None:
 
 
 class Stand:
-    """One consumer of a fresh stream, and what was measured of it.
+    """One consumer of a fresh stream, and its measurements.
 
     Attributes:
-        publish: publishes messages of other keys, and with them what stands still.
-        publish_others: publishes these alone, where that is not the same.
+        publish: publishes messages of other keys, together with those that are stalled.
+        publish_others: publishes only messages of other keys, where that differs.
         count: how many messages of other keys are to be leased.
         took: nanoseconds of each call that leased, and acked.
-        late: how many messages were published that come when the standstill is over.
+        late: how many published messages are delivered after the standstill.
     """
 
     def __init__(self, place: Bench, size: int) -> None:
@@ -141,7 +140,7 @@ class Stand:
 
     @asynccontextmanager
     async def ready(self, scene: Scene, behind: int, count: int) -> AsyncIterator[None]:
-        """With so many messages behind what stands still, and so many of other keys to be leased."""
+        """Set up `behind` messages behind the standstill, and `count` messages of other keys to lease."""
         spec = ConsumerSpec(stream=STREAM, name="stand", max_deliver=1, on_exhausted="block", max_ack_pending=10_000)
         self.consumer = (await store.declare_consumer(self.place.database, spec)).id
         self.count = count
@@ -163,12 +162,12 @@ class Stand:
         await store.publish_many(self.place.database, STREAM, [STUCK] * count, ['{"stuck": true}'] * count)
 
     async def pile_up(self, count: int) -> None:
-        """Publish so many messages of the key that stands still."""
+        """Publish `count` messages of the stalled key."""
         for first in range(0, count, CHUNK):
             await self.publish_stuck(min(CHUNK, count - first))
 
     async def fail(self, failure: Failure) -> None:
-        """Publish a message of the key, and have it fail."""
+        """Publish a message of the key, and make it fail."""
         await self.publish_stuck(1)
         await self.fail_all(await self.lease(1), failure)
 
@@ -179,7 +178,7 @@ class Stand:
         checks.expect(await store.settle(self.place.database, self.consumer, settlement), [], "what was lost")
 
     async def pass_all(self) -> int:
-        """Lease and ack what there is; returns how many messages that were."""
+        """Lease and ack all available messages. Returns how many there were."""
         passed, more = 0, True
         while more:
             leased = await self.lease(LOOK)
@@ -223,7 +222,7 @@ class Stand:
             await anyio.sleep(SWEEP)
 
     async def catch_up(self) -> None:
-        """It is over: what was held up comes."""
+        """Deliver the delayed messages after the standstill."""
         began = time.perf_counter()
         checks.expect(await self.pass_all(), self.late, "messages that came when the publisher committed")
         self.details["caught_up_in_s"] = time.perf_counter() - began
@@ -241,7 +240,7 @@ async def _undisturbed(stand: Stand, behind: int) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _blocked(stand: Stand, behind: int) -> AsyncIterator[None]:
-    """A key waits for a person."""
+    """A key is blocked."""
     await stand.fail(Failure("retry", None, "never again"))
     await stand.pile_up(behind)
     yield
@@ -257,7 +256,7 @@ async def _in_backoff(stand: Stand, behind: int) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _keys_in_backoff(stand: Stand, behind: int) -> AsyncIterator[None]:
-    """Very many keys wait for their retry."""
+    """A large number of keys wait for their retry."""
     keys = [f"orders.us.{number}" for number in range(behind)]
     await store.publish_many(stand.place.database, STREAM, keys, ["{}"] * behind)
     while (leased := await stand.lease(LOOK)).lease_id is not None:
@@ -267,7 +266,7 @@ async def _keys_in_backoff(stand: Stand, behind: int) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _one_by_one(stand: Stand, behind: int) -> AsyncIterator[None]:
-    """Each message is committed by itself."""
+    """Each message has its own commit."""
     async with _connected(stand) as others:
 
         async def publish(batch: Batch) -> None:
@@ -281,7 +280,7 @@ async def _one_by_one(stand: Stand, behind: int) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _publishing(stand: Stand, behind: int) -> AsyncIterator[None]:
-    """The same, and a transaction that stays open published a message between each two commits, and publishes one now and then."""
+    """Like `_interleaved` for the messages behind it. After that, the open transaction publishes only now and then."""
     async with _interleaved(stand, behind):
         everywhere = stand.publish
 
@@ -298,7 +297,7 @@ async def _publishing(stand: Stand, behind: int) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _interleaved(stand: Stand, behind: int) -> AsyncIterator[None]:
-    """The same, and a transaction that stays open publishes a message between each two commits, all the time."""
+    """Like `_one_by_one`, and an open transaction publishes a message between each two commits, all the time."""
     async with _one_by_one(stand, behind), _connected(stand) as own:
         stand.publish_others = stand.publish
 
@@ -317,7 +316,7 @@ async def _interleaved(stand: Stand, behind: int) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _pinned(stand: Stand, behind: int) -> AsyncIterator[None]:
-    """An old snapshot keeps the dead rows of messages that were put back, scheduled, published with ids, and blocked."""
+    """An old snapshot keeps the dead rows of messages that were put back, scheduled, given ids, and blocked."""
     async with _connected(stand) as old, old.transaction(isolation="repeatable_read", readonly=True):
         await old.fetchval("select count(*) from headrace.streams")
         await _leave_dead_rows(stand, behind)
@@ -359,4 +358,4 @@ SCENES: dict[str, tuple[Scene, float, Scene]] = {
     "interleaved": (_interleaved, 1, _one_by_one),
     "pinned": (_pinned, 1, _undisturbed),
 }
-"""What stands still, how many messages are behind it for each that is measured, and what it is compared with."""
+"""The standstills, the number of messages behind each in every measurement, and the baseline."""

@@ -21,7 +21,7 @@ LIMIT_COUNT = 100_000
 
 
 async def steady(options: Options) -> Result:
-    """Publish and handle at once as fast as both go, for 20 seconds; the publisher waits when it is 20,000 ahead."""
+    """Publish and handle as fast as possible for 20 seconds. The publisher waits when it is 20,000 messages ahead."""
     seconds = options.duration(20, 3)
     raw = list(batches(KEYS, options.count(LIMIT_COUNT, LIMIT_COUNT // 10), BATCH))
     measured = Measured()

@@ -1,4 +1,4 @@
-"""transactional: a backlog drained by handlers that write in the transaction of their ack, 100 messages at a time and one by one."""
+"""transactional: drain a backlog with handlers that write in the transaction of their ack, by 100 and one by one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.store import Database
 KEYS = Keys(1000)
 BATCH = 100
 WORKERS = 7
-"""Handlers at a time, as many as may hold a transaction with the usual max_connections=10; the raw limit has as many connections."""
+"""Concurrent handlers: as many as may hold a transaction with max_connections=10. The raw limit uses as many."""
 
 LIMIT_IS = f"bare transactions on {WORKERS} connections at a time: BEGIN, the same write, COMMIT"
 ONE = "insert into effects (number) values ($1)"
@@ -28,7 +28,7 @@ MANY = "insert into effects (number) select * from unnest($1::bigint[])"
 
 
 async def transactional(options: Options) -> Result:
-    """Drain in transactions of 100 messages; and, as a variant, of one: each writes a row per message, and acks."""
+    """Drain in transactions of 100 messages, each with a row per message and the acks. Also in transactions of one."""
     batches, settings, proven = await _drained(
         options, options.count(200_000, 5_000), "effects", options.batch or BATCH
     )
@@ -47,7 +47,7 @@ async def transactional(options: Options) -> Result:
 async def _drained(
     options: Options, count: int, handler: HandlerName, batch: int | None
 ) -> tuple[Measured, dict[str, Any], list[str]]:
-    """From the first handler's start to the last settle. Returns the rates, the settings, and what was proven."""
+    """Drain once. Returns the rates from first handler to last settle, the settings, and what was proven."""
     measured = Measured(samples=[], limit_samples=[])
     consumer: dict[str, Any] = {"transactional": True, "concurrency": WORKERS, "max_ack_pending": 10_000}
     if batch is not None:
@@ -82,7 +82,7 @@ async def _written_once(place: Bench, count: int) -> str:
 
 
 async def _limit(place: Bench, count: int, batch: int | None) -> float:
-    """Messages a second of the same transactions without a stream, for at most a few seconds."""
+    """Messages per second of the same transactions without a stream, measured for at most a few seconds."""
     work = iter(slices(count, batch or 1))
     done = 0
     database = Database(place.dsn, max_connections=WORKERS, application_name="benchmarks")

@@ -1,4 +1,4 @@
-"""work: handlers that await 1 ms, 256 actors, 1,000 keys in order; and the same with `ack_before_next`."""
+"""work: handlers that await 1 ms, 256 actors, 1,000 keys in order, also with `ack_before_next`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.suite.draining import LIMIT_IS, drained
 
 
 async def work(options: Options) -> Result:
-    """Drain 1,000 keys in order with 256 actors whose handler awaits 1 ms; and, as a variant, with `ack_before_next`."""
+    """Drain 1,000 keys in order with 256 actors and a handler that awaits 1 ms. Also with `ack_before_next`."""
     count = options.count(300_000, 30_000)
     consumer = {"concurrency": 256, "max_ack_pending": 10_000}
     measured, settings, proven = await drained(options, Keys(1000), count, "work", consumer)

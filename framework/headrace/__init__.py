@@ -1,8 +1,8 @@
-"""Headrace: a durable message stream on nothing but Postgres, and a framework that puts a pool of actors to work on it.
+"""Headrace: durable message streams on Postgres, and a framework that processes them with a pool of concurrent actors.
 
-from headrace import App, Message
+    from headrace import App, Message
 
-    app = App()                      # the embedded Postgres; or App("postgresql://…")
+    app = App()                      # the embedded Postgres, or App("postgresql://…")
 
     @app.consumer("orders", filter="orders.us.>")
     async def ship(order: Order, message: Message) -> None: ...
@@ -89,7 +89,8 @@ __all__ = [
     "transform",
 ]
 
-# These bring the database driver and the event loop along, which the command line doesn't need to show its help.
+# Imported on first use. These modules import the database driver and the event loop, which `headrace
+# --help` doesn't need.
 _LAZY = {
     "App": "headrace.app.app",
     "Batch": "headrace.runtime.batch",

@@ -1,6 +1,7 @@
-"""The Spark side of Headrace: handlers that transform large batches as DataFrames, streams as a data source, and pipelines.
+"""Spark integration of Headrace: DataFrame handlers, a data source for streams, and ready pipelines.
 
-Install it with `pip install 'headrace[spark]'`. The core knows nothing of it.
+Handlers transform large batches as DataFrames. Install the package with `pip install
+'headrace[spark]'`. The core does not depend on it.
 
     from headrace_spark import session
 
@@ -10,8 +11,8 @@ Install it with `pip install 'headrace[spark]'`. The core knows nothing of it.
 
 from typing import TYPE_CHECKING, Any
 
-# Not lazily: the package `session` would take the place of the function of its name as soon as anybody imports it.
-# It imports Spark when a session is made.
+# Not imported lazily. Otherwise the package `session` would replace the function of the same name
+# as soon as a module imports it. It imports Spark only when a session is made.
 from headrace_spark.session import SparkSettings, SparkUnavailable, register, session, stop
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ __all__ = [
     "stop",
 ]
 
-# The package is imported by every process on a cluster that reads or writes streams: what isn't used isn't loaded.
+# Every process on a cluster that reads or writes streams imports the package, so unused parts are
+# not loaded.
 _LAZY = {
     "aggregate": "headrace_spark.pipelines.aggregate",
     "archive": "headrace_spark.pipelines.archive",

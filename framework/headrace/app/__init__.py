@@ -1,1 +1,1 @@
-"""Assembly: the application that a user writes, and the service that one process runs."""
+"""The application that you declare, and the service that one process runs."""

@@ -1,4 +1,4 @@
-"""The application: what a user writes his handlers on."""
+"""The application class, on which you declare handlers."""
 
 from __future__ import annotations
 
@@ -40,19 +40,26 @@ logger = logging.getLogger("headrace")
 
 
 class App(Declared, Publishing):
-    """An application: streams, and the consumers that work on them.
+    """An application: its streams, consumers and dependencies.
 
     Args:
-        dsn: a Postgres URL. None takes the environment's `HEADRACE_DATABASE`, or else the embedded Postgres.
-        streams: streams to create at start, unless they exist. A consumer's stream need not be named here.
-        max_connections: the most connections of this process, besides one that listens; 10 by default.
-        shutdown_timeout: how long handlers may take to finish when the application stops; 30 s by default.
-        data_dir: where the embedded Postgres keeps its data; None for the project's `.headrace`, or the user's.
-        telemetry: traces and metrics by OpenTelemetry: a `Telemetry`; "otlp" or "prometheus"; True for what the program has set up. Off by
+        dsn: a Postgres URL. None takes the environment's `HEADRACE_DATABASE`, or else the embedded
+            Postgres.
+        streams: streams to create at start, unless they exist. A consumer's stream need not be
+            listed here.
+        max_connections: maximum number of database connections of this process, apart from the one
+            that listens for notifications. 10 by default.
+        shutdown_timeout: how long handlers may take to finish when the application stops. 30 s by
             default.
+        data_dir: data directory of the embedded Postgres. None takes the project's `.headrace`, or
+            else the user's.
+        telemetry: OpenTelemetry traces and metrics: a `Telemetry`, "otlp", "prometheus", or True
+            for the providers that your program has set up. Off by default.
 
-    What is left out may be set in the environment or in pyproject.toml; see `headrace.app.settings`.
-    Connect with `async with app:`, run with `headrace run module:app`, or embed it: `async with app.running():`.
+    You can set what you leave out here in the environment or in pyproject.toml. See
+    `headrace.app.settings`.
+    Connect with `async with app:`, run with `headrace run module:app`, or embed it with
+    `async with app.running():`.
     """
 
     def __init__(
@@ -72,7 +79,7 @@ class App(Declared, Publishing):
         self._given = {"max_connections": max_connections, "shutdown_timeout": shutdown_timeout, "data": data_dir}
         settings.check(self._given)
         self._settings = settings.DEFAULTS  # until it connects
-        Telemetry.of(telemetry)  # which says at once what can't be
+        Telemetry.of(telemetry)  # raises at once if the value is invalid
         self.telemetry = telemetry
         self._instruments: Instrumentation | None = None
         self._database: store.Database | None = None
@@ -87,7 +94,7 @@ class App(Declared, Publishing):
 
     @property
     def admin(self) -> Admin:
-        """See and mend streams and consumers, while connected. Raises `ConfigurationError` otherwise."""
+        """Operations on streams and consumers, while connected. Raises `ConfigurationError` otherwise."""
         return Admin(self.database)
 
     @property
@@ -98,8 +105,8 @@ class App(Declared, Publishing):
         return self._database
 
     async def __aenter__(self) -> App:
-        """Connect: start the embedded Postgres if need be, bring the schema up to date, create declared streams."""
-        async with self._entrance:  # who comes while another connects waits for that
+        """Connect: start the embedded Postgres if needed, update the schema, create the declared streams."""
+        async with self._entrance:  # a concurrent caller waits until the first one has connected
             if self._users == 0:
                 try:
                     await self._connect()
@@ -129,7 +136,7 @@ class App(Declared, Publishing):
         await self._database.open()
         for step in await store.migrate(self._database):
             logger.info("schema: %s", step)
-        await capture.make_streams(self._database, self.captures)  # first, since rows need streams of their own kind
+        await capture.make_streams(self._database, self.captures)  # first, since row streams need their own settings
         for name, spec in self._streams.items():
             await store.create_stream(self._database, spec or name)
             if spec is not None:
@@ -149,15 +156,17 @@ class App(Declared, Publishing):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[App]:
-        """Connected, and with the consumers at work in the background; at the end of the block they drain.
+        """Connect and run the consumers in the background. They drain at the end of the block.
 
-        Signals and logging are left alone. The end of the block may come from another task than its beginning, as in some frameworks'
-        lifespans. If the block is cancelled, what handlers have not finished is given back.
+        Signals and logging are left alone. The end of the block may run in another task than its
+        start, as in some web frameworks' lifespans. If the block is cancelled, unfinished messages
+        are released.
 
         Raises:
-            ConfigurationError: it runs already.
-            StoreUnavailable: the database can't be reached at the start. Later that is waited out.
-            ExceptionGroup: a consumer died of a bug. The task that entered the block is cancelled for it.
+            ConfigurationError: the app is already running.
+            StoreUnavailable: the database can't be reached at the start. Later outages are retried.
+            ExceptionGroup: a consumer failed because of a bug. The task that entered the block is
+                cancelled.
         """
 
         async def work(up: Callable[[], None]) -> None:
@@ -177,11 +186,14 @@ class App(Declared, Publishing):
             yield self
 
     async def run(self, *, signals: bool = True) -> None:
-        """Run the consumers until `stop`, or until SIGTERM or SIGINT when `signals`; drain; a second signal stops at once.
+        """Run the consumers until `stop`, or until SIGTERM or SIGINT if `signals` is set, then drain.
+
+        A second signal stops the handlers at once.
 
         Raises:
-            ConfigurationError: there is no consumer.
-            ConsumersDeleted: all of them were deleted meanwhile, and it captures nothing either. Run it again, which declares them again.
+            ConfigurationError: the app has no consumer.
+            ConsumersDeleted: all consumers were deleted while the app ran, and it captures nothing.
+                Run it again to declare them again.
         """
         if not self.consumers and not self.captures:
             raise ConfigurationError("The app has no consumer: decorate a function with @app.consumer('a-stream').")
@@ -206,12 +218,15 @@ class App(Declared, Publishing):
             )
 
     async def preflight(self) -> None:
-        """Do all that comes before the consumers start, the startup checks at last, and undo it: is this app fit to run here?
+        """Check that the app can run here: start everything except the consumers, then stop it again.
+
+        The startup checks run last.
 
         Raises:
-            ConfigurationError: a check failed, a dependency can't be had, or the app runs already.
+            ConfigurationError: a check failed, a dependency can't be provided, or the app is
+                already running.
             StoreUnavailable: the database can't be reached.
-            What a lifespan or a provider of a dependency raises.
+            Errors of a lifespan or of a dependency's provider are raised unchanged.
         """
         async with self, self._surrounded():
             pass
@@ -233,7 +248,7 @@ class App(Declared, Publishing):
                 await service.prepare()
                 yield service
             finally:
-                if self._instruments is not None:  # while there is something to count
+                if self._instruments is not None:  # before the service is dropped, while there are statistics to export
                     with anyio.CancelScope(shield=True):
                         await self._instruments.flush()
                 self._service = None
@@ -252,12 +267,12 @@ class App(Declared, Publishing):
         )
 
     def _capturing(self) -> Sequence[Attached]:
-        """What captures the app's own tables."""
+        """The part that captures the app's own tables, if it declares any."""
         if not self.captures or self._witness is not None:
             return ()
-        from headrace.sources.postgres.capture.capturing import Capturing  # which brings much along
+        from headrace.sources.postgres.capture.capturing import Capturing  # imported here because it loads many modules
 
-        if any(isinstance(one, Capturing) for one in self._attached):  # for all that there are
+        if any(isinstance(one, Capturing) for one in self._attached):  # it captures every source already
             return ()
         return (Capturing([spec.name for spec in self.captures]),)
 
@@ -277,24 +292,24 @@ class App(Declared, Publishing):
                 self.stop()
 
     def stop(self) -> None:
-        """Begin to drain; a second time, stop the handlers that still run. Their messages are given back."""
+        """Drain. The second call stops the handlers that still run, and their messages are released."""
         if self._service is not None:
             self._service.stop()
 
     def attach(self, attached: Attached) -> None:
-        """Have something run beside the consumers, from the next start on."""
+        """Run `attached` beside the consumers, from the next start on."""
         self._attached.append(attached)
 
     async def idle(self) -> None:
-        """Wait until no consumer of this process has anything left to lease, in work, to settle, or to retry."""
+        """Wait until no consumer of this process has anything to lease, handle, settle or retry."""
         if self._service is None:
             raise ConfigurationError("The app is not running: use this inside `async with app.running():`.")
         await self._service.idle()
 
     def readiness(self) -> Readiness:
-        """Whether this process does its work, and if not, why: for a probe. It asks nobody, and takes no time."""
+        """Whether this process does its work, and if not, why. For a probe: it makes no query and returns at once."""
         return NOT_RUNNING if self._service is None else self._service.readiness()
 
     def statistics(self) -> dict[str, Any]:
-        """Counts and states of the consumers of this process, and of its connections; empty when it does not run."""
+        """Counters and states of this process's consumers and connections. Empty while it does not run."""
         return {} if self._service is None else self._service.statistics()

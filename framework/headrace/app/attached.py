@@ -1,4 +1,4 @@
-"""What else runs in an app's process, beside its consumers: the server's engine, push consumers, sources."""
+"""Interface of the parts that run beside an app's consumers: the server's engine, push consumers, sources."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from headrace.runtime.shared import Shared
 
 
 class Attached(Protocol):
-    """Added by `App.attach`. It starts once the app's own consumers are declared, and ends with them.
+    """A part that `App.attach` adds. It starts once the app's own consumers are declared, and ends with them.
 
-    What it raises ends the service, as the death of a consumer does: it should only raise what no retry mends.
+    An error that it raises ends the service, as the failure of a consumer does. It should only
+    raise errors that no retry can fix.
     """
 
     async def run(self, shared: Shared) -> None:
-        """Run until `drain`, and then until what was begun has ended."""
+        """Run until `drain`, and then until the work in progress has ended."""
 
     def drain(self) -> None:
-        """Begin nothing more, and end. Called while `run` runs, and maybe more than once."""
+        """Start nothing more, and end. Called while `run` runs, maybe more than once."""
 
     def hurry(self) -> None:
-        """End at once; what was not finished is given back."""
+        """End at once, and release unfinished messages."""
 
     def notified(self, stream_id: int) -> None:
-        """Something was committed to this stream, somewhere; by its number in the database."""
+        """Something was committed to the stream with this number, by any process."""
 
     def published(self, stream: str) -> None:
-        """This process has published to the stream of this name."""
+        """This process has published to the stream with this name."""
 
     def hear(self, *, deaf: bool) -> None:
-        """From now on `notified` is called, or, deaf, it isn't: then a quicker poll has to do."""
+        """Say whether notifications are on. If `deaf`, `notified` is not called, and the part must poll more often."""
 
 
 @runtime_checkable
 class Telling(Protocol):
-    """What is attached may also tell of itself: others see it in `App.statistics`, in metrics, and in `headrace observe`."""
+    """An attached part with statistics of its own, for `App.statistics`, metrics and `headrace observe`."""
 
     def tells(self) -> Mapping[str, Any]:
-        """What to add to the app's statistics. Its `consumers`, by stream and name, stand beside the app's own."""
+        """What to add to the app's statistics. Its `consumers`, by stream and name, are listed beside the app's own."""

@@ -1,8 +1,10 @@
-"""Work that goes on beside a block of somebody else's code: `async with beside(work, …): …`.
+"""Background work beside a block of foreign code: `async with beside(work, …): …`.
 
-Not a task group: its cancel scope must be left by the task that entered it. The block may be the lifespan of a web framework, and some of
-them call start and stop from different tasks. So the work is one task of its own, from connecting to disconnecting, and its failure is
-treated as `asyncio.TaskGroup` treats that of a child: the task that entered the block is cancelled once, and the block raises why.
+This is not a task group, since the cancel scope of a task group must be left by the task that
+entered it. The block may be the lifespan of a web framework, and some frameworks call start and
+stop from different tasks. So the work is one task of its own, from connecting to disconnecting. Its
+failure is treated as `asyncio.TaskGroup` treats the failure of a child: the task that entered the
+block is cancelled once, and the block raises the cause.
 """
 
 from __future__ import annotations
@@ -15,23 +17,24 @@ from typing import Any
 import anyio
 
 GIVE_BACK = 10.0
-"""Seconds that work may take to end once it has been told to hurry; then it is cancelled."""
+"""Seconds that the work may take to end after `hurry`. Then it is cancelled."""
 
 Work = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
-"""Takes what it calls when it is up, and works until it is told to end."""
+"""A function that works until it is asked to end. It calls its argument once it has started."""
 
 
 @asynccontextmanager
 async def beside(work: Work, end: Callable[[], None], hurry: Callable[[], None]) -> AsyncIterator[None]:
-    """Start the work, and wait until it is up; at the end of the block tell it to end, and wait for that.
+    """Start the work and wait until it is up. At the end of the block, end it and wait for that.
 
     Args:
         work: what to do.
-        end: tell it to end ...
-        hurry: ... and at once: called when the block, or the wait for the end, is cancelled.
+        end: asks the work to end.
+        hurry: asks the work to end at once. Called when the block, or the wait for the end, is cancelled.
 
     Raises:
-        What keeps the work from starting, as it is. What it fails of later, and what the block raises; both as an `ExceptionGroup`.
+        An error that keeps the work from starting is raised unchanged. A later error of the work is
+        raised together with the block's, as an `ExceptionGroup`.
     """
     companion = _Companion(work)
     await companion.start()
@@ -42,7 +45,7 @@ async def beside(work: Work, end: Callable[[], None], hurry: Callable[[], None])
         if not companion.leave():
             await companion.give_up(hurry)
             raise
-    except Exception as error:  # the caller's: it must not cut short what the work is about
+    except Exception as error:  # the caller's error: it must not interrupt the work
         failure = error
     companion.leave()
     end()
@@ -57,17 +60,17 @@ async def beside(work: Work, end: Callable[[], None], hurry: Callable[[], None])
 
 
 class _Companion:
-    """The task that does the work, and the one in the block: its host."""
+    """The task that does the work, and its host, which is the task in the block."""
 
     def __init__(self, work: Work) -> None:
         self._up = asyncio.Event()
         self._host: asyncio.Task[Any] | None = None
-        self._cancelled = False  # the host was, by us
+        self._cancelled = False  # whether we cancelled the host
         self._task = asyncio.create_task(work(self._up.set))
         self._task.add_done_callback(self._done)
 
     async def start(self) -> None:
-        """Wait until the work is up. Raises what keeps it from that."""
+        """Wait until the work is up. Raises the error that prevents it."""
         try:
             await self._up.wait()
         except asyncio.CancelledError:
@@ -83,7 +86,7 @@ class _Companion:
             self._cancelled = self._host.cancel()
 
     def failure(self) -> Exception | None:
-        """What the work failed of, if it has. Raises what is for everybody, such as `KeyboardInterrupt`."""
+        """The error of the work, if it has failed. Raises errors for the whole program, such as `KeyboardInterrupt`."""
         if not self._task.done() or self._task.cancelled():
             return None
         error = self._task.exception()
@@ -92,7 +95,7 @@ class _Companion:
         raise error
 
     def leave(self) -> bool:
-        """The host leaves the block. Whether it was cancelled because the work failed, and for no other reason."""
+        """Detach the host at the end of the block. Returns whether only the failure of the work cancelled it."""
         host, self._host = self._host, None
         return self._cancelled and host is not None and host is asyncio.current_task() and host.uncancel() == 0
 
@@ -105,7 +108,7 @@ class _Companion:
             raise
 
     async def give_up(self, hurry: Callable[[], None]) -> None:
-        """Let the work give back what it is at, and end it."""
+        """Make the work release its messages, and end it."""
         hurry()
         with anyio.move_on_after(GIVE_BACK, shield=True):
             await asyncio.wait([self._task])
@@ -116,4 +119,4 @@ class _Companion:
         with anyio.CancelScope(shield=True):
             await asyncio.wait([self._task])
         if not self._task.cancelled():
-            self._task.exception()  # it is seen: the cancellation is what counts now
+            self._task.exception()  # mark the exception as retrieved: the cancellation takes precedence

@@ -1,4 +1,4 @@
-"""Tables that an application captures, as `App.capture` declares them."""
+"""Captured tables of an application, as `App.capture` declares them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from headrace.sources.postgres.spec import PostgresSpec
 logger = logging.getLogger("headrace")
 
 _FOR_GOOD = ("kind", "stream", "mode", "slot", "publication")
-"""What can't be changed of a source that is there."""
+"""Settings that can't be changed for an existing source."""
 
 Where = str | Mapping[str, Any] | Condition | None
 Transform = str | Callable[..., Any] | None
 
 
 def define(tables: Sequence[str], into: str, name: str | None, transform: Transform, **settings: Any) -> PostgresSpec:
-    """The source that is meant. Raises `ConfigurationError`."""
+    """Make the spec of a source from the arguments. Raises `ConfigurationError`."""
     if find_spec("psycopg") is None:
         raise ConfigurationError("Tables are captured by means of psycopg: pip install 'headrace[capture]'.")
     for table in tables:
@@ -37,7 +37,7 @@ def define(tables: Sequence[str], into: str, name: str | None, transform: Transf
 
 
 def _named(transform: Transform) -> str | None:
-    """A transform by its module and name, as every process that captures may import it."""
+    """The module and name of a transform, so that every capturing process can import it."""
     if transform is None or isinstance(transform, str):
         return transform
     place, name = getattr(transform, "__module__", None), getattr(transform, "__qualname__", "<")
@@ -50,16 +50,16 @@ def _named(transform: Transform) -> str | None:
 
 
 async def make_streams(database: store.Database, captures: Sequence[PostgresSpec]) -> None:
-    """The streams that they fill, unless they exist. Raises `ConfigurationError` for one that can't hold rows, and has to."""
+    """Create the captured streams unless they exist. Raises `ConfigurationError` if one must hold rows but can't."""
     for spec in captures:
         await make_stream(database, spec)
 
 
 async def declare(database: store.Database, captures: Sequence[PostgresSpec]) -> None:
-    """Make the sources, or change those that exist to what is declared; say in the log what changed.
+    """Create the sources, or change existing ones to the declared settings. Changes are logged.
 
     Raises:
-        ConfigurationError: one exists and differs in what can't be changed.
+        ConfigurationError: a source exists and differs in a setting that can't be changed.
     """
     for spec in captures:
         try:

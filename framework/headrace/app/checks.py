@@ -4,7 +4,8 @@
     async def the_warehouse_answers(warehouse: Depends[Warehouse]) -> None:
         await warehouse.ping()
 
-A check fails by raising, or by returning False. All are run, in their order, and all that failed are told.
+A check fails by raising, or by returning False. All checks run, in their order, and one error
+reports all that failed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ logger = logging.getLogger("headrace")
 
 
 class Check(msgspec.Struct, frozen=True):
-    """A check as declared: its function, what that takes, and the seconds that it may take."""
+    """A check as declared: its function, the function's dependencies, and its timeout in seconds."""
 
     name: str
     function: Callable[..., Any]
@@ -37,7 +38,7 @@ class Check(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, function: Callable[..., Any], timeout: float) -> Check:
-        """Raises `ConfigurationError` when it takes what nobody can give it."""
+        """Make a check of a function. Raises `ConfigurationError` if it has a parameter that can't be provided."""
         name = name_of(function)
         if not callable(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigurationError(f"The check {name!r} must be a function, or an async one, that doesn't yield.")
@@ -54,12 +55,12 @@ class Check(msgspec.Struct, frozen=True):
 
     @property
     def needs(self) -> list[Need]:
-        """What it takes: only what lives as long as the app."""
+        """Its dependencies. They must live as long as the app."""
         who = f"The check {self.name!r}"
         return [Need(who=who, parameter=name, hint=hint, scope="app") for name, hint in self.wanted.items()]
 
     async def run(self, dependencies: Dependencies) -> str | None:
-        """What is wrong, or None."""
+        """Run it. Returns the reason of its failure, or None."""
         result = None
         with anyio.move_on_after(self.timeout) as limit:
             try:
@@ -80,7 +81,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 async def run_checks(checks: Sequence[Check], dependencies: Dependencies) -> None:
-    """Run all of them. Raises one `ConfigurationError` for all that failed."""
+    """Run all checks. Raises one `ConfigurationError` that lists all failures."""
     wrong = [(check.name, why) for check in checks if (why := await check.run(dependencies)) is not None]
     if wrong:
         told = "".join(f"\n  {name}: {why}" for name, why in wrong)

@@ -1,4 +1,4 @@
-"""What `@app.consumer` makes of a function."""
+"""The declaration of a consumer, made by `@app.consumer`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from headrace.runtime.handlers.runners import check_process
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 
 DEFAULT_RUN = 100
-"""Messages of a key at a time, when group_by_key is given without batch."""
+"""Messages of a key in one batch, if `group_by_key` is set without `batch`."""
 
 
 class Consumer(msgspec.Struct, frozen=True):
-    """A consumer as declared: its settings in the store, its handler, and how this process runs that."""
+    """A consumer as declared: its settings in the store, its handler, and how this process runs the handler."""
 
     spec: ConsumerSpec
     handler: Handler
@@ -51,11 +51,11 @@ def define(
     handling: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> Consumer:
-    """A consumer from the decorator's arguments. Raises `ConfigurationError` or `InvalidFilter`.
+    """Make a consumer from the decorator's arguments. Raises `ConfigurationError` or `InvalidFilter`.
 
     Args:
-        handling: further settings of `Handling`, taken as they are ...
-        settings: ... and of `ConsumerSpec`.
+        handling: further settings of `Handling`, taken unchanged.
+        settings: further settings of `ConsumerSpec`, taken unchanged.
     """
     if group_by_key and batch is None:
         batch = min(DEFAULT_RUN, settings["max_ack_pending"])
@@ -108,7 +108,7 @@ def _runner(given: Runner | None, handler: Handler) -> Runner:
 
 
 def check_together(consumer: Consumer) -> None:
-    """Settings of both kinds that contradict each other. Raises `ConfigurationError`."""
+    """Raise `ConfigurationError` if settings of `ConsumerSpec` and `Handling` contradict each other."""
     spec, handling = consumer.spec, consumer.handling
     if handling.batch is not None and handling.batch > spec.max_ack_pending:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""What an application declares: its streams, its consumers, and what its handlers need."""
+"""Declarations of an application: its streams, its consumers, and what its handlers need."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ L = TypeVar("L", bound=Lifespan)
 
 
 class Declared:
-    """The part of an `App` that is written at import time, mostly with decorators."""
+    """The part of an `App` that you write at import time, mostly with decorators."""
 
     def __init__(self, streams: Sequence[str]) -> None:
         self.consumers: list[Consumer] = []
@@ -50,19 +50,22 @@ class Declared:
         tombstones: bool = False,
         dedupe_window: Duration = "2m",
     ) -> str:
-        """Declare a stream and what it keeps: at start it is created, or its settings are changed to these.
+        """Declare a stream and its retention. At start it is created, or its settings are changed to these.
 
-        Declared by its name alone, or merely named by a consumer, a stream that exists stays as it is.
+        An existing stream keeps its settings if you declare it by its name alone, or only name it
+        in a consumer.
 
         Args:
-            retention: "limits", those below; or "interest", a message stays until every consumer is done with it.
-            retain_up_to: for how long a message stays.
-            retain_at_least: for how long it stays whatever the size; when that leaves no room, publishing is refused for a while.
+            retention: "limits" applies the limits below. "interest" keeps a message until every
+                consumer is done with it.
+            retain_up_to: the maximum age of a message.
+            retain_at_least: a message younger than this is kept whatever the size. If that leaves
+                no room, publishing is refused for a while.
             max_storage: bytes on disk, beyond which the oldest messages are removed.
-            one_message_per_key: a new message takes the place of the one before it with the same key.
-            dedupe: of a key, an unchanged payload is not published again.
-            tombstones: a payload of None deletes its key, once every consumer has been given it.
-            dedupe_window: for how long message ids are remembered.
+            one_message_per_key: a new message replaces the previous message of the same key.
+            dedupe: a message with the same payload as the latest one of its key is not published.
+            tombstones: a payload of None deletes its key, after every consumer has received it.
+            dedupe_window: how long message ids are remembered.
 
         Returns:
             The name. Raises `ConfigurationError` for settings that contradict each other.
@@ -106,33 +109,39 @@ class Declared:
     ) -> str:
         """Declare that tables are captured into a stream: `app.capture("public.orders", into="orders")`.
 
-        At start the stream is created if need be, and the source is made, or changed to these settings. From then on one process captures:
-        this one, or another of this app's, or a `headrace serve`.
+        At start the stream is created if needed, and the source is created or changed to these
+        settings. From then on one process captures: this one, another one of this app, or a
+        `headrace serve`.
 
         Args:
             tables: each as `schema.table`.
-            into: the stream. In mode "rows" it is one with `one_message_per_key`.
-            mode: "changes", a message for each change; or "rows", of each row the latest version.
-            name: the source's name; the stream's by default.
-            database: a Postgres URL; by default the database that the app itself is on.
-            columns: of a table, by its name, the only columns that are captured.
-            actions: which kinds of changes.
-            where: which changes become messages: a condition on these messages, such as "data.record.total > 100".
-            group: columns by whose values messages are ordered and kept apart, instead of the primary key.
+            into: the stream. In mode "rows" it has `one_message_per_key`.
+            mode: "changes" makes a message for each change. "rows" keeps the latest version of each row.
+            name: the source's name. The stream's name by default.
+            database: a Postgres URL. By default the database of the app itself.
+            columns: the only columns that are captured, by the name of their table.
+            actions: which kinds of changes become messages.
+            where: which changes become messages: a condition on these messages, such as
+                "data.record.total > 100".
+            group: columns that replace the primary key. Rows with the same values in them are
+                ordered together.
             key: a template of the keys, such as "orders.{record.region}.{record.id}".
-            sort: in "rows", a column that grows with every insert and update of a row.
-            deletes: in "rows", what becomes of a deleted row: "ignore", its last version stays; or "tombstone".
-            numeric: how `numeric` values stand in JSON: as a "string", which nobody rounds, or as a "number".
+            sort: in mode "rows", a column that grows with every insert and update of a row.
+            deletes: in mode "rows", the effect of a deleted row: "ignore" keeps its last version,
+                "tombstone" publishes a tombstone.
+            numeric: the JSON form of `numeric` values: a "string", which no reader rounds, or a "number".
             transform: a function decorated with `@headrace.transform`, or its name as "module:function".
-            backfill: whether tables are read from their first row on, when they are captured for the first time.
-            rate: rows a second that a backfill reads at most.
-            slot: an existing replication slot to use, instead of one of our own.
-            publication: an existing publication to use, instead of one of our own.
-            heartbeat: after how long something is written where nothing else is, so that the slot moves on; never by default.
-            alarm: bytes of WAL held back by the slot from which on that is told as an alarm.
+            backfill: whether to read the existing rows of a table when it is captured for the first time.
+            rate: maximum number of rows per second that a backfill reads.
+            slot: an existing replication slot to use, instead of one that Headrace creates.
+            publication: an existing publication to use, instead of one that Headrace creates.
+            heartbeat: write to the captured database after this time without other changes, so that
+                the slot advances. Never by default.
+            alarm: raise an alarm when the slot holds back at least this many bytes of WAL.
 
         Returns:
-            The stream's name. Raises `ConfigurationError` for settings that contradict each other, or a name that is taken.
+            The stream's name. Raises `ConfigurationError` for settings that contradict each other,
+            or a name that is taken.
         """
         spec = capture.define(
             tables, into, name, transform, mode=mode, database=database, columns=dict(columns or {}), actions=actions,
@@ -179,51 +188,64 @@ class Declared:
     ) -> Callable[[F], F]:
         """Make a function the handler of a consumer of `stream`.
 
-        The function takes the payload, decoded into the type that it is annotated with, a `Message`, both or neither. When it
-        returns, the message is acked; when it raises, the message is delivered again after its backoff. A plain function
-        runs in a thread.
+        The function takes the payload, decoded into the annotated type, a `Message`, both or
+        neither. When it returns, the message is acked. When it raises, the message is delivered
+        again after its backoff. A plain function runs in a thread.
 
         Args:
-            filter: which keys: one filter or several, as NATS has them (`orders.*.new`, `orders.us.>`).
-            where: which of these by their content: text such as `"data.status = 'paid' and data.total > 100"`, the same as JSON, or
-                `field("total") > 100`.
-            name: the consumer's name, by which the store knows its place; the function's name by default.
-            concurrency: how many handlers run at a time in one process: exactly so many, or a range to be scaled in.
-            max_deliver: attempts before a message is exhausted; -1 for no limit.
-            ack_wait: the visibility timeout: how long a process that died keeps its messages from others.
+            filter: which keys to read: one filter or several, in NATS syntax (`orders.*.new`,
+                `orders.us.>`).
+            where: a condition on the content of these messages: text such as
+                `"data.status = 'paid' and data.total > 100"`, the same as JSON, or `field("total") > 100`.
+            name: the consumer's name, under which the store keeps its position. The function's name
+                by default.
+            concurrency: how many handlers run at a time in one process: a fixed number, or a range
+                to scale in.
+            max_deliver: attempts before a message is exhausted. -1 for no limit.
+            ack_wait: the visibility timeout: how long the messages of a dead process stay leased.
             max_ack_pending: how many messages may be unsettled at a time, over all processes.
-            backoff: the wait before the next attempt: one duration, a list for each attempt, or a `Backoff`; by default
-                exponential from 1 s to 5 minutes with jitter.
-            on_exhausted: what becomes of an exhausted message: "dead_letter"; "block", its key waits for a person; "drop".
+            backoff: the delay before the next attempt: one duration, a list with one for each
+                attempt, or a `Backoff`. By default exponential from 1 s to 5 minutes with jitter.
+            on_exhausted: what happens to an exhausted message. "dead_letter" stores it as a dead
+                letter, "block" also blocks its key until you act, "drop" drops it.
             ordered: whether the messages of a key are handled strictly in order.
             timeout: how long the handler may take for one message.
-            deliver_policy: where the consumer begins when it is new: with "all" there is; with what is "new"; at `start_seq`
-                ("by_start_seq") or `start_time` ("by_start_time"); or with the last message of each key ("last_per_key").
-            transactional: run the handler inside a transaction, in which the ack commits together with what it writes through the
-                `Transaction` that it takes; when the lease was lost, nothing is committed.
-            publishes: a stream. What the handler returns is published to it, together with the ack: (key, data) or
-                (key, data, headers), a list of these, or None for nothing.
-            batch: take up to so many messages at a time, as a `list[Order]` or a `Batch`. All are acked when the handler returns, but for
-                those of which it says otherwise.
-            batch_timeout: how long to wait for a batch to fill, once there is a first message.
-            group_by_key: a batch is of one key: the messages of it that wait, in their order.
-            on_batch_error: when the handler of a batch raises: "retry" all of it; or "bisect", run halves of it until what fails is
-                found.
-            runner: "process" for work that keeps a processor busy, or "thread", the default of a plain function. A process can be stopped
-                by a timeout, a thread can't, and is waited for.
-            rate_limit: deliveries a second, over all processes: a number, or text such as "100/s" or "1000/h".
-            rate_burst: how many may be delivered at once after a pause; one second's worth by default.
-            key_concurrency: with `ordered=False`, how many messages of a key one process handles at a time.
-            ack_before_next: begin a key's next message only once the ack of the one before is committed, so that a crash repeats one
-                message of a key at most, or one batch, and not a run of them. Each message of a key then costs a round trip to
-                the database. Transactional handlers do so anyway.
-            priority: while a consumer of higher priority has messages that wait, others in its process keep to their least concurrency.
-            breaker: pause when handlers fail again and again, and probe with single messages: True, a number of failures in a row, or a
-                `Breaker`.
-            middleware: what runs around this handler alone, the outermost first, inside of the app's; see `middleware`.
+            deliver_policy: where a new consumer starts: with "all" messages, with "new" ones, at
+                `start_seq` ("by_start_seq"), at `start_time` ("by_start_time"), or with the last
+                message of each key ("last_per_key").
+            transactional: run the handler inside a transaction. The ack commits together with what
+                the handler writes through its `Transaction` parameter. If the lease was lost,
+                nothing is committed.
+            publishes: a stream. The handler's return value is published to it, together with the
+                ack: (key, data) or (key, data, headers), a list of these, or None for nothing.
+            batch: take up to this many messages at a time, as a `list[Order]` or a `Batch`. When
+                the handler returns, all are acked except those for which it set another outcome.
+            batch_timeout: how long to wait for a batch to fill, after its first message.
+            group_by_key: make each batch of one key's waiting messages, in their order.
+            on_batch_error: when the handler of a batch raises, "retry" retries all of it. "bisect"
+                runs halves of it until the failing messages are found.
+            runner: "process" for CPU-bound work, or "thread", the default of a plain function. A
+                timeout can stop a process. It can't stop a thread, which is waited for.
+            rate_limit: deliveries per second, over all processes: a number, or text such as "100/s"
+                or "1000/h".
+            rate_burst: how many messages may be delivered at once after a pause. One second's worth
+                by default.
+            key_concurrency: with `ordered=False`, how many messages of a key one process handles at
+                a time.
+            ack_before_next: start a key's next message only after the ack of the previous one is
+                committed. A crash then repeats at most one message of a key, or one batch, instead
+                of a run of them. Each message of a key costs a round trip to the database.
+                Transactional handlers always work this way.
+            priority: while a consumer of higher priority has waiting messages, the others in its
+                process are limited to their minimum concurrency.
+            breaker: the circuit breaker. It pauses when handlers fail again and again, and probes
+                with single messages. True, a number of failures in a row, or a `Breaker`.
+            middleware: middleware of this handler alone, the outermost first. It runs inside the
+                app's. See `middleware`.
 
         Raises:
-            ConfigurationError: a setting that can't be, an annotation that can't be decoded, a name that is taken.
+            ConfigurationError: an invalid setting, an annotation that can't be decoded, or a name
+                that is taken.
             InvalidFilter: a filter that breaks the grammar.
         """
 
@@ -262,28 +284,32 @@ class Declared:
         self.consumers.append(consumer)
 
     def middleware(self, function: Middleware) -> Middleware:
-        """Make an async function run around every handler: `async def timed(delivery, call_next): … await call_next()`.
+        """Run an async function around every handler: `async def timed(delivery, call_next): … await call_next()`.
 
-        The first that is added is the outermost. See `headrace.runtime.handlers.middleware`. Raises `ConfigurationError`.
+        The first one that you add is the outermost. See `headrace.runtime.handlers.middleware`.
+        Raises `ConfigurationError`.
         """
         self._middleware.extend(check_middleware([function]))
         return function
 
     def lifespan(self, function: L) -> L:
-        """Make an async generator function what lives as long as the app runs: `async def pool(app): … yield pool …`.
+        """Make an async generator function a lifespan of the app: `async def pool(app): … yield pool …`.
 
-        It begins when the database is connected and before the consumers start, and ends when they have drained. What it yields is
-        `app.state`, and can be taken by its type. Several are nested, the first outermost. What it raises ends the start as it is.
+        It starts after the database is connected and before the consumers start, and ends after
+        they have drained. The value that it yields is `app.state`, and handlers can take it by its
+        type. Several lifespans are nested, the first outermost. An error that it raises ends the
+        start unchanged.
 
         Returns:
-            The function. Raises `ConfigurationError` if it is none of that kind.
+            The function. Raises `ConfigurationError` if it is neither an async generator function
+            nor an `@asynccontextmanager`.
         """
         self._surroundings.lifespans.add(function)
         return function
 
     @property
     def state(self) -> Any:
-        """What the lifespan has yielded; of several the last. Raises `ConfigurationError` while the app does not run."""
+        """The value that the last lifespan yielded. Raises `ConfigurationError` while the app does not run."""
         return self._surroundings.lifespans.state
 
     @overload
@@ -298,21 +324,26 @@ class Declared:
     def provide(
         self, source: Any = None, *, scope: Scope = "message", provides: Any = None, override: bool = False
     ) -> Any:
-        """Make a function provide what its return annotation says, to handlers that take that as `Depends[T]`.
+        """Make a function provide the type of its return annotation, to handlers that take it as `Depends[T]`.
 
-        What its own parameters are annotated with is provided to it in turn. There without being provided are the `Message` or `Batch` of
-        the delivery, the `Transaction` of a transactional handler, the `App`, and what a lifespan has yielded.
+        The function's own annotated parameters are provided in turn. Always available are the
+        `Message` or `Batch` of the delivery, the `Transaction` of a transactional handler, the
+        `App`, and the values of lifespans.
 
         Args:
-            source: a function, plain or async; a generator function, plain or async, which goes on behind its `yield` when the scope ends
-                and sees there what failed; a class, made with what its `__init__` takes; or a `Provider` of dishka's, as it is.
-            scope: "message", made for each message or batch and torn down when its handler has ended; or "app", made before the consumers
-                start and torn down when they have drained.
-            provides: the type that is provided, if not what is annotated: a protocol, say.
-            override: take the place of what provides the same already, or of what a lifespan yields; in a test, say.
+            source: a function, plain or async. Or a generator function, plain or async, which
+                continues after its `yield` when the scope ends, and gets the error there if one
+                occurred. Or a class, created with the parameters of its `__init__`. Or a dishka
+                `Provider`, unchanged.
+            scope: "message" creates it for each message or batch, and closes it when the handler
+                has ended. "app" creates it before the consumers start, and closes it after they
+                have drained.
+            provides: the provided type, if it is not the annotated one, such as a protocol.
+            override: replace an existing provider of the same type, or the value of a lifespan, for
+                example in a test.
 
         Returns:
-            What it was given. Raises `ConfigurationError`.
+            The source. Raises `ConfigurationError`.
         """
         if source is None:
             return lambda source: self.provide(source, scope=scope, provides=provides, override=override)
@@ -325,10 +356,10 @@ class Declared:
     def check(self, *, timeout: Duration = "30s") -> Callable[[F], F]: ...
 
     def check(self, function: Any = None, *, timeout: Duration = "30s") -> Any:
-        """Make a function a startup check: no consumer starts unless it returns. It fails by raising, or by returning False.
+        """Make a function a startup check. Consumers start only if it returns. It fails by raising or returning False.
 
-        All checks are run, and all that failed are told in one `ConfigurationError`. A plain function runs in a thread. It may take, as
-        `Depends[T]`, what lives as long as the app.
+        All checks run, and one `ConfigurationError` reports all that failed. A plain function runs
+        in a thread. It may take dependencies that live as long as the app, as `Depends[T]`.
 
         Args:
             timeout: how long it may take.

@@ -1,12 +1,13 @@
-"""Lifespans: what lives as long as the app runs.
+"""Lifespans: resources that live as long as the app runs.
 
     @app.lifespan
     async def warehouse(app: App) -> AsyncIterator[Warehouse]:
         async with Warehouse.connect(URL) as warehouse:
             yield warehouse
 
-They begin when the database is connected, in the order in which they were added, and end in the opposite order when the consumers have
-drained. What one yields is `app.state`, and can be taken by its type, as `Depends[Warehouse]`.
+Lifespans start after the database is connected, in the order in which they were added. They end in
+the opposite order after the consumers have drained. The value that a lifespan yields is
+`app.state`, and handlers can take it by its type, as `Depends[Warehouse]`.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ Lifespan = Callable[..., AsyncIterator[Any]] | Callable[..., AbstractAsyncContex
 
 
 class Lifespans:
-    """Those of one app.
+    """The lifespans of one app.
 
     Attributes:
-        running: whether they have begun.
+        running: whether they have started.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class Lifespans:
 
     @property
     def state(self) -> Any:
-        """What the last that has begun has yielded. Raises `ConfigurationError` while none runs."""
+        """The value that the last started lifespan yielded. Raises `ConfigurationError` while none runs."""
         if not self.running:
             raise ConfigurationError(
                 "The app has no state while it doesn't run: it is what @app.lifespan yields, between the start and the end of"
@@ -49,7 +50,7 @@ class Lifespans:
         return self._state
 
     def add(self, function: Lifespan) -> None:
-        """Raises `ConfigurationError` for what is not a lifespan."""
+        """Add a lifespan. Raises `ConfigurationError` if the function is not one."""
         name = name_of(function)
         if not callable(function) or is_async(function) or inspect.isgeneratorfunction(function):
             raise ConfigurationError(
@@ -63,7 +64,7 @@ class Lifespans:
 
     @asynccontextmanager
     async def run(self, app: App) -> AsyncIterator[Mapping[Any, Any]]:
-        """Begin all, and end them after the block. Yields what they have yielded, by its type. Raises what they raise."""
+        """Start all lifespans, and end them after the block. Yields their values by type. Raises their errors."""
         states: dict[Any, Any] = {}
         self._state, self.running = None, True
         try:
@@ -79,7 +80,7 @@ class Lifespans:
 
 
 def _taking_app(manager: Callable[..., Any], name: str) -> Callable[[App], Any]:
-    """It takes the app, or nothing."""
+    """Wrap a manager that takes the app or nothing, so that it takes the app."""
     signature = inspect.signature(manager)
     for given in ((None,), ()):
         try:
@@ -99,7 +100,7 @@ def _manager(made: Any, name: str) -> AbstractAsyncContextManager[Any]:
 
 
 def _yields(function: Callable[..., Any]) -> Any | None:
-    """The type that it says it yields. What is there only for the type checker is passed over: the state's own type does, too."""
+    """The type that its annotation says it yields. None if the annotation can't be evaluated at runtime."""
     try:
         said = typing.get_type_hints(inspect.unwrap(function)).get("return")
     except (NameError, AttributeError, TypeError, SyntaxError):

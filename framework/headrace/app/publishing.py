@@ -1,4 +1,4 @@
-"""Publishing, as an application does it."""
+"""The publishing methods of an application."""
 
 from __future__ import annotations
 
@@ -26,22 +26,27 @@ class Publishing:
 
         Args:
             stream: an existing stream.
-            key: tokens parted by dots, such as `orders.us.42`. Messages of one key are handled in order.
+            key: tokens separated by dots, such as `orders.us.42`. Messages of one key are handled
+                in order.
             data: anything that msgspec can write as JSON.
-            headers: names and JSON values that travel along.
-            message_id: publishing the same id again, within the stream's `dedupe_window`, changes nothing.
-            delay: publish it after so long; or, with `deliver_at`, at a time. It has its place in the stream from then on.
-            tx: a `Transaction`, or a connection or session of yours that is inside one, as `headrace.drivers` knows them: the message
-                is there if that commits.
+            headers: names and JSON values, stored with the message.
+            message_id: publishing the same id again, within the stream's `dedupe_window`, changes
+                nothing.
+            delay: publish the message after this time. It gets its place in the stream then.
+            deliver_at: publish the message at this time, instead of after a `delay`.
+            tx: a `Transaction`, or your connection or session that is inside one, of a library that
+                `headrace.drivers` supports. The message exists if that transaction commits.
 
         Returns:
-            The message's seq: of the first time if it was published before; None if it is for later.
+            The message's seq. If the id was published before, the seq of the first message. None
+            for a scheduled message.
 
         Raises:
-            UnknownStream: there is none of that name; publishing creates nothing.
-            InvalidInput: a key, data or headers that can't be stored; `InvalidKey` and `InvalidData` say which.
-            StreamFull: the stream holds its `max_storage`, and nothing may go; try again later.
-            StoreUnavailable: it may or may not have been published.
+            UnknownStream: the stream does not exist. Publishing never creates one.
+            InvalidInput: a key, data or headers that can't be stored. `InvalidKey` and
+                `InvalidData` say which.
+            StreamFull: the stream holds its `max_storage`, and nothing may be removed. Try again later.
+            StoreUnavailable: the message may or may not have been published.
         """
         return await self._publisher.publish(
             stream, key, data, headers=headers, message_id=message_id, delay=delay, deliver_at=deliver_at, tx=tx
@@ -50,12 +55,14 @@ class Publishing:
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Open a transaction of the app's database: `async with app.transaction() as tx: await app.publish(…, tx=tx)`.
 
-        It is committed at the end of the block, and rolled back when an exception passes. The server ends it when nothing is asked of it
-        for 30 seconds. No more than `max_connections` less a
-        reserve are open at a time, those of transactional handlers included; who comes then waits for his turn, 10 seconds at most.
+        It commits at the end of the block, and rolls back if the block raises. The server ends it
+        after 30 seconds without a query. At most `max_connections` minus a reserve are open at a
+        time, including those of transactional handlers. Further callers wait for at most 10
+        seconds.
 
         Raises:
-            StoreUnavailable: it was not committed. When the answer to the COMMIT is lost, this is said only once it is known.
+            StoreUnavailable: it was not committed. If the answer to the COMMIT is lost, this is
+                raised only after the outcome is known.
         """
         return self._publisher.transaction()
 
@@ -66,11 +73,12 @@ class Publishing:
         """Append messages in their order, all or none: (key, data) or (key, data, headers) tuples.
 
         Args:
-            message_ids: an id, or None, for each; see `publish`, for the rest too.
+            message_ids: an id, or None, for each message. For this and the other arguments, see
+                `publish`.
 
         Returns:
-            How many were published, or are for later: without those whose id is known, and those that `dedupe` found unchanged.
-            Raises as `publish` does.
+            The number of messages published or scheduled. Messages with a known id, and those that
+            `dedupe` found unchanged, are not counted. Raises as `publish` does.
         """
         return await self._publisher.publish_many(
             stream, messages, message_ids=message_ids, delay=delay, deliver_at=deliver_at, tx=tx

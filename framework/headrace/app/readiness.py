@@ -1,8 +1,10 @@
-"""Readiness: whether this process does its work, and if not, why; judged from what its consumers have seen, without asking the database.
+"""Readiness: whether this process does its work, and if not, why. Judged without a query.
 
-A consumer is ready while the database answers it: it asks every few seconds at least, for messages, or for its settings while there is no
-room for more. One that has asked in vain for longer than `PATIENCE` is not. What becomes of messages doesn't count: that handlers fail, or
-that a circuit breaker is open, is told, but makes no process unready, since no other would fare better.
+A consumer is ready while the database answers it. It queries every few seconds at least, for
+messages, or for its settings while it has no room for more messages. It is not ready once its
+queries have failed for longer than `PATIENCE`. Outcomes of messages don't count. Failing handlers
+or an open circuit breaker are reported, but they make no process unready, since another process
+would do no better.
 """
 
 from __future__ import annotations
@@ -12,20 +14,21 @@ from collections.abc import Mapping
 import msgspec
 
 PATIENCE = 10.0
-"""Seconds without an answer from the database after which a consumer is not ready. A failover mostly takes less."""
+"""Seconds without an answer from the database after which a consumer is not ready. Most failovers take less."""
 
 
 class ConsumerReadiness(msgspec.Struct, frozen=True, kw_only=True):
-    """How one consumer is.
+    """Readiness of one consumer.
 
     Attributes:
-        ready: whether it leases, or would if it had room, and weren't paused.
-        reason: why not; empty when it is ready.
-        unanswered: seconds since it has been asking the database in vain; None while it is answered.
-        leased: seconds since it last leased messages; None if it has not yet.
-        breaker: the state of its circuit breaker, such as "open"; None if it has none.
-        deleted: whether it was deleted while this process ran, which works on it no longer. That makes no process unready: no restart
-            of a service should follow from it, nor should its requests go elsewhere.
+        ready: whether it leases messages, or would if it had room and were not paused.
+        reason: why it is not ready. Empty when it is ready.
+        unanswered: seconds for which its queries have failed. None while the database answers it.
+        leased: seconds since it last leased messages. None before the first lease.
+        breaker: the state of its circuit breaker, such as "open". None if it has none.
+        deleted: whether it was deleted while this process ran. The process no longer works on it.
+            That does not make the process unready: an orchestrator should neither restart the
+            service for it nor send its requests elsewhere.
     """
 
     ready: bool
@@ -37,14 +40,15 @@ class ConsumerReadiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """How the process is. True when it is ready; msgspec can encode it as JSON.
+    """Readiness of the process. True when it is ready. msgspec can encode it as JSON.
 
     Attributes:
-        ready: whether all is.
-        reasons: why not, a sentence for each.
-        database: whether the database answers some consumer at least. Its schema is right in any app that runs: that is seen to at start.
-        draining: whether it was told to stop: it is not ready any more, and nothing is wrong.
-        consumers: each one, by `stream:name`.
+        ready: whether everything is ready.
+        reasons: why it is not, one sentence each.
+        database: whether the database answers at least one consumer. The schema is correct in any
+            running app, since the start checks it.
+        draining: whether it was asked to stop. Then it is not ready, and nothing is wrong.
+        consumers: each consumer's readiness, by `stream:name`.
     """
 
     ready: bool
@@ -58,7 +62,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sight(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of a consumer; see `ConsumerReadiness`."""
+    """What a consumer has observed. See `ConsumerReadiness`."""
 
     unanswered: float | None
     leased: float | None
@@ -67,7 +71,7 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(sights: Mapping[str, Sight], *, draining: bool) -> Readiness:
-    """How a process is, from what was seen of its consumers."""
+    """Judge the readiness of a process from what its consumers have observed."""
     consumers = {name: _judged(sight) for name, sight in sights.items()}
     reasons = [f"{name}: {one.reason}." for name, one in consumers.items() if not one.ready]
     if draining:

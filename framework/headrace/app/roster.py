@@ -1,6 +1,7 @@
-"""The roster: a process tells of itself every few seconds while it runs, so that `headrace observe` sees who is at work, and at what.
+"""The heartbeat: a running process reports its state every few seconds, for `headrace observe`.
 
-It is one small statement, and nobody waits for it: while the database is away nothing is told.
+It is one small statement, and nothing waits for it. While the database can't be reached, nothing is
+reported.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from headrace.runtime.wiring import SYSTEM_TIME, Time
 logger = logging.getLogger("headrace")
 
 EVERY = 3.0
-"""Seconds from one telling to the next."""
+"""Seconds between two heartbeats."""
 
 MOST_CONSUMERS = 100
-"""Consumers that a process tells of."""
+"""Maximum number of consumers that a heartbeat reports."""
 
 LONGEST_REASON = 120
 
 GOODBYE = 2.0
-"""Seconds that the last word may take."""
+"""Timeout, in seconds, of the statement that removes the process at its end."""
 
 REPAIR = 60.0
-"""Seconds of silence after the database refused what was told."""
+"""Seconds until the next heartbeat after the database refused one."""
 
 Kind = Literal["run", "serve", "embedded"]
 
@@ -43,17 +44,18 @@ _kind: Kind = "embedded"
 
 
 def this_process_is(kind: Kind) -> None:
-    """What the whole process is there for, told by the command that runs it. Nothing else is known to be one's own process."""
+    """Set the kind of the whole process. The command that runs it calls this. Other processes count as "embedded"."""
     global _kind
     _kind = kind
 
 
 class Roster:
-    """Tells of one process, or rather of one app at work in it.
+    """Sends the heartbeats of one app in a process.
 
     Args:
         database: an open one.
-        statistics: as `App.statistics` has them, or of some consumers and the number of the others, `more_consumers`.
+        statistics: the same as `App.statistics`, or the statistics of some consumers and the number
+            of the others, `more_consumers`.
         time: the clocks.
     """
 
@@ -68,7 +70,7 @@ class Roster:
         self._pace = Pace()
 
     async def run(self) -> None:
-        """Tell until cancelled, and then say goodbye. No failure of it is worth stopping the app."""
+        """Send heartbeats until cancelled, then remove the process's row. No failure stops the app."""
         try:
             while True:
                 silence = await self._tell()
@@ -77,22 +79,22 @@ class Roster:
             await self._leave()
 
     async def tell(self) -> None:
-        """Tell once. Raises `StoreUnavailable`."""
+        """Send one heartbeat. Raises `StoreUnavailable`."""
         await store.tell_worker(self._database, self._id, self.facts())
 
     async def _tell(self) -> float:
-        """Returns how long to be silent."""
+        """Send one heartbeat. Returns the seconds to wait for the next one."""
         try:
             await self.tell()
         except StoreUnavailable:
             return EVERY
-        except Exception:  # such as a privilege that is missing
+        except Exception:  # such as a missing privilege
             logger.exception("This process can't tell others of itself; it tries again in %g s", REPAIR)
             return REPAIR
         return EVERY
 
     async def _leave(self) -> None:
-        """A row that stays behind is found gone after a while, so it may well fail."""
+        """Remove the row. It may fail, since a row that remains is treated as gone after a while."""
         with anyio.move_on_after(GOODBYE, shield=True):
             try:
                 await store.worker_left(self._database, self._id)
@@ -100,7 +102,7 @@ class Roster:
                 logger.debug("This process could not say goodbye: %s", failure)
 
     def facts(self) -> WorkerFacts:
-        """What there is to tell now."""
+        """The contents of a heartbeat now."""
         found, now = self._statistics(), self._clock()
         consumers = found.get("consumers", {})
         told = list(consumers.items())[:MOST_CONSUMERS]
@@ -119,13 +121,13 @@ class Roster:
 
 
 class Pace:
-    """How quickly counts grow, from one look to the next."""
+    """The rate at which counts grow between two calls."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[float, float]] = {}
 
     def of(self, name: str, count: float, now: float) -> float | None:
-        """So many a second since it was looked at before; None at the first look, and when the count began anew."""
+        """Growth per second since the previous call. None at the first call, and after the count was reset."""
         then = self._before.get(name)
         self._before[name] = (now, count)
         if then is None or now <= then[0] or count < then[1]:

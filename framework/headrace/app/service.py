@@ -1,4 +1,4 @@
-"""The service: all the consumers that one process runs, the ear that wakes them, and the janitor."""
+"""The service: all consumers of one process, the listener that wakes them, and the janitor."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ LISTEN = 0.5
 """Seconds between checks whether this process should listen for notifications."""
 
 DESERTED = 5.0
-"""Seconds on average between checks whether other processes are subscribed for the consumers that this one doesn't listen for."""
+"""Average seconds between checks for consumers without any subscribed process, while this one doesn't listen."""
 
 
 class Service:
-    """Runs consumers on an open database until it is stopped, and drains them.
+    """Runs consumers on an open database until it is stopped, then drains them.
 
     Attributes:
-        pipelines: one for each consumer, once they are prepared.
-        on_deserted: called when the last of the consumers turns out to be deleted.
+        pipelines: one for each consumer, after `prepare`.
+        on_deserted: called when the last of the consumers was deleted.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Service:
         self._captures = captures
         self._shared = shared
         self._attached = attached
-        self._at_it: list[Attached] = []  # those of them that have begun, and not ended
+        self._at_it: list[Attached] = []  # those that have started and not ended
         self.pipelines: list[Pipeline] = []
         self._janitor = Janitor(database, self.published)
         self._hearing = anyio.CancelScope()
@@ -64,7 +64,7 @@ class Service:
         self._by_name: dict[str, list[Pipeline]] = {}
 
     async def prepare(self) -> None:
-        """Declare the sources and the consumers; say in the log what changed. Raises `StoreUnavailable`."""
+        """Declare the sources and the consumers, and log what changed. Raises `StoreUnavailable`."""
         await capture.declare(self._database, self._captures)
         for consumer in self._consumers:
             spec = consumer.spec
@@ -83,7 +83,7 @@ class Service:
             self._by_name.setdefault(spec.stream, []).append(pipeline)
 
     async def run(self) -> None:
-        """Run until `stop` and the end of the drain."""
+        """Run until `stop`, and until the drain has ended."""
         async with anyio.create_task_group() as others:
             others.start_soon(keep_going, "listening", self._listen)
             others.start_soon(self._mind_listening)
@@ -99,7 +99,7 @@ class Service:
             self._at_work = True
             try:
                 async with anyio.create_task_group() as consumers:
-                    consumers.start_soon(self._stopping.wait)  # also an app that only publishes has a janitor
+                    consumers.start_soon(self._stopping.wait)  # an app that only publishes has a janitor, too
                     for pipeline in self.pipelines:
                         consumers.start_soon(self._run_one, pipeline)
                         # Let other tasks run: thousands of pipelines take seconds to start.
@@ -114,14 +114,14 @@ class Service:
         try:
             await pipeline.run()
         except Exception:
-            # The log tells at once: whoever embeds the service may hear of it late, or not listen.
+            # Log at once: code that embeds the service may see the error late, or never.
             self._at_work = False
             spec = pipeline.spec
             logger.exception("%s of %s died of what no retry mends; the service stops", spec.name, spec.stream)
             raise
 
     def _gone(self, pipeline: Pipeline) -> None:
-        """A consumer was deleted. Nothing else stops for that."""
+        """Handle the deletion of a consumer. Everything else goes on."""
         spec = pipeline.spec
         logger.error(
             "%s of %s was deleted, so this process works on it no longer; its other consumers go on. If it is to work on it again, start"
@@ -133,7 +133,7 @@ class Service:
             self.on_deserted()
 
     async def _run_attached(self, one: Attached) -> None:
-        """Run what is attached. Only while it runs is it told to drain, or its next run would end at once."""
+        """Run an attached part. Drain it only while it runs. Otherwise its next run would end at once."""
         if self._stopping.is_set():
             return
         self._at_it.append(one)
@@ -158,7 +158,7 @@ class Service:
                     self._hear(deaf=True)
 
     async def _find_deserted(self, weather: Weather) -> None:
-        """Listen again for consumers for which no other process is subscribed any more. Raises `StoreUnavailable`."""
+        """Listen again for consumers to which no other process is subscribed any more. Raises `StoreUnavailable`."""
         while True:
             await anyio.sleep(DESERTED * (0.5 + random()))
             fetchers = {p.consumer: p.fetcher for p in self.pipelines if not p.fetcher.policy.listen and not p.gone}
@@ -197,23 +197,23 @@ class Service:
             one.notified(stream_id)
 
     def published(self, stream: str) -> None:
-        """This process has published to a stream: its own consumers needn't wait for the notification."""
+        """Wake this process's own consumers after it published to a stream, before the notification arrives."""
         for pipeline in self._by_name.get(stream, ()):
             pipeline.fetcher.wake()
         for one in self._attached:
             one.published(stream)
 
     def scheduled(self) -> None:
-        """This process has published something for later."""
+        """Note that this process has published a scheduled message."""
         self._janitor.hurry()
 
     @property
     def draining(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether it was asked to stop."""
         return self._stopping.is_set()
 
     def drain(self) -> None:
-        """Begin to drain, if that has not begun."""
+        """Begin to drain, unless it drains already."""
         self._stopping.set()
         for pipeline in self.pipelines:
             pipeline.stop()
@@ -221,7 +221,7 @@ class Service:
             one.drain()
 
     def stop(self) -> None:
-        """Begin to drain; when that has begun, stop the handlers that still run."""
+        """Begin to drain. If it drains already, stop the handlers that still run."""
         if self._stopping.is_set():
             for pipeline in self.pipelines:
                 pipeline.hurry()
@@ -230,12 +230,12 @@ class Service:
         self.drain()
 
     async def idle(self) -> None:
-        """Wait until no consumer has anything left: to lease, in work, to settle, or to retry."""
+        """Wait until no consumer has anything to lease, handle, settle or retry."""
         for pipeline in self.pipelines:
             await pipeline.idle()
 
     def readiness(self) -> Readiness:
-        """Whether the consumers are at work, and if not, why."""
+        """Whether the consumers do their work, and if not, why."""
         if not self._at_work:
             return NOT_RUNNING
         now = self._shared.time.clock()
@@ -251,11 +251,11 @@ class Service:
         return judge(sights, draining=self._stopping.is_set())
 
     def statistics(self) -> dict[str, Any]:
-        """Counts and states of every consumer, by its name, of the connection pool, and of what is attached."""
+        """Counters and states of every consumer by name, of the connection pool, and of the attached parts."""
         return self._told(self.pipelines)
 
     def _summary(self) -> dict[str, Any]:
-        """As `statistics`, for the roster, which tells of some consumers only."""
+        """`statistics` for the heartbeat, with a limited number of consumers."""
         return {**self._told(self.pipelines[:MOST_CONSUMERS]), "more_consumers": len(self.pipelines[MOST_CONSUMERS:])}
 
     def _told(self, pipelines: Sequence[Pipeline]) -> dict[str, Any]:

@@ -1,9 +1,11 @@
-"""Settings of a process: one definition, from which they are read and docs/settings.md is checked.
+"""Settings of a process. They are read from this definition, and docs/settings.md is checked against it.
 
-One rule for all: an argument counts before the environment, that before `[tool.headrace]` in pyproject.toml, and that before the default.
-On the command line an argument counts before one in code. So what code leaves out is left to who operates it.
+One rule holds for all settings. An argument takes precedence over the environment, the environment
+over `[tool.headrace]` in pyproject.toml, and pyproject.toml over the default. On the command line,
+an option takes precedence over an argument in code. So the operator sets what the code leaves out.
 
-The pyproject.toml is the nearest one, from the working directory upward; paths in it are relative to it. An empty variable is as good as none.
+The pyproject.toml is the nearest one, searched from the working directory upward. Paths in it are
+relative to it. An empty variable counts as unset.
 """
 
 from __future__ import annotations
@@ -35,21 +37,21 @@ _OF_CLIENTS = frozenset(
     ("HEADRACE_SERVER", "HEADRACE_TOKEN", "HEADRACE_CA_FILE")
 )  # read by commands that talk to a server
 _OF_SPARK = tuple(f"HEADRACE_SPARK_{name}" for name in ("MASTER", "REMOTE", "APP_NAME", "PYTHON", "CONF"))
-_TABLE_OF_SPARK = "spark"  # [tool.headrace.spark], which the Spark side reads and checks; it may not be installed
+_TABLE_OF_SPARK = "spark"  # [tool.headrace.spark]: the Spark side, which may not be installed, reads and checks it
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """One setting.
 
     Attributes:
-        name: in pyproject.toml; in the environment it is HEADRACE_NAME.
-        says: what it says.
-        default: what holds otherwise ...
-        otherwise: ... and that in words, where the value doesn't tell.
-        argument: as an argument of `App`, if it is one.
-        option: on the command line, if it has one there.
-        convert: from a text or a TOML value, given with the name of its place for errors.
-        deployed: whether it may stand in pyproject.toml; not what belongs to a machine alone.
+        name: its name in pyproject.toml. In the environment it is HEADRACE_NAME.
+        says: its description.
+        default: its default value.
+        otherwise: the default in words, where the value is not clear.
+        argument: its name as an argument of `App`, if it is one.
+        option: its option on the command line, if it has one.
+        convert: converts a text or a TOML value. It also gets the name of the value's origin, for errors.
+        deployed: whether it may be in pyproject.toml. False for settings that belong to one machine.
     """
 
     name: str
@@ -159,11 +161,11 @@ SETTINGS = (
         otherwise="in `tls_cert`", option="serve --tls-key",
     ),
 )  # fmt: skip
-"""All there are, in the order in which they are told."""
+"""All settings, in the order of the documentation."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts for this process; see `SETTINGS`. Durations are in seconds."""
+    """The effective settings of this process. See `SETTINGS`. Durations are in seconds."""
 
     database: str | None
     data: Path | None
@@ -185,15 +187,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def read(
     given: Mapping[str, Any] = NOTHING, *, environment: Mapping[str, str] = os.environ, directory: Path | None = None
 ) -> Settings:
-    """The settings that count.
+    """Read the effective settings.
 
     Args:
-        given: what was given as an argument, by the setting's name; None is as good as nothing.
-        environment: the variables.
-        directory: where to look for pyproject.toml, and above it; None for the working directory.
+        given: arguments, by the setting's name. None counts as unset.
+        environment: the environment variables.
+        directory: where to start looking for pyproject.toml. None for the working directory. Parent
+            directories are searched, too.
 
     Raises:
-        ConfigurationError: a value that can't be, or a key in [tool.headrace] that is none.
+        ConfigurationError: a value is invalid, or a key in [tool.headrace] is not a setting.
     """
     file = _nearest(directory or Path.cwd())
     project = {} if file is None else _project(file)
@@ -204,7 +207,7 @@ DEFAULTS = Settings(**{setting.name: setting.default for setting in SETTINGS})
 
 
 def check(given: Mapping[str, Any]) -> None:
-    """Check what was given as arguments, where it was written. Raises `ConfigurationError`."""
+    """Validate the settings that were passed as arguments. Raises `ConfigurationError`."""
     for setting in SETTINGS:
         _argument(setting, given)
 
@@ -238,7 +241,7 @@ def _nearest(directory: Path) -> Path | None:
 
 
 def _project(file: Path) -> Mapping[str, Any]:
-    """The table [tool.headrace], checked for keys that are none."""
+    """Read the table [tool.headrace], and reject unknown keys."""
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("headrace", {})
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -255,7 +258,7 @@ def _project(file: Path) -> Mapping[str, Any]:
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """A sentence for each HEADRACE_ variable that says nothing to anybody, such as one that is misspelt."""
+    """Yield a warning for each HEADRACE_ variable that is not a setting, such as a misspelt one."""
     known = [setting.variable for setting in SETTINGS] + [*_OF_SPARK]
     for name in sorted(environment):
         ours = name.startswith(_PREFIX) and not name.startswith(_OF_TESTS)
@@ -269,7 +272,7 @@ def _meant(name: str, known: list[str]) -> str:
 
 
 def table() -> str:
-    """All settings as a table in Markdown."""
+    """Render all settings as a Markdown table."""
     rows = [
         "| `[tool.headrace]` | environment | argument | what it says | default |",
         "| --- | --- | --- | --- | --- |",

@@ -1,4 +1,4 @@
-"""What is around the consumers while they run, from the outside in: lifespans, the app's dependencies, and checks that have passed."""
+"""Resources around the running consumers, outermost first: lifespans, dependencies and startup checks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Surroundings:
-    """Those of one app, as they are declared.
+    """The resources of one app, as they are declared.
 
     Attributes:
         lifespans, checks: in the order of their declaration.
@@ -33,7 +33,7 @@ class Surroundings:
 
     @property
     def providers(self) -> Providers:
-        """What provides dependencies. Made when it is first asked for, since that takes time which not every app needs to spend."""
+        """The providers of dependencies. Created on first use, since that takes time and not every app needs them."""
         if self._providers is None:
             from headrace.runtime.handlers.providers import Providers
 
@@ -42,10 +42,11 @@ class Surroundings:
 
     @asynccontextmanager
     async def around(self, app: App, consumers: Sequence[Consumer]) -> AsyncIterator[Dependencies]:
-        """Start them, and run the checks; end them after the block.
+        """Start the lifespans and dependencies, and run the checks. End them after the block.
 
         Raises:
-            ConfigurationError: a dependency can't be had, or a check failed. What a lifespan or a provider raises comes as it is.
+            ConfigurationError: a dependency can't be provided, or a check failed. Errors of a
+                lifespan or a provider are raised unchanged.
         """
         needs = [*_handlers_need(consumers), *_checks_need(self.checks)]
         async with (
@@ -65,7 +66,7 @@ class Surroundings:
 
 
 def _itself(app: App) -> dict[Any, Any]:
-    """The app by its own class, and by those of ours that this is made from."""
+    """The app by its own class, and by the Headrace classes that it inherits from."""
     return {kind: app for kind in type(app).__mro__ if kind is not object}
 
 

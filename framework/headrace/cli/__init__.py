@@ -1,15 +1,16 @@
-"""The command line. One file per command; each is imported only when its command is called, so that the start is quick.
+"""The command line. It has one file per command. Each is imported only when its command is called, so
+that the start is quick.
 
 main       the tree of commands, and the boundary where errors become sentences and exit codes
-run        `run`: load an application (target), set up logging (logs), tell when it is ready (ready_file), and run it here, in
-           several processes (processes), or anew whenever its code changes (reload); children and member are both ends of
-           what a parent and its processes know of each other
+run        `run`: loads an application (target), sets up logging (logs), writes a file when ready (ready_file), and
+           runs it here, in several processes (processes), or again whenever its code changes (reload). children and
+           member are the two ends of the protocol between a parent and its processes
 serve      `serve`: the HTTP API, in this process, or in several that share a socket
-publish    `publish`: lines of a file (lines), checked and numbered (records), go to a stream
-streams    `stream ls|info`
-consumers  `consumer ls|info`
+publish    `publish`: sends the lines of a file (lines), checked and numbered (records), to a stream
+streams    `stream add|ls|info|edit|rm`
+consumers  `consumer add|ls|info|edit|rm`
 migrate    `migrate`
 pg         `pg start|stop|status|psql|url`: the embedded Postgres
 new        `new NAME`: a service to start from
-demo/      `demo`: the history of a git repository through a stream, and the tree that comes out of it
+demo/      `demo`: sends the history of a git repository through a stream, and checks the resulting tree
 """

@@ -1,7 +1,8 @@
-"""Which server or database a command is for: what its options say, or the environment, or the context in use.
+"""Options that select the server or database for a command, with the environment and the context in use
+as fallbacks.
 
-A server is asked over HTTP, a database by SQL; commands do the same, and tell the same, either way. Without any of these it is
-the project's database, or the embedded Postgres.
+A command calls a server over HTTP and a database by SQL, and prints the same either way. Without any of
+these settings it uses the project's database or the embedded Postgres.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from headrace.model.errors import ConfigurationError
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """Options that say which server or database."""
+    """Options that select the server or the database."""
 
     server: Annotated[
         str | None,
@@ -61,11 +62,11 @@ class Backend:
     as_curl: Annotated[bool, flag("Do nothing: print the request to a server as a call of curl.")] = False
 
     def asked(self, yes: bool) -> bool:
-        """Whether nobody has to be asked: he said yes beforehand, or nothing will be done."""
+        """Whether no confirmation is needed, because of --yes, or because --as-curl does nothing."""
         return yes or self.as_curl
 
     def one_request(self, instead: str) -> None:
-        """Raise `UsageProblem` when what takes several requests is to be printed as one."""
+        """Raise `UsageProblem` if --as-curl is given, for a command that takes several requests."""
         if self.as_curl:
             raise UsageProblem(f"--as-curl prints one request, and this takes several: {instead}.")
 
@@ -73,8 +74,8 @@ class Backend:
         """The server, the URL of the database, or None for the project's database or the embedded one.
 
         Raises:
-            UsageProblem: options that exclude each other.
-            ConfigurationError: variables that do, or something that can't be.
+            UsageProblem: options exclude each other.
+            ConfigurationError: environment variables exclude each other, or a value is invalid.
         """
         self._check()
         if self.as_curl:
@@ -91,7 +92,7 @@ class Backend:
                 raise UsageProblem(f"{option} is for a server: leave it out, or --database.")
 
     def _server(self, environment: Mapping[str, str]) -> Server | None:
-        """The server that is named, if one is; here, in the environment, or by the context in use."""
+        """The server named by an option, by the environment or by the context in use, if there is one."""
         named = environment.get("HEADRACE_SERVER")
         if self.server:
             return self._dressed(Server(self.server), environment)
@@ -109,7 +110,7 @@ class Backend:
         return self._dressed(Server(context.server, context.token, context.ca_file), environment)
 
     def _dressed(self, server: Server, environment: Mapping[str, str]) -> Server:
-        """The server with the token and the authorities that count."""
+        """The server with the token and the CA file that take precedence."""
         return Server(
             server.url,
             self.token or environment.get("HEADRACE_TOKEN") or server.token,

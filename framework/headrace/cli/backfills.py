@@ -1,4 +1,4 @@
-"""`headrace source backfill start|ls|cancel`: tables that are read from their first row on."""
+"""`headrace source backfill start|ls|cancel`: backfills, which read the rows that a captured table has."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ def start(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Read tables of a source from their first row on, while their changes go on.
+    """Read all rows of a source's tables, while their changes are captured.
 
-    Each row becomes a message, unless a newer change of it was captured meanwhile. Without --table it is all tables that are not being read.
+    Each row becomes a message, unless a newer change of it was captured
+    meanwhile. Without --table, it reads all tables that are not being read
+    already.
     """
     pace = None if rate is None else rows_a_second(rate)
     begun = administer(backend, lambda admin: admin.start_backfill(source, table, where, pace))
@@ -61,7 +63,7 @@ def ls(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """List backfills, the newest first, and how far they are."""
+    """List backfills, the newest first, and their progress."""
     found = administer(backend, lambda admin: admin.backfills(source))
     if json:
         print_json([_told(one) for one in found])
@@ -86,9 +88,10 @@ def cancel(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
-    """End a backfill, or all of a source.
+    """Cancel a backfill, or all backfills of a source.
 
-    What was read stays in the stream; where it was is forgotten. The exit code is 1 when there was none, or the answer was no.
+    Messages that were published stay in the stream. The backfill's position is
+    lost. The exit code is 1 if there was none, or if the answer was no.
     """
     cancelled = administer(backend, _cancel, source, id, backend.asked(yes))
     if cancelled is None:

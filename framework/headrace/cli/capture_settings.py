@@ -1,4 +1,4 @@
-"""Options that say what a source captures, for `source postgres add` and `edit`."""
+"""Options for what a source captures, for `source postgres add` and `edit`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _option(name: str, help: str, **more: Any) -> Parameter:  # noqa: A002 - as 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class CaptureOptions:
-    """What is set of a capture and can be changed, as it was given."""
+    """The capture settings given as options that can be changed later."""
 
     table: Annotated[
         list[str] | None,
@@ -101,7 +101,7 @@ class CaptureOptions:
     ] = None
 
     def given(self) -> dict[str, Any]:
-        """The settings that were given, as a `PostgresSpec` has them. Raises `UsageProblem`, `NoInput`."""
+        """The given settings, with the names and types of `PostgresSpec`. Raises `UsageProblem`, `NoInput`."""
         found: dict[str, Any] = {
             name: getattr(self, name) for name in ("deletes", "numeric", "backfill") if getattr(self, name) is not None
         }
@@ -138,7 +138,7 @@ class CaptureOptions:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class CaptureBeginning:
-    """What is decided once, as it was given."""
+    """The capture settings given as options that can't be changed later."""
 
     mode: Annotated[
         Literal["changes", "rows"] | None,
@@ -152,13 +152,13 @@ class CaptureBeginning:
     ] = None
 
     def given(self) -> dict[str, Any]:
-        """The settings that were given, as a `PostgresSpec` has them."""
+        """The given settings, with the names and types of `PostgresSpec`."""
         found = {"mode": self.mode, "slot": self.slot, "publication": self.publication}
         return {name: value for name, value in found.items() if value is not None}
 
 
 def named_after(tables: Sequence[str] | None) -> str:
-    """A source's name, from that of its only table. Raises `UsageProblem` if there are none or several."""
+    """Derive a source's name from the name of its only table. Raises `UsageProblem` if there are none or several."""
     if not tables:
         raise UsageProblem("Say which table to capture: --table public.orders.")
     if len(tables) > 1:
@@ -170,7 +170,7 @@ def named_after(tables: Sequence[str] | None) -> str:
 
 
 def rows_a_second(text: str) -> int:
-    """A rate. Raises `UsageProblem`."""
+    """Parse a rate, in rows per second. Raises `UsageProblem`."""
     if not (text.isascii() and text.isdigit() and len(text) < 11 and int(text)):
         raise UsageProblem(f"--rate {text!r} is not a number of rows a second: write one such as 5000.")
     return int(text)

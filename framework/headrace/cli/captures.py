@@ -1,4 +1,4 @@
-"""`headrace source postgres add|edit|check|pause|resume`: tables that become streams."""
+"""`headrace source postgres add|edit|check|pause|resume`: sources that capture tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SIGNS = {"ok": "ok", "warning": "warning", "error": "ERROR"}
 
 
 class Unfit(ConfigurationError):
-    """Tables can't be captured as they are asked for."""
+    """The tables can't be captured as requested."""
 
 
 def add(
@@ -47,12 +47,13 @@ def add(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Capture tables: their rows, and each change from then on, become messages of a stream.
+    """Capture tables: their rows and each later change become messages of a stream.
 
-    The stream is created unless it exists. It begins as soon as a process captures: `headrace serve`, or an app that does. One that is there
-    with the same settings is left as it is.
+    The stream is created unless it exists. Capturing starts as soon as a
+    process captures: `headrace serve`, or an app that does. A source that
+    exists with the same settings is left unchanged.
     """
-    from headrace.sources.postgres.spec import PostgresSpec  # which brings the store along
+    from headrace.sources.postgres.spec import PostgresSpec  # it imports the store
 
     given = settings.given() | beginning.given()
     name = name or named_after(given.get("tables"))
@@ -71,8 +72,8 @@ def add(
 
 
 async def _add(admin: Administration, spec: PostgresSpec, check: bool, as_curl: bool) -> tuple[bool, bool, SourceInfo]:
-    """Whether it is new, whether its stream is, and how it is now."""
-    if as_curl:  # which prints the request that matters, and ends here
+    """Create the source. Returns whether it is new, whether its stream is new, and its info."""
+    if as_curl:  # print the request that matters, and end here
         await admin.create_source(spec)
     if check:
         _heed(await admin.check_spec(spec))
@@ -85,7 +86,7 @@ async def _add(admin: Administration, spec: PostgresSpec, check: bool, as_curl: 
 
 
 def _heed(findings: list[Finding]) -> None:
-    """Tell the warnings. Raises all errors together."""
+    """Print the warnings, and raise all errors together."""
     for finding in findings:
         if finding.level == "warning":
             say(_sentence(finding))
@@ -117,8 +118,9 @@ def edit(
 ) -> None:
     """Change what is captured, and how.
 
-    What isn't given stays as it is; --table names all tables anew. Messages that are there stay as they are. Tables that are new to it are
-    read from their first row on, unless --no-backfill was said.
+    Settings that you don't give stay unchanged. --table replaces the whole list
+    of tables. Messages in the stream stay unchanged. Tables that are new to the
+    source are backfilled, unless --no-backfill is set.
     """
     changes = settings.given()
     if not changes:
@@ -137,7 +139,10 @@ def edit(
 async def _edit(
     admin: Administration, source: str, changes: dict[str, Any], check: bool
 ) -> tuple[SourceInfo, list[Finding]]:
-    """How it is now, and what a look at its tables found: after the change, since what it was made of is known only there."""
+    """Change the source. Returns its info, and the findings of a check of its tables.
+
+    The check runs after the change, because only the server knows all settings of the source.
+    """
     changed = await admin.edit_source(source, **changes)
     return changed, await admin.check_source(changed.id) if check else []
 
@@ -149,7 +154,7 @@ def check(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
-    """Look whether the tables of a source can be captured, and say what would mend it.
+    """Check whether the tables of a source can be captured, and show how to correct problems.
 
     The exit code is 1 if something can't work.
     """
@@ -181,7 +186,8 @@ def pause(
 ) -> None:
     """Capture nothing more, until it is resumed.
 
-    Meanwhile the server keeps all WAL that is still to be captured: don't forget it so.
+    Meanwhile the captured server keeps all WAL that is not captured yet. Don't
+    leave a source paused for long.
     """
     paused = administer(backend, lambda admin: admin.pause_source(source))
     if json:

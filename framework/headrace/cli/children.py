@@ -1,5 +1,5 @@
-"""Child processes of a `headrace run` or `serve`: each is one of its own, in a session of its own, so that a terminal's Ctrl-C reaches
-it once, by way of the parent.
+"""Child processes of `headrace run` or `serve`. Each has its own session, so that a terminal's Ctrl-C
+reaches it only once, through the parent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.cli.member import Member
 
 @contextmanager
 def lifeline() -> Iterator[int]:
-    """The reading end of a pipe whose writing end only this process has."""
+    """The reading end of a pipe. Only this process holds the writing end."""
     reading, writing = os.pipe()
     try:
         yield reading
@@ -30,13 +30,13 @@ def lifeline() -> Iterator[int]:
 
 
 def command(found: Settings, *words: str) -> Sequence[str]:
-    """What starts a child, which does what these words say. It logs as its parent does."""
+    """The command line of a child with these words. The child gets the log settings of its parent."""
     logs = ("--log-level", found.log_level, "--log-format", found.log_format)
     return (sys.executable, "-m", "headrace.cli.main", *words, *logs)
 
 
 async def start(words: Sequence[str], member: Member) -> anyio.abc.Process:
-    """Start a child."""
+    """Start a child process."""
     return await anyio.open_process(
         words,
         stdin=subprocess.DEVNULL,
@@ -55,16 +55,18 @@ def tell(process: anyio.abc.Process, number: signal.Signals) -> None:
 
 
 def passed_on(count: int) -> tuple[signal.Signals, str]:
-    """What a child is told when its parent has got so many signals, and what that is in words.
+    """The signal for a child when its parent has received `count` signals, and a description of its
+    effect.
 
-    The second is another one than the first: two of a kind may become one on their way.
+    The second signal differs from the first, because two signals of the same kind may be merged before
+    they are delivered.
     """
     told = {1: (signal.SIGTERM, "draining; again to stop at once"), 2: (signal.SIGINT, "stopping at once")}
     return told.get(count, (signal.SIGKILL, "killing"))
 
 
 def described(code: int) -> str:
-    """How a process ended, in words."""
+    """Describe in words how a process ended."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -74,5 +76,7 @@ def described(code: int) -> str:
 
 
 def exit_code(code: int) -> int:
-    """An exit code for us after a process that ended with `code`: 128 + the signal, as shells have it."""
+    """The exit code to use after a process ended with `code`. For a signal it is 128 + the signal, the
+    convention of shells.
+    """
     return code if code >= 0 else 128 - code

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 
 def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell.")], /) -> None:
-    """Print the script that completes headrace's commands and options in a shell.
+    """Print the completion script of headrace's commands and options for a shell.
 
     bash: headrace completion bash > ~/.local/share/bash-completion/completions/headrace
 
@@ -16,6 +16,6 @@ def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="
 
     fish: headrace completion fish > ~/.config/fish/completions/headrace.fish
     """
-    from headrace.cli.main import build  # which knows this module by name only
+    from headrace.cli.main import build  # that module refers to this one by name only
 
     print(build().generate_completion(shell=shell))

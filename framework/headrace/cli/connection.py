@@ -1,4 +1,4 @@
-"""What a command acts on: a server over HTTP, or a database; the one that was named, or the embedded one."""
+"""Connects a command to a server over HTTP or to a database, either the one that is named or the embedded one."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def administer(
     *args: P.args,
     **settings: P.kwargs,
 ) -> T:
-    """Connect, call a function with the `Admin` of a database or the `Remote` of a server, and return what it returns.
+    """Connect, call a function with the `Admin` of a database or the `Remote` of a server, and return
+    its result.
 
-    Raises what `administration` raises, and what the function does.
+    Raises what `administration` and the function raise.
     """
 
     async def call() -> T:
@@ -40,10 +41,13 @@ def administer(
 
 @asynccontextmanager
 async def administration(backend: Backend) -> AsyncIterator[Administration]:
-    """The server or the database that is meant, to be asked. What isn't needed for it isn't imported.
+    """Open the `Remote` of a server or the `Admin` of a database. Only the modules that are needed are
+    imported.
 
     Raises:
-        UsageProblem, ConfigurationError: it isn't said well which; see `Backend`. And what `connected` raises.
+        UsageProblem, ConfigurationError: the options don't select one clearly, see `Backend`.
+
+    Also raises what `connected` raises.
     """
     found = backend.found()
     if isinstance(found, Server):
@@ -68,7 +72,10 @@ def _remote(server: Server, as_curl: bool) -> Remote:
 
 @asynccontextmanager
 async def connected(url: str | None, *, migrate: bool = True) -> AsyncIterator[store.Database]:
-    """An open database. The embedded one is ours, so `migrate` brings its schema up to date; another is left as it is.
+    """Open a database.
+
+    The embedded database belongs to Headrace, so `migrate` brings its schema up to date. Any other is
+    left unchanged.
 
     Raises:
         StoreUnavailable, ConfigurationError: it can't be reached.
@@ -91,7 +98,7 @@ async def connected(url: str | None, *, migrate: bool = True) -> AsyncIterator[s
 
 @contextmanager
 def _reachable(found: Settings) -> Iterator[str]:
-    # Starting it blocks, which harms nobody: the loop has nothing else to do yet.
+    # Starting it blocks the event loop. That is harmless, because the loop has nothing else to do yet.
     if found.database is not None:
         yield found.database
     else:

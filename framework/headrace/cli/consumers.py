@@ -1,4 +1,4 @@
-"""`headrace consumer add|ls|info|edit|rm`: consumers themselves."""
+"""`headrace consumer add|ls|info|edit|rm`: create, show, change and delete consumers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def add(
 ) -> None:
     """Create a consumer on a stream.
 
-    One that is there with the same settings is left as it is, wherever it has got to.
+    A consumer that exists with the same settings is left unchanged, and keeps
+    its position.
     """
     given = settings.given() | beginning.given()
     if given.get("where") is not None:
@@ -61,7 +62,7 @@ def add(
 
 
 async def _add(admin: Administration, spec: ConsumerSpec) -> tuple[bool, ConsumerInfo]:
-    """Whether it is new, or was there with the same settings; and how it is now."""
+    """Create the consumer. Returns whether it is new (False if it existed with the same settings), and its info."""
     new = await admin.create_consumer(spec)
     return new, await admin.consumer(spec.stream, spec.name)
 
@@ -73,7 +74,7 @@ def ls(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """List the consumers, of a stream or of all."""
+    """List the consumers of one stream or of all streams."""
     found = administer(backend, lambda admin: admin.consumers(stream))
     if json:
         print_json(found)
@@ -92,7 +93,7 @@ def info(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Show one consumer: its place, what is in flight, and its settings."""
+    """Show one consumer: its position, its messages in flight, and its settings."""
     found = administer(backend, _info, consumer)
     if json:
         print_json(found)
@@ -112,9 +113,10 @@ def edit(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Change settings of a consumer, while it is at work.
+    """Change settings of a consumer while it is running.
 
-    What isn't given stays as it is. To move the consumer, see `headrace consumer seek`.
+    Settings that you don't give stay unchanged. To move the consumer, see
+    `headrace consumer seek`.
     """
     changes, push = settings.given(), pushing.given()
     if push and no_push:
@@ -146,7 +148,8 @@ def rm(
 ) -> int:
     """Delete a consumer.
 
-    Its place in the stream, its parked messages and its dead letters go with it.
+    Its position in the stream, its parked messages and its dead letters are
+    deleted, too.
     """
     deleted = administer(backend, _rm, consumer, backend.asked(yes), force)
     if deleted is None:
@@ -173,7 +176,9 @@ def _question(consumer: ConsumerInfo) -> str:
 
 
 def _facts(consumer: ConsumerInfo) -> list[tuple[str, str]]:
-    """What is going on with a consumer; what isn't, isn't told, but for what one always looks for."""
+    """The state of a consumer. Rows that don't apply are left out, except for the figures that are
+    always of interest.
+    """
     facts = [
         ("consumer", f"{consumer.name} of {consumer.stream}"),
         ("position", f"{number(consumer.position)} ({number(consumer.lag)} behind {number(consumer.last_seq)})"),
@@ -236,5 +241,5 @@ def _state(consumer: ConsumerInfo) -> str:
 
 
 def until(moment: datetime | None) -> str:
-    """Until a time, in words; without one, or with Postgres's infinity, until somebody resumes it."""
+    """Format the end of a pause. Without a time, or with Postgres's infinity, it is "until resumed"."""
     return "until resumed" if moment is None or moment.year >= 9999 else f"until {in_utc(moment)}"

@@ -1,6 +1,7 @@
-"""Contexts: servers and databases by names of one's own, and which of them is in use.
+"""Contexts: named servers and databases, and which of them is in use.
 
-They are kept in `$XDG_CONFIG_HOME/headrace/contexts.json`, which only its owner can read, since there are tokens in it.
+They are stored in `$XDG_CONFIG_HOME/headrace/contexts.json`. Only its owner can read the file, because
+it contains tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A server, with the token for it; or a database."""
+    """A server with its token, or a database."""
 
     server: str | None = None
     token: str | None = None
@@ -40,7 +41,7 @@ class Contexts(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     current: str | None = None
 
     def add(self, name: str, context: Context) -> None:
-        """Add one. Raises `InvalidInput` for a name that can't be, or that is taken."""
+        """Add a context. Raises `InvalidInput` if the name is invalid or taken."""
         if not _NAME.fullmatch(name):
             raise InvalidInput(f"The name {name!r} can't be: write up to 64 letters, digits, '-', '_' and '.'.")
         if name in self.contexts:
@@ -48,13 +49,13 @@ class Contexts(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
         self.contexts[name] = context
 
     def use(self, name: str | None) -> None:
-        """Use one from now on, or none. Raises `NoInput`."""
+        """Use a context from now on, or none. Raises `NoInput`."""
         if name is not None:
             self._known(name)
         self.current = name
 
     def remove(self, name: str) -> None:
-        """Remove one; if it is in use, none is from then on. Raises `NoInput`."""
+        """Remove a context. If it is in use, no context is in use afterwards. Raises `NoInput`."""
         self._known(name)
         del self.contexts[name]
         if self.current == name:
@@ -67,16 +68,16 @@ class Contexts(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 def place(environment: Mapping[str, str] = os.environ) -> Path:
-    """The file that they are kept in."""
+    """The file that stores the contexts."""
     base = environment.get("XDG_CONFIG_HOME", "")
     home = Path(
         base if base.startswith("/") else os.path.expanduser("~/.config")
-    )  # which never fails, as Path.home() may
+    )  # which doesn't fail, unlike Path.home()
     return home / "headrace" / "contexts.json"
 
 
 def read(environment: Mapping[str, str] = os.environ) -> Contexts:
-    """All of them. Raises `ConfigurationError` when the file can't be read, or is broken."""
+    """Read all contexts. Raises `ConfigurationError` if the file can't be read or is broken."""
     file = place(environment)
     try:
         found = msgspec.json.decode(file.read_bytes(), type=Contexts)
@@ -96,17 +97,17 @@ def read(environment: Mapping[str, str] = os.environ) -> Contexts:
 
 
 def in_use(environment: Mapping[str, str] = os.environ) -> Context | None:
-    """The context in use, if one is. Raises `ConfigurationError`."""
+    """The context in use, or None. Raises `ConfigurationError`."""
     found = read(environment)
     return None if found.current is None else found.contexts[found.current]
 
 
 def write(contexts: Contexts, environment: Mapping[str, str] = os.environ) -> None:
-    """Keep them: whoever reads sees what was there before, or all of this. Raises `CantCreate`."""
+    """Store the contexts atomically. A reader sees either the old or the new ones. Raises `CantCreate`."""
     file = place(environment)
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # which only its owner can read
+        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # only its owner can read it
         try:
             with open(descriptor, "wb") as draft:
                 draft.write(msgspec.json.format(msgspec.json.encode(contexts), indent=2) + b"\n")

@@ -1,4 +1,4 @@
-"""`--as-curl`: the request that a command would send, as a call of curl to be copied."""
+"""`--as-curl`: prints the request that a command would send, as a call of curl."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOKEN = "$HEADRACE_TOKEN"
 
 
 class Curl(Remote):
-    """A server to which nothing is sent: the first request is printed, and the command ends by `Told`."""
+    """A `Remote` that sends nothing. It prints the first request and ends the command with `Told`."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(server, transport=_Printer(server))
@@ -32,7 +32,7 @@ class _Printer:
 
 
 def call_of(server: Server, request: Request) -> str:
-    """The request as a line for a shell. The token stays in the environment."""
+    """Format the request as a curl command line. The token stays in an environment variable."""
     words = ["curl"]
     if request.method != "GET":
         words += ["-X", request.method]

@@ -1,4 +1,4 @@
-"""`headrace consumer dead-letters ls|show|redrive|purge`: messages that could not be handled, and what becomes of them."""
+"""`headrace consumer dead-letters ls|show|redrive|purge`: list, show, redrive and delete dead letters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ShowWords = Annotated[
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Chosen(Matching):
-    """Dead letters by seq, key, filter or condition; all of them without a choice."""
+    """Selects dead letters by seq, key, filter or condition. Without any option it selects all of them."""
 
     seq: Annotated[
         list[int] | None,
@@ -44,11 +44,11 @@ class Chosen(Matching):
     key: Annotated[str | None, Parameter(name="--key", show_default=False, help="All of this key.")] = None
 
     def criteria(self) -> dict[str, Any]:
-        """What `Admin` takes for this."""
+        """The arguments for `Admin`."""
         return super().criteria() | {"seqs": self.seq, "key": self.key}
 
     def left_over(self, found: int) -> int:
-        """How many seqs were named that there were no dead letters of."""
+        """How many of the given seqs are not dead letters."""
         return max(len(set(self.seq)) - found, 0) if self.seq else 0
 
 
@@ -111,8 +111,10 @@ def redrive(
 ) -> int:
     """Deliver dead letters again.
 
-    In order, with their attempts counted from zero. Without a choice: all of them. One whose message the stream has removed
-    stays. The exit code is 1 when a seq was named that is no dead letter.
+    They are delivered in order, and their attempts are counted from zero.
+    Without a selection, all of them are redriven. A dead letter stays if the
+    stream no longer has its message. The exit code is 1 if a given seq is not a
+    dead letter.
     """
     found = administer(backend, _redrive, consumer, chosen, dry_run)
     return _tell("Would redrive" if dry_run else "Redrives", "redriven", found, chosen, dry_run, json)
@@ -132,7 +134,9 @@ def purge(
 ) -> int:
     """Delete dead letters.
 
-    A key that one of them blocks goes on. Without a choice: all of them. The exit code is 1 when a seq was named that is no dead letter, or the answer was no.
+    A key that one of them blocks is unblocked. Without a selection, all of them
+    are deleted. The exit code is 1 if a given seq is not a dead letter, or if
+    the answer was no.
     """
     found = administer(backend, _purge, consumer, chosen, dry_run, backend.asked(yes))
     if found is None:

@@ -1,4 +1,6 @@
-"""`headrace consumer peek|receive|ack|nack|blocked`: the messages on their way through a consumer, by hand."""
+"""`headrace consumer peek|receive|ack|nack|blocked`: show a consumer's messages, and receive and settle
+them by hand.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def peek(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Show what is in flight, parked, blocked and next, without touching it."""
+    """Show the messages that are in flight, parked, blocked and next, without changing anything."""
     found = administer(backend, _peek, consumer, limit)
     if json:
         print_json(found)
@@ -71,8 +73,8 @@ def receive(
 ) -> int:
     """Receive messages by hand.
 
-    They are nobody else's for the consumer's ack wait, or until they are acked or nacked. The exit code is 1 when there
-    was none.
+    They are leased for the consumer's ack wait, or until they are acked or
+    nacked. The exit code is 1 if there were none.
     """
     if ack:
         backend.one_request("leave --ack out, and ack by `headrace consumer ack`")
@@ -92,7 +94,7 @@ async def _receive(
     stream, name = await which(admin, words)
     received = await admin.receive(stream, name, limit=batch_size, wait=wait)
     _print_received(received, json)
-    sys.stdout.flush()  # what nobody could read isn't acked
+    sys.stdout.flush()  # messages that could not be printed must not be acked
     if ack and received:
         stale = await admin.ack(stream, name, [one.ack_id for one in received])
         _say_stale(stale)
@@ -114,9 +116,9 @@ def ack(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
-    """Say that received messages are done with.
+    """Acknowledge received messages.
 
-    The exit code is 1 when it was too late for any.
+    The exit code is 1 if it was too late for any of them.
     """
     names, ids = _names_and_ids(words)
     stale = administer(backend, _ack, names, ids)
@@ -134,9 +136,9 @@ def nack(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
-    """Give received messages back: they come again.
+    """Return received messages, to be delivered again.
 
-    The exit code is 1 when it was too late for any.
+    The exit code is 1 if it was too late for any of them.
     """
     names, ids = _names_and_ids(words)
     stale = administer(backend, _nack, names, ids, None if delay is None else duration(delay, "--delay"), error)
@@ -155,9 +157,10 @@ def blocked(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Show the keys that wait for a person.
+    """List the blocked keys.
 
-    A message of theirs is exhausted, and the consumer's setting is to block its key: redrive or purge that dead letter.
+    A message of each of these keys is exhausted, and the consumer's setting is
+    to block its key. To unblock a key, redrive or purge its dead letter.
     """
     found = administer(backend, _blocked, consumer, limit)
     if json:
@@ -176,7 +179,9 @@ async def _blocked(admin: Administration, words: tuple[str, ...], limit: int) ->
 
 
 def _names_and_ids(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The consumer's words and the ack ids. Its stream may be left out, so the first ack id says where they begin."""
+    """Split the arguments into the consumer's words and the ack ids. The stream is optional, so the ids
+    start at the first ack id.
+    """
     begin = next((place for place, word in enumerate(words) if place and _ACK_ID.fullmatch(word)), len(words))
     names, ids = list(words[:begin]), list(words[begin:])
     if not ids or len(names) > 2:

@@ -1,4 +1,4 @@
-"""Examples that the help of commands ends with."""
+"""Examples at the end of the help of commands."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ headrace token add ops --scope admin
 headrace token add shop --scope publish:orders --expires 30d""",
     "token revoke": "headrace token revoke shop",
 }
-"""By command; short enough for a terminal of 80 columns. A test reads them as the command line would."""
+"""Examples by command. They fit a terminal of 80 columns. A test parses them like the command line."""
 
 
 def example(command: str) -> str:
-    """What is below the help of a command; nothing if there is no example."""
+    """The text below the help of a command, empty if there is no example."""
     found = EXAMPLES.get(command)
     return "" if found is None else "For example:\n" + indent(found, "  ")

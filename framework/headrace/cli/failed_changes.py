@@ -36,7 +36,7 @@ def ls(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """List changes that could not be made into messages: mostly, since the transform failed on them."""
+    """List changes that could not be made into messages, mostly because the transform failed."""
     found = administer(backend, lambda admin: admin.failures(source, above=above, limit=limit))
     if json:
         print_json(found)
@@ -60,9 +60,10 @@ def retry(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
-    """Try failed changes again; those that succeed are published.
+    """Try failed changes again, and publish those that succeed.
 
-    That is done by the process that captures. The exit code is 1 when there was none to try.
+    The process that captures does this. The exit code is 1 if there was none to
+    try.
     """
     found = administer(backend, lambda admin: admin.retry_failures(source, id))
     if json:
@@ -81,9 +82,9 @@ def drop(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
-    """Forget failed changes, which then are in no stream.
+    """Delete failed changes. They will not be in any stream.
 
-    The exit code is 1 when there was none, or the answer was no.
+    The exit code is 1 if there was none, or if the answer was no.
     """
     found = administer(backend, _drop, source, id, backend.asked(yes))
     if found is None:

@@ -1,4 +1,6 @@
-"""The commands below `headrace stream`, `consumer`, `context`, `source` and `token`: a table of contents of the modules that have them."""
+"""The commands of `headrace stream`, `consumer`, `context`, `source` and `token`, and the modules that
+implement them.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ Exit codes:
 
 
 def _group(name: str, sentence: str, commands: dict[str, tuple[Callable[..., Any], str]]) -> App:
-    """A group of commands, each with its function and its words as the usage shows them."""
+    """Build a group of commands, each with its function and its arguments as the usage shows them."""
     group = App(name=name.split()[-1], help=sentence, help_epilogue=EXIT_CODES, help_format="plaintext")
     for place, (command, (function, words)) in enumerate(commands.items()):
         usage = f"Usage: headrace {name} {command} [OPTIONS] {words}".rstrip()

@@ -1,4 +1,4 @@
-"""Reading numbered lines from a file or a pipe, in bounded chunks, as soon as there are some."""
+"""Reads numbered lines from a file or a pipe, in bounded chunks, as soon as they arrive."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ STDIN = "-"
 
 
 class Lines:
-    """The lines of a source that are still to come.
+    """The remaining lines of an input.
 
     Args:
-        file: where the bytes come from.
-        raw: the same before decompression.
+        file: the decompressed bytes.
+        raw: the same file before decompression.
     """
 
     def __init__(self, file: io.RawIOBase | gzip.GzipFile, raw: io.FileIO) -> None:
         self.number = 0
-        """The number of the last line that was taken; the first line is 1."""
+        """The number of the last line that was taken. The first line is 1."""
         info = os.fstat(raw.fileno())
         self.total = info.st_size if stat.S_ISREG(info.st_mode) else None
-        """How many bytes `raw` has; None for a pipe, where nobody knows."""
+        """The size of `raw` in bytes. None for a pipe, because its size is unknown."""
         self._may_wait = stat.S_ISFIFO(info.st_mode) or stat.S_ISSOCK(info.st_mode) or raw.isatty()
         self._file = file
         self._raw = raw
@@ -47,11 +47,11 @@ class Lines:
         self._problem: InvalidInput | None = None
 
     def position(self) -> int:
-        """Bytes read so far, as they lie on the disk (for a compressed file: compressed)."""
+        """Bytes read from the disk so far. For a compressed file these are compressed bytes. 0 for a pipe."""
         return self._raw.tell() if self.total is not None else 0
 
     async def skip(self, count: int) -> None:
-        """Pass over the next `count` lines. Raises `InvalidInput` when there are not so many."""
+        """Skip the next `count` lines. Raises `InvalidInput` if there are fewer."""
         for _ in range(count):
             while not self._ready:
                 if self._ended:
@@ -62,10 +62,11 @@ class Lines:
             self._next()
 
     async def take(self, most: int) -> list[tuple[int, bytes]]:
-        """The next lines with their numbers: at least one, at most `most`; none at the end.
+        """Return the next lines with their numbers: at least one, at most `most`. Returns none at the
+        end.
 
-        A pipe that has no more for now doesn't hold back the lines that it has brought.
-        Raises `InvalidInput` when no more can be read, once all that could be read has been taken.
+        If a pipe has no more data for now, the lines that have arrived are returned without waiting.
+        Raises `InvalidInput` when no more can be read, after all readable lines have been taken.
         """
         taken: list[tuple[int, bytes]] = []
         size = 0
@@ -89,7 +90,7 @@ class Lines:
         return self._may_wait and not select.select([self._raw], [], [], 0)[0]
 
     async def _more(self) -> None:
-        """Read a block. Waiting for a pipe can be cancelled; a file on the disk is read at once."""
+        """Read a block. Waiting for a pipe can be cancelled. A file on the disk is read at once."""
         if self._may_wait:
             await anyio.wait_readable(self._raw)
         self._read()
@@ -121,10 +122,11 @@ class Lines:
 
 @contextmanager
 def open_lines(name: str) -> Iterator[Lines]:
-    """The lines of a file, `-` for standard input; decompressed if the name ends in `.gz`.
+    """Open the lines of a file, or of standard input for `-`. A name that ends in `.gz` is
+    decompressed.
 
     Raises:
-        NoInput: it isn't there or can't be read.
+        NoInput: the file doesn't exist or can't be read.
     """
     with _opened(name) as raw:
         yield Lines(gzip.GzipFile(fileobj=raw) if name.endswith(".gz") else raw, raw)
@@ -132,7 +134,8 @@ def open_lines(name: str) -> Iterator[Lines]:
 
 @contextmanager
 def _opened(name: str) -> Iterator[io.FileIO]:
-    # Unbuffered: a read returns what a pipe has brought, and `select` sees what we have not read yet.
+    # Unbuffered. A read returns what has arrived in a pipe, and `select` reports only data that we have
+    # not read yet.
     if name == STDIN:
         with io.FileIO(sys.stdin.fileno(), closefd=False) as file:
             yield file

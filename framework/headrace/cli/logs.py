@@ -1,7 +1,8 @@
-"""Logging, to standard error: lines for people in a terminal, and JSON, one object a line, for programs elsewhere.
+"""Logging to standard error: lines for people in a terminal, otherwise JSON for programs, with one
+object per line.
 
-Both tell the message that was at work where a record comes from; what was given as `extra=` is carried along. An application
-that has set up logging itself keeps that.
+Both formats include the message in progress, and the fields of `extra=`. If the application has set up
+logging, its setup stays.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ LogFormatOption = Annotated[
 ]
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
-"""What every record has; anything else on one is `extra`. color_message is uvicorn's, and says nothing new."""
+"""The attributes that every record has. Any other attribute comes from `extra`. color_message is
+uvicorn's, and repeats the message.
+"""
 
 _WHERE = ("stream", "consumer", "key", "seq", "attempt", "messages")
 
@@ -51,8 +54,8 @@ def set_up_logging(level: LogLevel, form: LogFormat = "auto", member: int | None
     """Log records of at least `level`. Does nothing if the application has set up logging.
 
     Args:
-        level: the least level.
-        form: text, JSON, or what suits where standard error leads to.
+        level: the minimum level.
+        form: text, JSON, or auto, which selects one by whether standard error is a terminal.
         member: the number of this process among several.
     """
     root = logging.getLogger()
@@ -70,19 +73,21 @@ def set_up_logging(level: LogLevel, form: LogFormat = "auto", member: int | None
 
 
 def _wants_colours() -> bool:
-    """See no-color.org: any text in NO_COLOR is a no."""
+    """Whether to use colours. Any text in NO_COLOR disables them, see no-color.org."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as a JSON object on one line: time (RFC 3339, in UTC), level, logger, message, and what else there is."""
+    """Formats a record as a JSON object on one line: time (RFC 3339, in UTC), level, logger, message,
+    and all other fields.
+    """
 
     def __init__(self, member: int | None = None) -> None:
         super().__init__()
         self._process: dict[str, Any] = {"process": os.getpid()} | ({} if member is None else {"member": member})
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """Format the line, without its line end."""
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
         told: dict[str, Any] = {
             "time": moment.replace("+00:00", "Z"),
@@ -103,7 +108,7 @@ class JsonFormatter(logging.Formatter):
             TypeError,
             ValueError,
             UnicodeError,
-        ):  # a key that is no text, a lone surrogate: then as text, whatever it is
+        ):  # a key is not a string, or a lone surrogate: encode as text
             return msgspec.json.encode({name: _safe(value) for name, value in told.items()}).decode()
 
 
@@ -113,7 +118,7 @@ def _safe(value: Any) -> Any:
 
 
 class TextFormatter(logging.Formatter):
-    """A record as a line for people, in local time; the message at work stands behind it, then what else there is."""
+    """Formats a record as a line for people, in local time. The message in progress follows, then all other fields."""
 
     def __init__(self, member: int | None = None, *, colours: bool = False) -> None:
         super().__init__()
@@ -121,7 +126,7 @@ class TextFormatter(logging.Formatter):
         self._colours = colours
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """The line alone; `logging.Formatter` puts tracebacks below it."""
+        """Format the line without tracebacks. `logging.Formatter` appends these."""
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = f"{record.levelname:<7}"
         if self._colours and record.levelno in _COLOURS:
@@ -135,12 +140,14 @@ class TextFormatter(logging.Formatter):
 
 
 def _extra(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
-    """The message at work, and what was given as `extra=`."""
+    """The fields of the message in progress and of `extra=`."""
     return ((name, value) for name, value in vars(record).items() if name not in _STANDARD and value is not None)
 
 
 def _where(record: logging.LogRecord) -> str:
-    """What was at work, in a few words: `orders/ship orders.us.1 #17`, and the attempt from the second on; `orders/ship 100 messages`."""
+    """Describe the message in progress: `orders/ship orders.us.1 #17`, with the attempt if it isn't the
+    first, or `orders/ship 100 messages`.
+    """
     stream, consumer, key, seq, attempt, messages = (getattr(record, name, None) for name in _WHERE)
     if consumer is None:
         return ""

@@ -1,4 +1,4 @@
-"""The event loop: uvloop where there is one."""
+"""The event loop. It is uvloop if that is installed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`headrace`: the tree of commands, and the boundary where errors become sentences and exit codes.
 
-Nothing here may import the database driver, the event loop or the printer of tables: a command imports them when it
-is called.
+This module must not import the database driver, the event loop or the printer of tables. A command
+imports them when it is called.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.cli.problems import Told
 from headrace.model.errors import HeadraceError
 
 _HELP = "A durable message stream on nothing but Postgres, and a pool of actors at work on it."
-_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+_INTERRUPTED = 130  # 128 + SIGINT, the convention of shells
 _PIPE_CLOSED = 141  # 128 + SIGPIPE
 _USAGE = 64  # EX_USAGE
 
@@ -58,21 +58,21 @@ _COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point: runs a command and exits with its code."""
+    """The entry point. It runs a command and exits with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _write_out_what_cannot_be_encoded()
     sys.exit(call(given))
 
 
 def _write_out_what_cannot_be_encoded() -> None:
-    """Where the locale lacks a character, print its code, and don't fail over it."""
+    """Print the code of a character that the locale lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def call(arguments: list[str]) -> int:
-    """Run a command and return its exit code; what went wrong is a sentence on standard error."""
+    """Run a command and return its exit code. Errors are printed as sentences on standard error."""
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()
@@ -80,7 +80,8 @@ def call(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader has gone, as `head` does. Python would complain once more when it flushes at exit.
+        # The reader has closed the pipe, as `head` does. Python would report this again when it flushes
+        # at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _PIPE_CLOSED
     except Told:
@@ -98,7 +99,7 @@ def call(arguments: list[str]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if arguments == ["--version"]:  # here, and not by cyclopts, which would import its printer for it
+    if arguments == ["--version"]:  # handled here because cyclopts would import its printer for it
         print(installed_version())
         return 0
     result = build(arguments[0] if arguments else None)(
@@ -108,7 +109,10 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def build(called: str | None = None) -> App:
-    """The tree of commands, none of them imported yet. The one that is `called` tells its help itself, in full."""
+    """Build the tree of commands without importing any of them.
+
+    The command that is `called` supplies its own full help text.
+    """
     app = App(
         name="headrace",
         help=_HELP,
@@ -117,7 +121,7 @@ def build(called: str | None = None) -> App:
         suppress_keyboard_interrupt=False,
     )
     for name, (place, sentence) in _COMMANDS.items():
-        # A group of commands has an epilogue of its own.
+        # A group of commands adds its own epilogue.
         below = {"help_epilogue": example(name)} if name in EXAMPLES else {}
         app.command(place, name=name, help=None if name == called else sentence, **below)
     return app
@@ -145,7 +149,7 @@ def _sentence(error: CycloptsError) -> str:
 
 
 def _ours(error: BaseException) -> Iterator[HeadraceError]:
-    """The errors to tell, if there are only such as we raise on purpose; nothing if any other is among them."""
+    """The errors to print, if all of them are errors that Headrace raises on purpose. Otherwise nothing."""
     if isinstance(error, HeadraceError):
         yield error
     elif isinstance(error, BaseExceptionGroup):

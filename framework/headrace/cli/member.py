@@ -1,7 +1,8 @@
-"""What a process knows that another `headrace run` or `serve` has started: its number, its database, and whether its parent lives.
+"""What a child process of `headrace run` or `serve` gets from its parent: its number, its database, and
+a pipe to detect the parent's death.
 
-The parent holds the writing end of a pipe and never writes. The kernel closes it when the parent dies, however it dies, and
-each child, which holds the reading end, reads the end of the file.
+The parent holds the writing end of the pipe and never writes. The kernel closes it when the parent
+dies, for whatever reason. Each child holds the reading end and then reads the end of the file.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """A process with a parent.
 
     Attributes:
-        number: which one of several, from 1; None if it is the only one.
+        number: the number of this process among several, from 1. None if it is the only one.
         parent_fd: the reading end of the parent's pipe.
-        database: a URL that was passed down.
-        ready_file: where it tells that it is ready.
-        listen_fd: the socket that a server shares with its siblings ...
-        directory: ... and where they tell each other what they did.
+        database: a URL that the parent passed down.
+        ready_file: the ready file of this process.
+        listen_fd: the socket that the server processes share.
+        directory: where the server processes exchange their metrics.
     """
 
     number: int | None
@@ -36,7 +37,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     directory: str | None = None
 
     def environment(self) -> dict[str, str]:
-        """The environment for its process. Not its arguments, which everybody on the machine can read."""
+        """The environment for the child process. Arguments would be visible to every user of the machine."""
         return {**os.environ, _VARIABLE: msgspec.json.encode(self).decode()}
 
     @property
@@ -45,7 +46,11 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def from_environment() -> Member | None:
-    """The member that this process is, if it is one. Taken out of the environment: it is not for processes that it starts."""
+    """The `Member` of this process, or None if it has no parent.
+
+    The variable is removed from the environment, so that processes that this one starts don't inherit
+    it.
+    """
     text = os.environ.pop(_VARIABLE, None)
     if text is None:
         return None

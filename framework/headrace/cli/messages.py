@@ -1,4 +1,4 @@
-"""`headrace stream view|send|republish`: what is in a stream, what goes into it, and from one into another."""
+"""`headrace stream view|send|republish`: show messages, send one, and copy messages to another stream."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def view(
 ) -> None:
     """Show the first or the last messages of a stream.
 
-    Whoever has received them or not; nothing is changed by looking.
+    It doesn't matter whether consumers have received them. Viewing changes
+    nothing.
     """
     if first is not None and last is not None:
         raise UsageProblem("Give --first or --last, and not both.")
@@ -76,7 +77,7 @@ def view(
 
 
 def _not_before(moment: datetime | None, where: str | None) -> str | Condition | None:
-    """The condition, and that a message is no older."""
+    """The condition, combined with a condition that the message is not older than a time."""
     if moment is None:
         return where
     young = CREATED_AT >= moment  # noqa: SIM300 - a field, and no constant
@@ -132,7 +133,7 @@ def send(
     elif due is not None:
         print(f"Scheduled for {name!r} at {in_utc(due)}.")
     else:
-        print(f"Sent to {name!r}.")  # a server doesn't tell the seq
+        print(f"Sent to {name!r}.")  # a server doesn't return the seq
 
 
 def republish(
@@ -145,9 +146,10 @@ def republish(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Publish messages of a stream once more, to another one.
+    """Publish messages of a stream again, to another stream.
 
-    In their order, with their headers. Without a choice: all of them.
+    They keep their order and their headers. Without a selection, all messages
+    are published.
     """
     criteria = between.criteria()
     found = administer(backend, lambda admin: admin.republish(name, target, **criteria, dry_run=dry_run))
@@ -166,7 +168,7 @@ def _due(delay: str | None, at: str | None) -> datetime | None:
 
 
 def _json(text: str, what: str) -> str:
-    """The text, if it is JSON. Raises `InvalidData` with what would be right."""
+    """The text, if it is valid JSON. Raises `InvalidData`, which says what valid input would be."""
     try:
         return payloads.encode(msgspec.json.decode(text.encode(), type=msgspec.Raw))
     except UnicodeEncodeError:
@@ -176,7 +178,7 @@ def _json(text: str, what: str) -> str:
 
 
 def _advice(text: str) -> str:
-    """What would be right for text that was meant as such, and whose quotes the shell has taken."""
+    """Advice for text that was meant as JSON and lost its quotes to the shell."""
     word = text if text.isalnum() and len(text) <= 20 else "text"
     return "" if text.lstrip()[:1] in tuple('{["') else f" Text has quotes of its own, as in '\"{word}\"'."
 

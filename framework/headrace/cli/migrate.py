@@ -9,7 +9,10 @@ from headrace.cli.options import DatabaseOption
 
 
 def migrate(*, database: DatabaseOption = None) -> None:
-    """Bring the database's schema up to this version of Headrace. Safe to repeat, and to run from several places at once."""
+    """Bring the database's schema up to this version of Headrace.
+
+    It is safe to repeat, and to run from several places at once.
+    """
     version, steps = run_async(_migrate, database)
     for step in steps:
         print(step)

@@ -1,4 +1,4 @@
-"""`headrace consumer seek|replay|pause|resume`: where a consumer goes on, and when."""
+"""`headrace consumer seek|replay|pause|resume`: move and pause consumers."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ def seek(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Move a consumer, back or forward.
+    """Move a consumer back or forward.
 
-    The first message at or after the place is its next. What is in flight counts no more: it comes again if it lies
-    ahead, and an ack of it changes nothing.
+    The next message is the first one at or after the place. Messages in flight
+    are forgotten. They are delivered again if they lie ahead, and an ack for
+    them has no effect.
     """
     if len(words) < 2:
         raise UsageProblem("Write the consumer and where to: start, end, a seq, a time, or how long ago, such as 1h.")
@@ -66,7 +67,7 @@ async def _seek(admin: Administration, words: tuple[str, ...], to: Place) -> tup
 
 
 async def _ahead(admin: Administration, words: tuple[str, ...], to: Place) -> tuple[str, str, int]:
-    """How many messages that the consumer wants there are from a place on."""
+    """How many messages from a place on match the consumer's filter and condition."""
     stream, name = await which(admin, words)
     settings = (await admin.consumer(stream, name)).settings
     if to == "end":
@@ -93,10 +94,12 @@ def replay(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Deliver messages to a consumer once more.
+    """Deliver messages to a consumer again.
 
-    They come before anything new, and its place stays what it is. Without a choice: all that it has had. To publish
-    messages to another stream, see `headrace stream republish`.
+    They are delivered before any new message, and the consumer's position
+    doesn't change. Without a selection, all messages that it has handled are
+    delivered. To publish messages to another stream, see
+    `headrace stream republish`.
     """
     found = administer(backend, _replay, consumer, between, dry_run)
     if json:
@@ -118,9 +121,10 @@ def pause(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Deliver nothing to a consumer for a while.
+    """Pause delivery to a consumer.
 
-    Without an end: until `headrace consumer resume`. What is in flight is not touched.
+    Without an end, it is paused until `headrace consumer resume`. Messages in
+    flight are not affected.
     """
     if until is not None and length is not None:
         raise UsageProblem("Give --until or --for, and not both.")
@@ -143,7 +147,7 @@ def resume(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Deliver to a paused consumer again."""
+    """Resume delivery to a paused consumer."""
     stream, name = administer(backend, _resume, consumer)
     if json:
         print_json({"stream": stream, "consumer": name, "paused": False})

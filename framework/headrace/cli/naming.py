@@ -1,4 +1,4 @@
-"""`headrace context add|use|ls|rm`: which server or database commands are for, by names of one's own."""
+"""`headrace context add|use|ls|rm`: names for servers and databases, and which of them commands use."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def add(
 ) -> None:
     """Give a server or a database a name.
 
-    The token is kept in a file that only you can read. To use it, see `headrace context use`.
+    The token is stored in a file that only you can read. To use the context,
+    see `headrace context use`.
     """
     if (server is None) == (database is None):
         raise UsageProblem("Give --server or --database: one of them.")
@@ -50,7 +51,7 @@ def add(
         token = _token(token_file)
     if server is not None:
         authorities = None if ca_file is None else str(Path(ca_file).absolute())
-        Server(server, token, authorities)  # which says what can't be
+        Server(server, token, authorities)  # raises if a value is invalid
         made = Context(server=server, token=token, ca_file=authorities)
     else:
         made = Context(database=database)
@@ -66,7 +67,7 @@ def use(
     *,
     none: Annotated[bool, flag("No context: the project's database again, or the embedded Postgres.")] = False,
 ) -> None:
-    """Use a context for all commands that name no server and no database."""
+    """Use a context for all commands that don't name a server or a database."""
     if (name is None) != none:
         raise UsageProblem("Write a context's name, or --none.")
     found = contexts.read()
@@ -100,7 +101,7 @@ def ls(*, json: JsonOption = False) -> None:
 
 
 def rm(name: ContextName, /) -> None:
-    """Remove a context, and forget its token."""
+    """Remove a context and its token."""
     found = contexts.read()
     found.remove(name)
     contexts.write(found)

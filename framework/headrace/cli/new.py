@@ -1,4 +1,4 @@
-"""`headrace new NAME`: a copy of the template, under a name of its own."""
+"""`headrace new NAME`: creates a service from the template."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOT_COPIED = shutil.ignore_patterns("__pycache__", ".venv", ".headrace", ".*_ca
 
 
 def new(name: Annotated[str, Parameter(help="The service's name, such as web-shop.")], /) -> None:
-    """Make a new service to start from, in a directory of its name: handlers, settings, tests and a README."""
+    """Create a new service in a directory of its name: handlers, settings, tests and a README."""
     package = package_name(name)
     target = Path.cwd() / name
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -33,7 +33,7 @@ def new(name: Annotated[str, Parameter(help="The service's name, such as web-sho
 
 
 def package_name(name: str) -> str:
-    """The Python package for a service of that name. Raises `UsageProblem` for a name that can't be."""
+    """The Python package for a service of that name. Raises `UsageProblem` for an invalid name."""
     package = name.replace("-", "_")
     if not _NAME.fullmatch(name) or len(name) > 60:
         raise UsageProblem(
@@ -47,7 +47,7 @@ def package_name(name: str) -> str:
 
 
 def template() -> Path:
-    """Where the template is: in the installed package, or in the checkout that we run from."""
+    """The template's directory, in the installed package or in the checkout that this code runs from."""
     here = Path(__file__).resolve().parent
     places = (here / "template", here.parents[2] / "app_template")
     for place in places:
@@ -57,7 +57,7 @@ def template() -> Path:
 
 
 def make(target: Path, name: str, package: str) -> None:
-    """Copy the template to `target`, whole or not at all. Raises `CantCreate`."""
+    """Copy the template to `target`, completely or not at all. Raises `CantCreate`."""
     try:
         aside = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
         try:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 MOST = 10_000
-"""Messages in one answer, at most; as `headrace.app.admin.MOST`, which isn't imported for it."""
+"""Maximum number of messages in one answer. It equals `headrace.app.admin.MOST`, which is not imported here."""
 
 DatabaseOption = Annotated[
     str | None,
@@ -46,5 +46,5 @@ LimitOption = Annotated[int, Parameter(name="--limit", validator=Number(gte=1, l
 
 
 def flag(help: str) -> Parameter:  # noqa: A002 - as Parameter has it
-    """An option that is given or not."""
+    """Declare an option without a value, which is given or not."""
     return Parameter(negative="", show_default=False, help=help)

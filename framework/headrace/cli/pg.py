@@ -16,7 +16,7 @@ from headrace.embedded import EmbeddedPostgres, Status
 
 pg = App(name="pg", help="Start, stop and enter the embedded Postgres.", help_format="plaintext")
 
-NOT_RUNNING = 3  # as `pg_ctl status` has it
+NOT_RUNNING = 3  # as for `pg_ctl status`
 
 DataOption = Annotated[
     Path | None,
@@ -40,7 +40,7 @@ PortOption = Annotated[
 
 @pg.command
 def start(*, data: DataOption = None, port: PortOption = None) -> None:
-    """Start it, and let it run until `headrace pg stop`."""
+    """Start the embedded Postgres. It runs until `headrace pg stop`."""
     server = _server(data, port)
     server.start()
     _print_status(server.status())
@@ -52,7 +52,7 @@ def stop(
     data: DataOption = None,
     immediate: Annotated[bool, Parameter(negative="", help="At once; it recovers at the next start.")] = False,
 ) -> None:
-    """Stop it, whoever uses it. What was committed stays."""
+    """Stop the embedded Postgres, even if it is in use. Committed data stays."""
     server = _server(data)
     ran = server.status().running
     server.stop("immediate" if immediate else "fast")
@@ -61,7 +61,10 @@ def stop(
 
 @pg.command
 def status(*, data: DataOption = None, json: JsonOption = False) -> int:
-    """Say whether it runs, where, and for whom; the exit code is 3 when it doesn't."""
+    """Show whether the embedded Postgres runs, where, and which processes use it.
+
+    The exit code is 3 if it doesn't run.
+    """
     found = _server(data).status()
     if json:
         print_json(_facts(found))
@@ -72,7 +75,7 @@ def status(*, data: DataOption = None, json: JsonOption = False) -> int:
 
 @pg.command
 def url(*, data: DataOption = None, port: PortOption = None) -> None:
-    """Print the URL to connect to, whether or not it runs now."""
+    """Print the URL of the embedded Postgres, whether or not it runs now."""
     server = _server(data, port)
     print(server.url())
     if not server.status().running:
@@ -84,10 +87,11 @@ def psql(
     *arguments: Annotated[str, Parameter(allow_leading_hyphen=True, help="What to pass on to psql.")],
     data: DataOption = None,
 ) -> int:
-    """Open psql on it, which is started if need be. Arguments after `--` go to psql."""
+    """Open psql on the embedded Postgres, and start that if necessary. Arguments after `--` go to psql."""
     server = _server(data)
     with server.acquire() as tenancy:
-        # Ctrl-C is for psql, which ends a query with it. A handler, since psql would inherit that we ignore it.
+        # Ctrl-C is for psql, which uses it to end a query. This is a handler because psql would inherit
+        # SIG_IGN.
         before = signal.signal(signal.SIGINT, lambda *_: None)
         try:
             return subprocess.call([server.program("psql"), tenancy.url, *arguments])

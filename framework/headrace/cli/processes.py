@@ -1,7 +1,8 @@
-"""The parent of `headrace run --processes N`, and of `headrace serve --processes N`: starts the processes, passes signals on, and replaces those that die.
+"""The parent process of `headrace run --processes N` and `headrace serve --processes N`. It starts the
+processes, forwards signals, and replaces processes that die.
 
-The parent stays connected: it has made the schema before any of them starts, and keeps the embedded Postgres up while one of
-them is replaced.
+The parent stays connected to the database. It creates the schema before any of the processes starts,
+and keeps the embedded Postgres running while a process is replaced.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from headrace.cli.ready_file import ReadyFile, all_fresh, of_member
 logger = logging.getLogger("headrace")
 
 FIRST_DELAY, LONGEST_DELAY = 0.2, 30.0
-"""Bounds of the wait before a process is replaced, in seconds. It doubles with each early death in a row."""
+"""Bounds of the delay before a process is replaced, in seconds. It doubles with each early death in a row."""
 EARLY = 30.0
-"""A process that lived for so many seconds was well, and its death is the first of a new row."""
+"""A process that lived for this many seconds was healthy. Its death counts as the first of a new row."""
 HOPELESS = frozenset({64, 65, 66, 70, 73, 78})
-"""Exit codes of errors that come again however often it is tried: usage, data, input, configuration."""
+"""Exit codes of errors that would recur at every restart: usage, data, input, configuration."""
 
 
 async def run_processes(app: App, target: str, found: Settings) -> int:
-    """Run several processes until they are stopped or have ended by themselves. Returns the exit code."""
-    app.telemetry = False  # the parent has nothing to tell, and would take the first process's port to be scraped at
+    """Run several processes until they are stopped or have all ended. Returns the exit code."""
+    app.telemetry = False  # the parent has no metrics, and would occupy the metrics port of the first process
     async with app:
         with lifeline() as fd:
             member = Member(number=None, parent_fd=fd, database=app.dsn, ready_file=None)
@@ -41,13 +42,13 @@ async def run_processes(app: App, target: str, found: Settings) -> int:
 
 
 class Crew:
-    """Several processes that do the same.
+    """Several processes that do the same work.
 
     Args:
-        words: what starts each.
-        found: says how many there are, and which ready file they keep together.
-        pattern: what each of them is told, but for its number.
-        stopping: called when all are to stop.
+        words: the command line of each process.
+        found: the settings with the number of processes and their common ready file.
+        pattern: the `Member` of each process, except for its number.
+        stopping: called when all processes are to stop.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Crew:
         return msgspec.structs.replace(pattern, number=number, ready_file=own)
 
     async def run(self) -> int:
-        """Run them all until the last has ended; the exit code is that of the first which failed, or 0."""
+        """Run all processes until the last has ended. Returns the exit code of the first that failed, or 0."""
         async with anyio.create_task_group() as outer:
             outer.start_soon(self._obey_signals)
             if self._ready_file is not None:
@@ -84,7 +85,7 @@ class Crew:
         )
 
     async def _keep(self, number: int, member: Member) -> None:
-        """Keep one process running: replace it when it dies, until all are to stop."""
+        """Keep one process running. Replace it when it dies, until all are to stop."""
         deaths = 0
         while not self._stopping.is_set():
             started = time.monotonic()
@@ -98,26 +99,26 @@ class Crew:
                 await self._stopping.wait()
 
     async def _live(self, number: int, member: Member) -> int:
-        """One life of a process; returns how it ended."""
+        """Start a process and wait until it ends. Returns its exit code."""
         async with await start(self._command, member) as process:
             self._processes[number] = process
             logger.info("process %d runs with id %d", number, process.pid)
-            if self._stopping.is_set():  # the signal came while it was being started
+            if self._stopping.is_set():  # the signal came during the start
                 tell(process, signal.SIGTERM)
             try:
                 return await process.wait()
             finally:
                 del self._processes[number]
-                if member.ready_path is not None:  # which it leaves behind when it is killed
+                if member.ready_path is not None:  # a killed process leaves it behind
                     member.ready_path.unlink(missing_ok=True)
 
     def _replaces(self, number: int, code: int) -> bool:
-        """Whether a process that has ended is to be replaced; otherwise notes its exit code."""
+        """Whether to replace a process that has ended. If not, record its exit code."""
         if code == 0:
-            return False  # it was stopped, or the application has stopped itself
+            return False  # the process was stopped, or the application stopped on its own
         if self._stopping.is_set():
             if code == -signal.SIGTERM:
-                return False  # it was stopped before it had begun
+                return False  # it was stopped before it installed its signal handlers
             logger.error("process %d %s", number, described(code))
             self._fail(code)
             return False
@@ -147,5 +148,5 @@ class Crew:
 
 
 def delay_after(deaths: int) -> float:
-    """Seconds to wait before a process is replaced that has died early so many times in a row."""
+    """Seconds to wait before replacing a process, after this many early deaths in a row."""
     return float(min(FIRST_DELAY * 2 ** (deaths - 1), LONGEST_DELAY))

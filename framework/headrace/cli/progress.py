@@ -1,4 +1,4 @@
-"""A progress bar on standard error, when that is a terminal; nothing otherwise."""
+"""A progress bar on standard error, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Shows how far publishing has come. This one shows nothing."""
+    """Reports the progress of publishing. This base class shows nothing."""
 
     def __call__(self, published: int) -> None:
-        """So many messages are published by now."""
+        """Report how many messages have been published so far."""
 
     def say(self, sentence: str) -> None:
         """Print a sentence on standard error."""
@@ -36,7 +36,7 @@ class _Shown(Progress):
 
 @contextmanager
 def progress_of(lines: Lines) -> Iterator[Progress]:
-    """A progress bar over the bytes of a file; for a pipe, whose length nobody knows, a count."""
+    """A progress bar over the bytes of a file. For a pipe the length is unknown, so it shows a count."""
     if not sys.stderr.isatty():
         yield Progress()
         return

@@ -1,7 +1,7 @@
-"""`headrace publish STREAM [FILE]`: each line of a file or of standard input becomes a message.
+"""`headrace publish STREAM [FILE]`: publish each line of a file or of standard input as a message.
 
-Lines are read in chunks, and a chunk is one transaction. A line that is wrong ends it: all lines before it are published,
-none after, and the error says where to go on.
+Lines are read in chunks, and each chunk is one transaction. An invalid line ends the command. All lines
+before it are published, none after it, and the error says how to continue.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def publish(
 ) -> None:
     """Publish the lines of a file or of standard input: {"key": …, "data": …, "headers"?: …} on each line.
 
-    An error names the line. The lines before it are published, and --skip goes on behind them.
+    An error names its line. The lines before it are published, and --skip
+    continues after them.
     """
     backend.one_request("see `headrace stream send`")
     run_async(_publish, stream, file, create, skip, batch, backend)
@@ -63,7 +64,7 @@ async def _publish(stream: str, file: str, create: bool, skip: int, batch: int, 
 async def _find_or_create(admin: Administration, stream: str, create: bool) -> None:
     try:
         await admin.stream(stream)
-    except NotAllowed:  # with a token that opens publishing alone
+    except NotAllowed:  # the token may only allow publishing
         if create:
             raise
     except UnknownStream as error:
@@ -75,12 +76,12 @@ async def _find_or_create(admin: Administration, stream: str, create: bool) -> N
 
 
 class Publication:
-    """The lines of one source on their way into one stream.
+    """Publishes the lines of one source to one stream.
 
     Attributes:
-        published: messages that are in the stream for certain.
-        unchanged: those that a stream with `dedupe` had already, and passed over.
-        done: the number of the last line that is, or that was empty.
+        published: messages that are certainly in the stream.
+        unchanged: messages that a stream with `dedupe` already had, and skipped.
+        done: the number of the last line that is published, unchanged or empty.
     """
 
     def __init__(self, admin: Administration, stream: str, lines: Lines, batch: int) -> None:
@@ -93,10 +94,11 @@ class Publication:
         self._batch = batch
 
     async def run(self, progress: Progress) -> None:
-        """Publish everything. Raises `Unfinished`, which says what is published, and where to go on."""
+        """Publish everything. Raises `Unfinished`, which says what is published and how to continue."""
         try:
             while taken := await self._lines.take(self._batch):
-                # Once begun, a chunk is finished: an interrupt in its midst would leave us not knowing what was committed.
+                # A chunk that was begun is finished. After an interrupt in its middle, it would be
+                # unknown what was committed.
                 with anyio.CancelScope(shield=True):
                     await self._publish(taken)
                 progress(self.published)
@@ -120,14 +122,15 @@ class Publication:
             raise bad
 
     async def _send(self, chunk: Chunk) -> None:
-        """Publish the chunk, all of it; or if a message of it is refused, what stands before that one."""
+        """Publish the whole chunk, or if one of its messages is refused, the messages before that one."""
         try:
             published = await self._admin.send_many(self._stream, chunk.keys, chunk.data, chunk.headers)
         except InvalidInput as error:
             if len(chunk) == 1:
                 self.done = chunk.lines[0] - 1
                 raise BadLine(chunk.lines[0], error) from error
-            # Nobody says which it was, or together they are too much for the server: by halves, then.
+            # The error doesn't say which message is refused, or the chunk is too large for the server.
+            # Send it by halves.
             first, second = chunk.halves()
             await self._send(first)
             await self._send(second)
@@ -142,5 +145,5 @@ class Publication:
 
 
 def counted(messages: int) -> str:
-    """So many messages, in words."""
+    """A count of messages in words."""
     return "1 message" if messages == 1 else f"{messages:,} messages"

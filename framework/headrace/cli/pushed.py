@@ -1,4 +1,4 @@
-"""Options that say where the messages of a push consumer are sent to, for `consumer add` and `edit` alike."""
+"""Options for where a push consumer sends its messages, for both `consumer add` and `edit`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _option(name: str, help: str, **more: Any) -> Parameter:  # noqa: A002 - as 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class PushOptions:
-    """What is said of pushing, as it was given."""
+    """The push settings given as options."""
 
     push_url: Annotated[
         str | None,
@@ -62,7 +62,10 @@ class PushOptions:
     ] = None
 
     def given(self) -> dict[str, Any]:
-        """The settings that were given, as a `Push` has them. Raises `UsageProblem`, or `NoInput` for the secret's file."""
+        """The given settings, with the names and types of `Push`.
+
+        Raises `UsageProblem`, and `NoInput` for the secret's file.
+        """
         found: dict[str, Any] = {}
         if self.push_url is not None:
             found["url"] = self.push_url
@@ -84,7 +87,9 @@ class PushOptions:
 
 
 def shown(push: dict[str, Any]) -> str:
-    """A push consumer's settings for people: whether requests are signed, and neither with what nor what headers hold."""
+    """Format a push consumer's settings for people. It shows whether requests are signed, but no secret
+    and no header values.
+    """
     batch, (low, high) = push.get("batch"), push.get("concurrency", (1, 64))
     facts = [
         push["url"],
@@ -105,7 +110,7 @@ def _headers(given: list[str]) -> dict[str, str]:
     for one in given:
         name, colon, value = one.partition(":")
         name = name.strip()
-        if not (colon and name):  # without what was given, which may be a password
+        if not (colon and name):  # without its value, which may be a password
             raise UsageProblem("--push-header is NAME:VALUE, such as 'x-team: shop'.")
         if name.lower() in map(str.lower, found):
             raise UsageProblem(f"--push-header gives {name!r} twice: give it once.")
@@ -125,7 +130,7 @@ def _secret_in(file: str) -> str:
 
 
 def _secret(text: str) -> str:
-    if text == "…":  # which a server would take for: as it was
+    if text == "…":  # a server would take it to mean: keep the current secret
         raise UsageProblem("The secret '…' stands for one that isn't told: leave it out to keep that one.")
     return text
 

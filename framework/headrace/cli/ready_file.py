@@ -1,7 +1,9 @@
-"""The ready file: there, and fresh, while the process is ready; for probes that look at files, such as those of Kubernetes.
+"""The ready file: it exists and is fresh while the process is ready. It serves probes that check files,
+such as those of Kubernetes.
 
-It is touched once a second, from the event loop: one that is there and old tells that the loop is blocked, or that the process was killed.
-Of several processes each keeps one of its own, and their parent keeps the one that was asked for while all of theirs are fresh.
+It is touched once a second from the event loop. An old file means that the loop is blocked or that the
+process was killed. Each of several processes keeps a file of its own. Their parent keeps the file that
+was named while all of theirs are fresh.
 """
 
 from __future__ import annotations
@@ -26,14 +28,16 @@ FRESH = 5.0
 
 
 class ReadyFile:
-    """Keeps one file. An empty one that is there already was left behind, and is taken over."""
+    """Keeps one ready file. An empty file that exists already is taken as a leftover and replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._troubled = False
 
     async def keep(self, ready: Callable[[], object]) -> None:
-        """Keep it, by what `ready` says, until cancelled; then remove it. Raises `CantCreate` when it can't be made at all."""
+        """Update the file from `ready` until cancelled, then remove it. Raises `CantCreate` if it can't
+        be created at first.
+        """
         self._begin()
         try:
             while True:
@@ -47,14 +51,15 @@ class ReadyFile:
             if self._path.exists() and (not self._path.is_file() or self._path.stat().st_size):
                 raise CantCreate(f"{self._path} is not an empty file, so it is no ready file: name another.")
             self._path.unlink(missing_ok=True)
-            # Tried beside it: a probe must not see it for a moment.
+            # Test with another file in the same directory, because a probe must not see the ready file
+            # yet.
             with tempfile.TemporaryFile(dir=self._path.parent):
                 pass
         except OSError as error:
             raise CantCreate(f"The ready file {self._path} can't be made: {error.strerror}.") from error
 
     def tell(self, ready: object) -> None:
-        """Have it there and fresh, or not there."""
+        """Touch the file if ready, otherwise remove it."""
         try:
             if ready:
                 self._path.touch()
@@ -68,12 +73,12 @@ class ReadyFile:
 
 
 def of_member(path: Path, number: int) -> Path:
-    """The file of one process among several."""
+    """The ready file of one process among several."""
     return path.with_name(f"{path.name}.{number}")
 
 
 def all_fresh(paths: Iterable[Path]) -> bool:
-    """Whether each of the files is there and fresh."""
+    """Whether all of the files exist and are fresh."""
     return all(_is_fresh(path) for path in paths)
 
 

@@ -1,4 +1,6 @@
-"""One line of NDJSON as one message: `{"key": …, "data": …, "headers"?: …}`, checked as far as it can be without the database."""
+"""Parsing of NDJSON lines into messages: `{"key": …, "data": …, "headers"?: …}`. It checks all that
+needs no database.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from headrace.model.keys import check_key
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True):
-    """What a line holds. `data` and `headers` stay as they were written."""
+    """The content of a line. `data` and `headers` keep their original JSON text."""
 
     key: str
     data: msgspec.Raw
@@ -18,7 +20,7 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Chunk(msgspec.Struct):
-    """Messages to be published in one transaction, and the number of the line that each came from."""
+    """Messages to publish in one transaction, with the line number of each."""
 
     lines: list[int] = []
     keys: list[str] = []
@@ -29,7 +31,7 @@ class Chunk(msgspec.Struct):
         return len(self.lines)
 
     def add(self, number: int, line: bytes) -> None:
-        """Add the message on a line. Raises `InvalidInput`, and then adds nothing."""
+        """Add the message of a line. Raises `InvalidInput`, and then adds nothing."""
         key, data, headers = parse(line)
         self.lines.append(number)
         self.keys.append(key)
@@ -37,7 +39,7 @@ class Chunk(msgspec.Struct):
         self.headers.append(headers)
 
     def halves(self) -> tuple[Chunk, Chunk]:
-        """Two chunks with its messages."""
+        """Split the messages into two chunks."""
         middle = len(self) // 2
         return self._part(slice(middle)), self._part(slice(middle, None))
 
@@ -54,7 +56,7 @@ class BadLine(InvalidInput):
 
 
 def read(lines: list[tuple[int, bytes]]) -> tuple[Chunk, BadLine | None]:
-    """The messages on numbered lines, up to the first that is wrong, if any. Empty lines are passed over."""
+    """Parse numbered lines into messages, up to the first invalid line, if there is one. Empty lines are skipped."""
     chunk = Chunk()
     for number, line in lines:
         try:
@@ -69,7 +71,7 @@ _decoder = msgspec.json.Decoder(Record)
 
 
 def parse(line: bytes) -> tuple[str, str, str | None]:
-    """Key, data and headers of a line. Raises `InvalidInput` with what would be right."""
+    """The key, data and headers of a line. Raises `InvalidInput`, which says what the line should look like."""
     try:
         record = _decoder.decode(line)
     except msgspec.ValidationError as error:

@@ -1,7 +1,9 @@
-"""The parent of `headrace run --reload`: runs the application in a process of its own, and starts it anew when its files change.
+"""The parent process of `headrace run --reload`. It runs the application in a child process and
+restarts it when files change.
 
-The parent never imports the application, so code that can't be imported ends only the child: its error is shown, and the next
-change is waited for. Files are watched by watchfiles, from the extra `reload`.
+The parent never imports the application, so code that can't be imported ends only the child. Its error
+is shown, and the parent waits for the next change. The library watchfiles, from the extra `reload`,
+watches the files.
 """
 
 from __future__ import annotations
@@ -24,15 +26,16 @@ from headrace.model.errors import ConfigurationError
 logger = logging.getLogger("headrace")
 
 GRACE = 5.0
-"""Seconds that a process has beyond its shutdown_timeout before it is killed."""
+"""Seconds that a process gets in addition to its shutdown_timeout before it is killed."""
 
 
 def watched(target: str, besides: Iterable[Path]) -> list[Path]:
-    """The directories to watch: that of a target's file, or the working directory for a module, and those `besides`.
+    """The directories to watch: the directory of a target's file, or the working directory for a
+    module, and those in `besides`.
 
     Raises:
         ConfigurationError: watchfiles is not installed.
-        NoInput: one of them is not there.
+        NoInput: one of the directories doesn't exist.
     """
     if find_spec("watchfiles") is None:
         raise ConfigurationError("--reload needs watchfiles, which is not installed: pip install 'headrace[reload]'.")
@@ -46,7 +49,7 @@ def watched(target: str, besides: Iterable[Path]) -> list[Path]:
 
 
 async def run_reloading(target: str, directories: Sequence[Path], database: str | None, found: Settings) -> int:
-    """Run until SIGTERM or SIGINT. Returns the exit code, 0."""
+    """Run and restart the application until SIGTERM or SIGINT. Returns the exit code, 0."""
     with lifeline() as fd:
         ready_file = None if found.ready_file is None else str(found.ready_file)
         member = Member(number=None, parent_fd=fd, database=database, ready_file=ready_file)
@@ -55,13 +58,13 @@ async def run_reloading(target: str, directories: Sequence[Path], database: str 
 
 
 class Reloader:
-    """One process at a time.
+    """Runs one process at a time, and restarts it when files change.
 
     Args:
-        words: the command.
-        member: what the process is told.
-        directories: where changes count.
-        patience: seconds that a process may take to end, before it is killed.
+        words: the command line of the process.
+        member: the `Member` of the process.
+        directories: the directories to watch.
+        patience: seconds that a process may take to end before it is killed.
     """
 
     def __init__(self, words: Sequence[str], member: Member, directories: Sequence[Path], patience: float) -> None:
@@ -74,12 +77,13 @@ class Reloader:
         self._stopping = False
 
     async def run(self) -> None:
-        """Run until a signal comes, and the end of the process."""
+        """Run until a signal comes and the process has ended."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._watch)
             group.start_soon(self._obey_signals)
             while not self._stopping:
-                # From before the start, so that a change while the old code is being read starts it once more.
+                # Set before the start, so that a change while the old code is being read causes another
+                # restart.
                 self._changed = anyio.Event()
                 code = await self._live()
                 if not self._changed.is_set():
@@ -88,7 +92,7 @@ class Reloader:
             group.cancel_scope.cancel()
 
     async def _live(self) -> int:
-        """One life of the process; returns how it ended."""
+        """Run the process until it ends. Returns its exit code."""
         async with await start(self._words, self._member) as process, anyio.create_task_group() as group:
             self._process = process
             group.start_soon(self._end_when_changed, process)
@@ -108,7 +112,7 @@ class Reloader:
     async def _watch(self) -> None:
         from watchfiles import PythonFilter, awatch
 
-        logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it would say of each change how many there are
+        logging.getLogger("watchfiles").setLevel(logging.WARNING)  # at INFO it logs how many files change
         logger.info("watching %s for changes", ", ".join(map(str, self._directories)))
         async for changes in awatch(*self._directories, watch_filter=PythonFilter()):
             names = sorted({Path(path).name for _, path in changes})

@@ -1,4 +1,4 @@
-"""`headrace run TARGET`: the consumers of an application, in this process or in several."""
+"""`headrace run TARGET`: runs the consumers of an application, in this process or in several."""
 
 from __future__ import annotations
 
@@ -61,10 +61,12 @@ def run(
 ) -> int:  # fmt: skip
     """Run the consumers of an application until SIGTERM or SIGINT.
 
-    Then it drains: leases nothing more, lets handlers finish for the app's shutdown_timeout, and settles. A second signal
-    stops at once; what was not finished is given back.
+    At the signal it drains. It leases no more messages, lets handlers finish
+    for the app's shutdown_timeout, and settles. A second signal stops at once,
+    and unfinished messages are released.
 
-    What isn't given here may be set in the environment, such as HEADRACE_LOG_FORMAT, or in [tool.headrace] of pyproject.toml.
+    You can also set options in the environment, such as HEADRACE_LOG_FORMAT, or
+    in [tool.headrace] of pyproject.toml.
     """
     me = member.from_environment()
     found = settings.read(
@@ -95,7 +97,7 @@ def run(
 
 async def _run(app: App, ready_file: Path | None) -> None:
     this_process_is("run")
-    app.attach(Capturing())  # also what others have made: a transform is mostly to be found here
+    app.attach(Capturing())  # also for sources that others made: their transforms are mostly in this app
     if ready_file is None:
         await app.run()
         return

@@ -1,4 +1,4 @@
-"""Options that choose among messages: by key, by condition, by place. Shared by all commands that do."""
+"""Options that select messages by key, by condition and by place. Several commands share them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DryRunOption = Annotated[bool, flag("Change nothing: only say how many.")]
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Matching:
-    """Messages whose key and content match."""
+    """Selects messages by key and content."""
 
     filter: Annotated[
         list[str] | None,
@@ -39,14 +39,14 @@ class Matching:
     ] = None
 
     def criteria(self) -> dict[str, Any]:
-        """What `Admin` takes for this. Raises `UsageProblem`."""
+        """The arguments for `Admin`. Raises `UsageProblem`."""
         return {"filter": self.filter, "where": self.where}
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Between(Matching):
-    """Of those, the messages in a part of the stream."""
+    """Selects messages by key and content in a part of the stream."""
 
     since: Annotated[
         str | None,
@@ -64,12 +64,12 @@ class Between(Matching):
     ] = None
 
     def criteria(self) -> dict[str, Any]:
-        """What `Admin` takes for this. Raises `UsageProblem`."""
+        """The arguments for `Admin`. Raises `UsageProblem`."""
         return super().criteria() | bounds(self.since, "start") | bounds(self.until, "end")
 
 
 class Bound(TypedDict, total=False):
-    """One end of a part of a stream, as `Admin` takes it."""
+    """One end of a part of a stream, as arguments for `Admin`."""
 
     start_seq: int
     start_time: datetime
@@ -78,7 +78,9 @@ class Bound(TypedDict, total=False):
 
 
 def bounds(text: str | None, edge: Literal["start", "end"]) -> Bound:
-    """What `--from` (the start) or `--to` (the end) says; empty where there is no bound. Raises `UsageProblem`."""
+    """Parse `--from` (the start) or `--to` (the end). Returns an empty dict if there is no bound.
+    Raises `UsageProblem`.
+    """
     if text is None or text == edge:
         return {}
     option = "--from" if edge == "start" else "--to"

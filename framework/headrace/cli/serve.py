@@ -1,4 +1,4 @@
-"""`headrace serve`: the HTTP API, in this process or in several that share a port."""
+"""`headrace serve`: the HTTP API, in this process or in several processes that share a port."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace")
 
 SPARE_FILES = 256
-"""Open files that a server needs besides its clients' connections."""
+"""Open files that a server needs in addition to its clients' connections."""
 
 
 def serve(
@@ -96,10 +96,13 @@ def serve(
 ) -> int:  # fmt: skip
     """Serve the HTTP API until SIGTERM or SIGINT.
 
-    Then it drains: accepts no more connections, answers who waits for messages, and what is under way within shutdown_timeout. A second
-    signal stops at once. Any number of servers may stand in front of one database.
+    At the signal it drains. It accepts no more connections, answers the
+    requests that wait for messages, and finishes requests under way within
+    shutdown_timeout. A second signal stops at once. Any number of servers may
+    stand in front of one database.
 
-    What isn't given here may be set in the environment, such as HEADRACE_PORT, or in [tool.headrace] of pyproject.toml.
+    You can also set options in the environment, such as HEADRACE_PORT, or in
+    [tool.headrace] of pyproject.toml.
     """
     for module in ("litestar", "uvicorn", "httptools", "aiohttp"):
         if find_spec(module) is None:
@@ -121,7 +124,7 @@ def _options(max_body: str | None, max_requests: int | None, push_allow: list[st
     from headrace.server.push.addresses import Allowed
 
     options = Options(push_allow=tuple(push_allow or ()), capture=capture)
-    Allowed(options.push_allow)  # which says at once what can't be
+    Allowed(options.push_allow)  # raises at once if a network is invalid
     if max_body is not None:
         options = msgspec.structs.replace(options, max_body=size_in_bytes(max_body, "--max-body"))
     if max_requests is not None:
@@ -130,7 +133,7 @@ def _options(max_body: str | None, max_requests: int | None, push_allow: list[st
 
 
 class _Serve:
-    """One call of the command."""
+    """One call of the `serve` command."""
 
     def __init__(
         self, found: Settings, options: Options, me: Member | None, *, insecure: bool, database: str | None
@@ -174,7 +177,8 @@ class _Serve:
         path = self._me.ready_path if self._me else self._found.ready_file
         if path is not None:
             beside.append(lambda: ReadyFile(path).keep(serving.ready))
-        # What is here by now stays, and what a request makes hardly ever refers to itself: the search for that may be rare.
+        # Most objects that exist now stay, and a request rarely creates reference cycles, so the
+        # garbage collector may run rarely.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
@@ -182,7 +186,7 @@ class _Serve:
         return 0
 
     def _tell_metrics(self, server: Server, beside: list[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-        """Have `/metrics` tell the app's, too, and those of other processes on the port."""
+        """Add the metrics of the app, and of other processes on the port, to `/metrics`."""
         from prometheus_client import CollectorRegistry, generate_latest
 
         from headrace.server.siblings import Siblings
@@ -198,7 +202,7 @@ class _Serve:
             beside.append(siblings.answer)
 
     async def _supervise(self, listening: socket.socket) -> int:
-        """Have several processes serve. This one only holds the socket, and the embedded Postgres."""
+        """Run several server processes. This process only holds the socket and the embedded Postgres."""
         from headrace.server.listener import listen
 
         self._app.telemetry = False
@@ -214,7 +218,7 @@ class _Serve:
                 return await Crew(self._words(), self._found, pattern, stopping=listening.close).run()
 
     def _words(self) -> tuple[str, ...]:
-        """The command of one process, which is told its socket in another way."""
+        """The command line of one server process. The process gets its socket in another way."""
         options, found = self._options, self._found
         words = ["serve", "--host", found.host, "--port", str(found.port), "--processes", "1"]
         words += ["--max-body", str(options.max_body), "--max-requests", str(options.max_requests)]
@@ -226,7 +230,7 @@ class _Serve:
         return tuple(command(found, *words, *(["--insecure"] if self._insecure else [])))
 
     async def _judge_openness(self) -> None:
-        """Raises `ConfigurationError` where anybody could come in."""
+        """Raise `ConfigurationError` if other machines can reach the server and it needs no token."""
         if self._insecure or self._address.loopback or await store.any_token(self._app.database):
             return
         raise ConfigurationError(
@@ -243,7 +247,7 @@ class _Serve:
 
 
 def _within_open_files(options: Options) -> Options:
-    """As many connections as the process may have: shells mostly allow fewer open files than there may be."""
+    """Limit the connections to what the process's limit of open files allows. Most shells set that limit too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = options.max_connections + SPARE_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,6 @@
-"""Options that are settings of a stream or a consumer, for `add` and `edit` alike: what isn't given isn't changed."""
+"""Options for the settings of a stream or a consumer, for both `add` and `edit`. A setting that isn't
+given isn't changed.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def _option(name: str, help: str, *, negative: str | None = "") -> Parameter:  #
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class StreamSettings:
-    """A stream's settings, as they were given."""
+    """The stream settings given as options."""
 
     retention: Annotated[
         Retention | None,
@@ -57,7 +59,7 @@ class StreamSettings:
     ] = None
 
     def given(self) -> dict[str, Any]:
-        """The settings that were given, as a `StreamSpec` has them. Raises `UsageProblem`."""
+        """The given settings, with the names and types of `StreamSpec`. Raises `UsageProblem`."""
         return _given(
             retention=_as_is(self.retention),
             retain_up_to=_unless_none(duration, self.retain_up_to, "--retain-up-to"),
@@ -73,7 +75,7 @@ class StreamSettings:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ConsumerSettings:
-    """A consumer's settings, as they were given."""
+    """The consumer settings given as options."""
 
     filter: Annotated[
         list[str] | None,
@@ -132,7 +134,7 @@ class ConsumerSettings:
     ] = None
 
     def given(self) -> dict[str, Any]:
-        """The settings that were given, as a `ConsumerSpec` has them. Raises `UsageProblem`."""
+        """The given settings, with the names and types of `ConsumerSpec`. Raises `UsageProblem`."""
         return _given(
             filters=UNSET if self.filter is None else tuple(self.filter),
             where=_unless_none(lambda text, _: text, self.where, "--where"),
@@ -161,7 +163,10 @@ class Beginning:
     start_time: Annotated[str | None, _option("--start-time", "Begin at this time; 1h is an hour ago.")] = None
 
     def given(self) -> dict[str, Any]:
-        """What was given, as a `ConsumerSpec` has it; a start says which policy is meant. Raises `UsageProblem`."""
+        """The given settings, with the names and types of `ConsumerSpec`.
+
+        `start_seq` or `start_time` sets the matching policy. Raises `UsageProblem`.
+        """
         policy = self.deliver_policy
         if policy is None and self.start_seq is not None:
             policy = "by_start_seq"

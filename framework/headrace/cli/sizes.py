@@ -1,4 +1,6 @@
-"""Sizes as people write them: bytes as a number, or `500MB`, `10GB`, `1.5TB`; `MiB` and its like count in powers of two."""
+"""Parsing of sizes on the command line: bytes as a number, or `500MB`, `10GB`, `1.5TB`. `MiB` and the
+like count in powers of two.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ _LARGEST = 2**63 - 1
 
 
 def size_in_bytes(text: str, option: str) -> int:
-    """The size in bytes. Raises `UsageProblem`, naming the option, if it is not one."""
+    """Parse a size, in bytes. Raises `UsageProblem`, naming the option, if it is not one."""
     match = _TEXT.fullmatch(text)
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:

@@ -1,4 +1,4 @@
-"""What is told of a source, of whatever kind."""
+"""The facts that commands print about a source, of any kind."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SourceRef = Annotated[str, Parameter(name="NAME", help="The source's name or id.
 
 
 def facts(source: SourceInfo) -> list[tuple[str, str]]:
-    """Its settings, but for its secrets."""
+    """The source's settings, without its secrets."""
     return _captured(source) if source.kind == "postgres" else _delivered(source)
 
 
 def gist(source: SourceInfo) -> tuple[str, str]:
-    """Its state, and in a few words what it is about."""
+    """The source's state, and a short description."""
     if source.kind != "postgres":
         settings = WebhookSpec.shown(source.settings)
         return "–", f"{settings['signature'] or 'unsigned'}, key {settings['key']}"
@@ -48,7 +48,7 @@ def _delivered(source: SourceInfo) -> list[tuple[str, str]]:
 
 
 def _captured(source: SourceInfo) -> list[tuple[str, str]]:
-    from headrace.sources.postgres.spec import ACTIONS, PostgresSpec  # which bring the store along
+    from headrace.sources.postgres.spec import ACTIONS, PostgresSpec  # they import the store
 
     settings = PostgresSpec.shown(source.settings)
     told = [
@@ -81,7 +81,7 @@ def _backfill(wanted: bool, rate: int | None) -> str:
 
 
 def how(capture: CaptureInfo) -> list[tuple[str, str]]:
-    """How a capture goes."""
+    """The state and progress of a capture."""
     since = f", since {ago(capture.since)}".replace(" ago", "") if capture.since else ""
     told = [
         ("state", f"{capture.state}{since}"),
@@ -109,7 +109,7 @@ def _facts(found: CaptureFacts | None) -> list[tuple[str, str | None]]:
 
 
 def progress(backfill: BackfillInfo) -> str:
-    """How far a backfill is, for people: `42 %, 3m left`."""
+    """Format the progress of a backfill for people: `42 %, 3m left`."""
     if backfill.state != "running":
         return "100 %" if backfill.state == "done" else ""
     share, left = backfill.share, backfill.seconds_left

@@ -1,6 +1,6 @@
-"""`headrace source webhook add|edit`, `headrace source ls|info|rm`: where messages come from that nobody publishes.
+"""`headrace source webhook add|edit`, `headrace source ls|info|rm`: sources that feed streams.
 
-Those that capture tables are made and seen to in `captures.py`.
+`captures.py` has the commands for sources that capture tables.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STDIN = "-"
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class WebhookSettings:
-    """A webhook source's settings, as they were given."""
+    """The webhook source settings given as options."""
 
     key: Annotated[
         str | None,
@@ -89,7 +89,7 @@ class WebhookSettings:
     ] = None
 
     def given(self) -> dict[str, Any]:
-        """The settings that were given, as a `WebhookSpec` has them. Raises `UsageProblem`, `NoInput`."""
+        """The given settings, with the names and types of `WebhookSpec`. Raises `UsageProblem`, `NoInput`."""
         found: dict[str, Any] = {}
         if self.key is not None:
             found["key"] = self.key
@@ -134,9 +134,9 @@ def add_webhook(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Take webhooks in, at /api/webhook/NAME of the server, as messages of a stream.
+    """Receive webhooks at /api/webhook/NAME of the server and store them as messages of a stream.
 
-    One that is there with the same settings is left as it is.
+    A source that exists with the same settings is left unchanged.
     """
     new, created = administer(backend, _add, WebhookSpec(name=name, stream=stream, **settings.given()))
     if json:
@@ -149,7 +149,7 @@ def add_webhook(
 
 
 async def _add(admin: Administration, spec: WebhookSpec) -> tuple[bool, SourceInfo]:
-    """Whether it is new, or was there with the same settings; and how it is now."""
+    """Create the source. Returns whether it is new (False if it existed with the same settings), and its info."""
     new = await admin.create_source(spec)
     return new, await admin.source(spec.name)
 
@@ -164,8 +164,10 @@ def edit_webhook(
 ) -> None:
     """Change settings of a webhook source.
 
-    What isn't given stays as it is. Servers heed it within two seconds. To change a secret without losing a delivery, give
-    both, the old one and the new one, change it at the sender, and then give the new one alone.
+    Settings that you don't give stay unchanged. Servers apply the change within
+    two seconds. To change a secret without losing a delivery, give both the old
+    one and the new one, change it at the sender, and then give the new one
+    alone.
     """
     changes = settings.given()
     if not changes:
@@ -208,7 +210,7 @@ def _list(found: list[SourceInfo], json: bool, none: str) -> None:
 
 
 def info(source: SourceRef, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
-    """Show one source, its settings but for its secrets, and how it goes."""
+    """Show one source: its settings without secrets, and its state."""
     found, backfills = administer(backend, _info, source, not json)
     if json:
         print_json(found)
@@ -228,7 +230,7 @@ def info(source: SourceRef, /, *, backend: Backend = Backend(), json: JsonOption
 
 
 async def _info(admin: Administration, ref: str, whole: bool) -> tuple[SourceInfo, list[BackfillInfo]]:
-    """The source, and its backfills that have not ended."""
+    """The source, and its queued and running backfills."""
     found = await admin.source(ref)
     if not whole or found.kind != "postgres":
         return found, []
@@ -248,8 +250,9 @@ def rm(
 ) -> int:
     """Remove a source.
 
-    What it has published stays in its stream; what is delivered to it from then on is refused. Of one that captures tables, the replication
-    slot and the publication that were made for it are dropped.
+    The messages that it has published stay in its stream. Later deliveries to a
+    webhook source are refused. For a source that captures tables, the
+    replication slot and the publication that were made for it are dropped.
     """
     done, left = administer(backend, _rm, source, backend.asked(yes), force)
     if not done:
@@ -264,7 +267,7 @@ def rm(
 
 
 async def _rm(admin: Administration, ref: str, yes: bool, force: bool) -> tuple[bool, str | None]:
-    """Whether it is done, and what was left behind."""
+    """Remove the source. Returns whether it was removed, and a sentence about what was left behind."""
     if not yes and not await confirmed(_question(await admin.source(ref))):
         return False, None
     return True, await admin.delete_source(ref, force=force)

@@ -1,4 +1,6 @@
-"""`headrace stream add|ls|info|edit|rm`: streams themselves. What is in them: see messages.py."""
+"""`headrace stream add|ls|info|edit|rm`: create, show, change and delete streams. For their messages
+see messages.py.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ def add(
 ) -> None:
     """Create a stream.
 
-    Without a limit it keeps everything. One that is there with the same settings is left as it is.
+    Without a limit it keeps all messages. A stream that exists with the same
+    settings is left unchanged.
     """
     new, created = administer(backend, _add, StreamSpec(name=name, **settings.given()))
     if json:
@@ -43,7 +46,7 @@ def add(
 
 
 async def _add(admin: Administration, spec: StreamSpec) -> tuple[bool, StreamInfo]:
-    """Whether it is new, or was there with the same settings; and how it is now."""
+    """Create the stream. Returns whether it is new (False if it existed with the same settings), and its info."""
     new = await admin.create_stream(spec)
     return new, await admin.stream(spec.name)
 
@@ -74,7 +77,7 @@ def info(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Show one stream, what it keeps, and its consumers."""
+    """Show one stream: its settings, its retention and its consumers."""
     found, consumers = administer(backend, _info, name)
     if json:
         print_json({"stream": found, "consumers": consumers})
@@ -96,7 +99,7 @@ def edit(
 ) -> None:
     """Change settings of a stream.
 
-    What isn't given stays as it is.
+    Settings that you don't give stay unchanged.
     """
     changes = settings.given()
     if not changes:
@@ -122,7 +125,7 @@ def rm(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
-    """Delete a stream with all that is in it."""
+    """Delete a stream and all its messages."""
     if not administer(backend, _rm, name, backend.asked(yes), force):
         return NOT_DONE
     if json:
@@ -164,7 +167,7 @@ def _facts(stream: StreamInfo, consumers: list[ConsumerInfo]) -> list[tuple[str,
 
 
 def _policy(stream: StreamInfo) -> str:
-    """What a stream keeps, in a few words."""
+    """The stream's retention, in a few words."""
     words = []
     if stream.one_message_per_key:
         words.append("the newest of each key")

@@ -1,6 +1,7 @@
-"""Tables for people, printed with rich, which is imported only here.
+"""Tables for people, printed with rich, which is imported only when something is printed.
 
-What a key or data may hold to trick a terminal is written out: an escape character is printed as `\\x1b`.
+Characters in keys or data that could control the terminal are escaped. An escape character is printed
+as `\\x1b`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ _UNBOUNDED = 10_000_000
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table, each row on a line: where the terminal's is too short, it wraps as any other output does.
+    """Print a table with one row per line. A line that is too long for the terminal wraps, like any
+    other output.
 
-    A column whose name ends in `#` holds numbers, which stand to the right. One whose name ends in `…` is cut to what the
-    terminal's line has room for; there is one at most.
+    A `#` at the end of a column's name marks numbers, which are aligned to the right. A `…` marks the
+    column that is cut to the room that is left in the terminal's line. At most one column has it.
     """
     from rich.table import Table
     from rich.text import Text
@@ -36,12 +38,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for name in columns:
         table.add_column(name.rstrip("#…"), justify="right" if name.endswith("#") else "left", no_wrap=True)
     for row in cells:
-        table.add_row(*map(Text, row))  # a Text, since a name may look like markup
+        table.add_row(*map(Text, row))  # a Text, because a name may look like markup
     _print(_console(_UNBOUNDED), table)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
-    """Print names and values, one pair to a line; a value may have several."""
+    """Print names and values, one pair per line. A value may have several lines."""
     from rich.table import Table
     from rich.text import Text
 
@@ -56,19 +58,20 @@ def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
 def _console(width: int | None = None) -> Console:
     from rich.console import Console
 
-    # Piped into another program, nothing is cut or folded to the 80 columns of no terminal at all.
+    # If the output is piped into another program, nothing is cut or folded to rich's default width of
+    # 80 columns.
     return Console(highlight=False, width=width if width or sys.stdout.isatty() else _UNBOUNDED)
 
 
 def _print(console: Console, printable: RenderableType) -> None:
-    # Written by us, since rich would end the process by itself when the reader has gone.
+    # We write the output, because rich would end the process if the reader has closed the pipe.
     with console.capture() as captured:
         console.print(printable)
     sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().split("\n")[:-1])
 
 
 def _cut(columns: Sequence[str], rows: list[list[str]], place: int, width: int) -> None:
-    """Cut the cells of one column to what the others leave of the width."""
+    """Cut the cells of one column to the width that the other columns leave."""
     from rich.cells import cell_len
 
     others = [
@@ -88,7 +91,7 @@ def _shortened(text: str, room: int) -> str:
 
 
 def printable(text: str) -> str:
-    """One line of text with everything written out that a terminal would obey, hide or break."""
+    """Escape every character that a terminal would obey, hide or break a line at."""
     if text.isprintable():
         return text
     return "".join(
@@ -97,22 +100,22 @@ def printable(text: str) -> str:
 
 
 def compact(data: Any) -> str:
-    """Data as JSON on one line; an empty text for no headers."""
+    """Format data as JSON on one line. Returns an empty text for no headers."""
     return "" if data is None else msgspec.json.encode(data).decode()
 
 
 def indented(data: Any) -> str:
-    """Data as JSON on several lines."""
+    """Format data as JSON on several lines."""
     return msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
 
 
 def number(value: int | None) -> str:
-    """A number for people: `12,345`, or a dash for none."""
+    """Format a number for people: `12,345`. None becomes a dash."""
     return "–" if value is None else f"{value:,}"
 
 
 def size(count: int) -> str:
-    """Bytes for people: `8 kB`, `1.2 MB`."""
+    """Format bytes for people: `8 kB`, `1.2 MB`."""
     amount, units = float(count), ["bytes", "kB", "MB", "GB", "TB"]
     while amount >= 1000 and len(units) > 1:
         amount, units = amount / 1000, units[1:]

@@ -1,4 +1,4 @@
-"""What is said to a person: on standard error, since standard output is for data."""
+"""Messages to people, printed on standard error because standard output is for data."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import sys
 from headrace.cli.problems import UsageProblem
 
 NOT_DONE = 1
-"""The exit code when a command has not done, or not in full, what it was to do, and nothing is wrong."""
+"""The exit code when a command did not do all that it was to do, and there was no error."""
 
 
 def say(sentence: str) -> None:
-    """Say a sentence."""
+    """Print a sentence on standard error."""
     print(f"headrace: {sentence}", file=sys.stderr)
 
 
 def hint(sentence: str) -> None:
-    """Say what to do next, to a person who reads the output and not to a script."""
+    """Print what to do next, if a person reads the output. A script gets nothing."""
     if sys.stdout.isatty():
         print(sentence, file=sys.stderr)
 
 
 async def confirmed(question: str) -> bool:
-    """Whether a person wants this.
+    """Ask a yes-or-no question. Returns whether the answer was yes.
 
-    Raises `UsageProblem` when there is nobody to ask: standard input is no terminal.
+    Raises `UsageProblem` if standard input is not a terminal.
     """
     if not sys.stdin.isatty():
         raise UsageProblem(f"{question} There is no terminal to ask on: pass --yes if this is what you want.")
     import anyio
 
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    await anyio.wait_readable(sys.stdin)  # and not in readline, which Ctrl-C would not end
+    await anyio.wait_readable(sys.stdin)  # waits here, because Ctrl-C would not end readline
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
     say("Nothing was done.")
@@ -39,5 +39,5 @@ async def confirmed(question: str) -> bool:
 
 
 def count(number: int, noun: str) -> str:
-    """So many of a thing, in words: `1 message`, `1,234 messages`."""
+    """A count of things in words: `1 message`, `1,234 messages`."""
     return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,4 +1,4 @@
-"""Finding the application that is to be run: `module:attribute`, or `path/to/file.py:attribute`."""
+"""Imports the application to run from `module:attribute` or `path/to/file.py:attribute`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from headrace.model.errors import ConfigurationError, HeadraceError
 
 
 def load(target: str) -> App:
-    """Import the application that `target` names; the working directory is searched first.
+    """Import the application that `target` names. The working directory is searched first.
 
     Raises:
-        UsageProblem: `target` is written wrongly.
+        UsageProblem: `target` has the wrong form.
         NoInput: there is no such module, or no such attribute in it.
-        ConfigurationError: it is not an `App`, has no consumers, or the module raises; then its traceback is printed.
+        ConfigurationError: it is not an `App`, has no consumers, or the module raises. In the last case
+            its traceback is printed.
     """
     module_name, attribute = _parts(target)
     app = _attribute(_module(module_name), attribute)
@@ -74,13 +75,13 @@ def _imported(name: str, directory: Path) -> ModuleType:
 
 
 def _is_about(name: str, error: Exception) -> bool:
-    """Whether the module itself is not there, and not something that it imports."""
+    """Whether the module itself is missing, and not a module that it imports."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     return missing is not None and f"{name}.".startswith(f"{missing}.")
 
 
 def _print_traceback(error: Exception) -> None:
-    """Print it from the user's code on: how we came to import that is of no interest."""
+    """Print the traceback from the user's code on, without the frames of the import."""
     trace = error.__traceback__
     while trace and ("importlib" in (file := trace.tb_frame.f_code.co_filename) or file == __file__):
         trace = trace.tb_next

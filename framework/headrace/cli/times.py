@@ -1,7 +1,7 @@
-"""Times and places in a stream as people write them on the command line.
+"""Parsing and formatting of times, durations and places in a stream on the command line.
 
-A time is ISO 8601, or a duration: that long ago, or from now on where it lies ahead. Without a zone it is taken as UTC,
-which is said on standard error.
+A time is ISO 8601 or a duration. A duration is subtracted from now, or added to now by options for a
+time in the future. A time without a zone is taken as UTC, and a note on standard error says so.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError
 
 Place = int | datetime | Literal["start", "end"]
-"""Where in a stream: a seq, a time, or one of its ends."""
+"""Where in a stream: a seq, a time, or the start or the end of the stream."""
 
 NO_VALUE = frozenset({"none", "off"})
-"""What unsets a setting that need not have a value."""
+"""Values that unset an optional setting."""
 
 _LARGEST_SEQ = 2**63 - 1
 _SEQ = re.compile(r"[+-]?[0-9]+")
@@ -27,7 +27,7 @@ _DURATION = re.compile(r"\d+(\.\d+)?(ms|s|m|h|d)")
 
 
 def duration(text: str, option: str) -> float:
-    """A duration in seconds. Raises `UsageProblem`, naming the option."""
+    """Parse a duration, in seconds. Raises `UsageProblem`, naming the option."""
     try:
         return seconds(text, option)
     except ConfigurationError:
@@ -35,7 +35,7 @@ def duration(text: str, option: str) -> float:
 
 
 def after(text: str, option: str, now: datetime | None = None) -> datetime:
-    """The time once a duration has passed. Raises `UsageProblem`, naming the option."""
+    """The time after a duration has passed. Raises `UsageProblem`, naming the option."""
     length = duration(text, option)
     try:
         return (now or datetime.now(UTC)) + timedelta(seconds=length)
@@ -44,17 +44,19 @@ def after(text: str, option: str, now: datetime | None = None) -> datetime:
 
 
 def past(text: str, option: str, now: datetime | None = None) -> datetime:
-    """A time; a duration is that long ago. Raises `UsageProblem`, naming the option."""
+    """Parse a time. A duration means that long ago. Raises `UsageProblem`, naming the option."""
     return _time(text, option, "ago", now or datetime.now(UTC))
 
 
 def future(text: str, option: str, now: datetime | None = None) -> datetime:
-    """A time; a duration is that long from now. Raises `UsageProblem`, naming the option."""
+    """Parse a time. A duration means that long from now. Raises `UsageProblem`, naming the option."""
     return _time(text, option, "from now", now or datetime.now(UTC))
 
 
 def place(text: str, option: str, now: datetime | None = None) -> Place:
-    """A place in a stream: a time as `past` takes it, a seq, `start` or `end`. Raises `UsageProblem`, naming the option."""
+    """Parse a place in a stream: a time as in `past`, a seq, `start` or `end`. Raises `UsageProblem`,
+    naming the option.
+    """
     if text == "start":
         return "start"
     if text == "end":
@@ -85,17 +87,17 @@ def _time(text: str, option: str, way: Literal["ago", "from now"], now: datetime
 
 
 def in_utc(moment: datetime) -> str:
-    """A time as it is told and can be given again: `2026-02-28T13:05:00Z`."""
+    """Format a time in UTC, in a form that options accept: `2026-02-28T13:05:00Z`."""
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if moment.tzinfo else f"{moment:%Y-%m-%dT%H:%M:%S}"
 
 
 def told(moment: datetime | None) -> str:
-    """A time for people, or a dash for none."""
+    """Format a time for people. None becomes a dash."""
     return "–" if moment is None else in_utc(moment)
 
 
 def lasting(length: float) -> str:
-    """A duration for people, in the largest unit that comes out even, as it can be given again: `90s`, `7d`."""
+    """Format a duration in the largest unit that divides it, in a form that options accept: `90s`, `7d`."""
     for unit, factor in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         if length >= factor and length % factor == 0:
             return f"{length / factor:.0f}{unit}"
@@ -103,7 +105,7 @@ def lasting(length: float) -> str:
 
 
 def ago(moment: datetime, now: datetime | None = None) -> str:
-    """How long ago, roughly: `3m ago`."""
+    """Format how long ago a time was, roughly: `3m ago`."""
     passed = max(((now or datetime.now(UTC)) - moment).total_seconds(), 0)
     for unit, factor in (("d", 86400), ("h", 3600), ("m", 60)):
         if passed >= 2 * factor:

@@ -1,4 +1,4 @@
-"""`headrace token add|ls|revoke`: who may call the server."""
+"""`headrace token add|ls|revoke`: the access tokens of the server."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ def add(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Make a token, and print it.
+    """Create a token and print it.
 
-    It can't be shown again. As soon as there is one, a server on this database wants a token with every call.
+    It can't be shown again. As soon as one token exists, every call to a server
+    on this database needs a token.
     """
     lifetime = None if expires is None else duration(expires, "--expires")
     made = administer(backend, lambda admin: admin.create_token(name, scope, expires_in=lifetime))
@@ -76,9 +77,10 @@ def revoke(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Revoke a token, for good.
+    """Revoke a token permanently.
 
-    Servers heed it within two seconds. It stays on the list, and its name stays taken.
+    Servers apply this within two seconds. The token stays on the list, and its
+    name can't be used again.
     """
     revoked = administer(backend, lambda admin: admin.revoke_token(ref))
     if json:

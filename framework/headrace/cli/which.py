@@ -1,4 +1,4 @@
-"""Which consumer is meant: `STREAM NAME`, or its name alone where only one stream has such a consumer."""
+"""Look up a consumer by `STREAM NAME`, or by `NAME` alone if only one stream has a consumer of that name."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ConsumerWords = Annotated[
 
 
 async def which(admin: Administration, words: Sequence[str]) -> tuple[str, str]:
-    """The consumer's stream and name.
+    """Look up the consumer that the words name. Returns its stream and name.
 
     Raises:
         UnknownConsumer: no stream has a consumer of that name.
-        UsageProblem: several streams have, or there are too many words.
+        UsageProblem: several streams have one, or there are too many words.
     """
     if len(words) == 2:
         return words[0], words[1]

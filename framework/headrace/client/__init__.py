@@ -1,4 +1,4 @@
-"""The same administration as `headrace.app.admin`, of a server over HTTP."""
+"""HTTP client of a Headrace server. It has the same methods as `headrace.app.admin`."""
 
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -9,6 +9,6 @@ if TYPE_CHECKING:
     from headrace.app.admin import Admin
 
     Administration: TypeAlias = Admin | Remote
-    """Of a database or of a server: whoever takes one needs not know which."""
+    """The administration of a database or of a server. Code that takes one works with both."""
 
 __all__ = ["DEFAULT_URL", "Administration", "Remote", "Server"]

@@ -1,4 +1,4 @@
-"""What all calls of a remote administration go through."""
+"""Base class and shared types of the remote administration."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ T = TypeVar("T")
 
 
 class Listed(msgspec.Struct, Generic[T]):
-    """A list of things, as the API tells it."""
+    """A list in the API's answer."""
 
     data: list[T]
 
 
 class Told(msgspec.Struct, Generic[T]):
-    """One thing beside its other forms: `info` has all that is known of it."""
+    """One object in the API's answer. `info` has all of its fields, the other members are shortened forms."""
 
     info: T
 
 
 class Counted(msgspec.Struct):
-    """How many it was."""
+    """A count in the API's answer."""
 
     data: dict[str, int]
 
 
 class Base:
-    """Where requests go."""
+    """Base of the classes that group the calls. It sends requests and decodes answers."""
 
     _transport: Transport
 
@@ -53,14 +53,14 @@ class Base:
 
 
 def one_or_several(filter_: Filter) -> str | list[str] | None:
-    """Key filters as the API takes them."""
+    """Return key filters in the form that the API takes."""
     if filter_ is None or isinstance(filter_, str):
         return filter_
     return filter_[0] if len(filter_) == 1 else list(filter_)
 
 
 def condition(where: Where) -> str | None:
-    """A condition as text."""
+    """Return a condition as text."""
     if where is None or isinstance(where, str):
         return where
     if isinstance(where, Mapping):
@@ -69,7 +69,7 @@ def condition(where: Where) -> str | None:
 
 
 class Message(msgspec.Struct, kw_only=True):
-    """A message as the API tells it. Data stays as it was written, until somebody reads it."""
+    """A message in the API's answer. `data` and `headers` stay undecoded until they are read."""
 
     key: str
     seq: int
@@ -80,7 +80,8 @@ class Message(msgspec.Struct, kw_only=True):
 
 
 def decoded(raw: msgspec.Raw) -> Any:
-    """JSON as Python; as text where Postgres takes for JSON what Python can't hold."""
+    """Decode JSON. Return it as text if Python can't decode it, since Postgres accepts JSON that
+    Python doesn't."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Messages by hand, of a server: receive, ack, nack."""
+"""Manual acknowledgement through a server: receive, ack, nack."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class _Delivery(msgspec.Struct):
 
 
 class ByHand(Base):
-    """The calls of who works a message off himself; see `headrace.app.admin`."""
+    """The calls for manual acknowledgement. See `headrace.app.admin`."""
 
     async def receive(self, stream: str, name: str, *, limit: int = 1, wait: float = 0.0) -> list[Received]:
-        """Lease messages for the consumer's `ack_wait`, to be acked or nacked one by one."""
+        """Lease messages for the consumer's `ack_wait`. Each is to be acked or nacked."""
         if not 0 <= wait <= 3600:
             raise InvalidInput(f"wait={wait} must be from 0 to 3,600 seconds.")
         request = post(
@@ -34,13 +34,14 @@ class ByHand(Base):
         return [_received(one) for one in (await self._ask(request, Listed[_Delivery])).data]
 
     async def ack(self, stream: str, name: str, ack_ids: Sequence[str]) -> list[str]:
-        """Settle messages as done. Returns the ids that changed nothing, since their lease was lost."""
+        """Settle messages as done. Returns the ids that changed nothing, because their lease was lost."""
         return await self._settle(stream, name, "ack", ack_ids)
 
     async def nack(
         self, stream: str, name: str, ack_ids: Sequence[str], *, delay: Duration | None = None, error: str | None = None
     ) -> list[str]:
-        """Give messages back as failed: they come again after `delay`. Returns the ids that changed nothing."""
+        """Settle messages as failed. They are delivered again after `delay`. Returns the ids
+        that changed nothing."""
         pause = None if delay is None else seconds(delay, "delay") * 1000
         return await self._settle(stream, name, "nack", ack_ids, delay_ms=pause, error=error)
 

@@ -1,4 +1,4 @@
-"""Consumers, of a server."""
+"""Calls about the consumers of a server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Standing(msgspec.Struct, kw_only=True):
-    """Where a consumer stands with a message that was peeked at."""
+    """The state of a peeked message in a consumer."""
 
     state: Literal["in_flight", "parked", "blocked", "next"]
     deliver_count: int = 0
@@ -40,7 +40,7 @@ class _Peeked(msgspec.Struct):
 
 
 class _Letter(msgspec.Struct, kw_only=True):
-    """A dead letter as the API tells it."""
+    """A dead letter in the API's answer."""
 
     seq: int
     key: str
@@ -56,10 +56,11 @@ class _Letter(msgspec.Struct, kw_only=True):
 
 
 class Consumers(Base):
-    """The calls about consumers; see `headrace.app.admin`."""
+    """The calls about consumers. See `headrace.app.admin`."""
 
     async def create_consumer(self, spec: ConsumerSpec) -> bool:
-        """Create a consumer; one that exists with these very settings is left as it is. Returns whether it is new."""
+        """Create a consumer. Returns whether it is new. A consumer that exists with equal
+        settings is left as it is."""
         try:
             await self._send(post("streams", spec.stream, "consumers", **_given(spec)))
         except AlreadyThere:
@@ -69,30 +70,33 @@ class Consumers(Base):
         return True
 
     async def consumers(self, stream: str | None = None) -> list[ConsumerInfo]:
-        """The consumers of a stream, or of all streams, by name."""
+        """List the consumers of a stream, or of all streams, by name."""
         request = get("consumers") if stream is None else get("streams", stream, "consumers")
         return [one.info for one in (await self._ask(request, Listed[Told[ConsumerInfo]])).data]
 
     async def consumer(self, stream: str, name: str) -> ConsumerInfo:
-        """One consumer."""
+        """Return one consumer."""
         return (await self._ask(get(*_place(stream, name)), Told[ConsumerInfo])).info
 
     async def edit_consumer(self, stream: str, name: str, /, **changes: Any) -> ConsumerSpec:
-        """Change a consumer's settings, live. `push` as a `Push`, as None, or as a dict of those of its settings that change.
+        """Change the settings of a running consumer.
+
+        `push` may be a `Push`, None, or a dict with only the settings to change.
 
         Returns:
-            The settings as they are now. A push consumer's secret isn't told, and the `Push` without it would remove it: change
-            others by a dict.
+            The new settings. The secret of a push consumer is not returned. Passing the returned
+            `Push` back would remove the secret, so use a dict to change its other settings.
         """
         changed = await self._ask(patch(*_place(stream, name), **_wired(changes)), Told[ConsumerInfo])
         return _consumer_spec(changed.info)
 
     async def delete_consumer(self, stream: str, name: str, *, force: bool = False) -> None:
-        """Delete a consumer, its place and its dead letters; by `force` also if workers are at it."""
+        """Delete a consumer, its position and its dead letters. With `force` it is deleted even
+        while workers use it."""
         await self._send(delete(*_place(stream, name), force=force or None))
 
     async def pause(self, stream: str, name: str, until: datetime | None = None) -> None:
-        """Give the consumer's workers nothing more until then, or until `resume`."""
+        """Stop delivering messages to the consumer's workers until the given time, or until `resume`."""
         await self._send(post(*_place(stream, name), "pause", until=until and iso(until)))
 
     async def resume(self, stream: str, name: str) -> None:
@@ -100,12 +104,14 @@ class Consumers(Base):
         await self._send(post(*_place(stream, name), "resume"))
 
     async def peek(self, stream: str, name: str, *, limit: int = 10) -> list[PeekedMessage]:
-        """What a consumer is at, without touching it: messages in flight, parked, blocked and next, at most `limit` of each."""
+        """Read a consumer's messages without leasing them: in flight, parked, blocked and next,
+        at most `limit` of each state."""
         found = await self._ask(get(*_place(stream, name), "messages", limit=limit, of_each=True), Listed[_Peeked])
         return [_peeked(one.message, one.info) for one in found.data]
 
     async def seek(self, stream: str, name: str, to: int | datetime | str) -> int:
-        """Move a consumer: the next message delivered is the first at or above `to`. Returns the new position."""
+        """Move a consumer's cursor. The next message delivered is the first at or above `to`.
+        Returns the new position."""
         place = iso(to) if isinstance(to, datetime) else to
         return await self._count(post(*_place(stream, name), "seek", to=place), "position")
 
@@ -114,12 +120,12 @@ class Consumers(Base):
         start_seq: int | None = None, end_seq: int | None = None,
         start_time: datetime | None = None, end_time: datetime | None = None, dry_run: bool = False,
     ) -> int:  # fmt: skip
-        """Deliver messages once more, before anything new. Returns how many."""
+        """Deliver messages again, before any new ones. Returns the number of messages."""
         chosen = selection(filter, where, start_seq, end_seq, start_time, end_time, dry_run)
         return await self._count(post(*_place(stream, name), "replay", wait=JUDGING, **chosen), "replayed")
 
     async def blocked_keys(self, stream: str, name: str, *, limit: int = 100) -> list[BlockedKey]:
-        """The keys that wait for a person: redrive or purge their dead letters."""
+        """List the keys that stay blocked until you redrive or purge their dead letters."""
         found = await self._ask(get(*_place(stream, name), "blocked_keys", limit=limit), Listed[BlockedKey])
         return found.data
 
@@ -127,7 +133,7 @@ class Consumers(Base):
         self, stream: str, name: str, *, filter: Filter = None, where: Where = None,  # noqa: A002
         above: int = 0, limit: int = 100,
     ) -> list[DeadLetter]:  # fmt: skip
-        """Dead letters that match, with a seq above `above`, in the order of seq, at most `limit`."""
+        """List the dead letters that match and have a seq above `above`, in seq order, at most `limit`."""
         request = get(
             *_place(stream, name), "dead_letters", wait=JUDGING,
             limit=limit, above=above or None, filter=one_or_several(filter), where=condition(where),
@@ -135,7 +141,7 @@ class Consumers(Base):
         return [_letter(one) for one in (await self._ask(request, Listed[_Letter])).data]
 
     async def dead_letter(self, stream: str, name: str, seq: int) -> DeadLetter:
-        """One dead letter. Raises `InvalidInput` when there is none of that seq."""
+        """Return one dead letter. Raises `InvalidInput` if no dead letter has that seq."""
         try:
             return _letter(await self._ask(get(*_place(stream, name), "dead_letters", str(seq)), _Letter))
         except NotThere as error:
@@ -145,7 +151,7 @@ class Consumers(Base):
         self, stream: str, name: str, *, seqs: Sequence[int] | None = None, key: str | None = None,
         filter: Filter = None, where: Where = None, dry_run: bool = False,  # noqa: A002
     ) -> int:  # fmt: skip
-        """Deliver dead letters again. Returns how many."""
+        """Deliver dead letters again. Returns the number of dead letters."""
         chosen = _letters(seqs, key, filter, where, dry_run)
         return await self._count(
             post(*_place(stream, name), "dead_letters", "redrive", wait=JUDGING, **chosen), "redriven"
@@ -155,7 +161,7 @@ class Consumers(Base):
         self, stream: str, name: str, *, seqs: Sequence[int] | None = None, key: str | None = None,
         filter: Filter = None, where: Where = None, dry_run: bool = False,  # noqa: A002
     ) -> int:  # fmt: skip
-        """Forget dead letters. Returns how many."""
+        """Delete dead letters. Returns the number of dead letters."""
         chosen = _letters(seqs, key, filter, where, dry_run)
         return await self._count(post(*_place(stream, name), "dead_letters", "purge", wait=JUDGING, **chosen), "purged")
 
@@ -174,7 +180,8 @@ def _letters(
 
 
 def _wired(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a `ConsumerSpec` as a body says them: conditions as text, and a push consumer's URL in the wire's own units."""
+    """Return a `ConsumerSpec`'s settings in the form of a request body. Conditions become text,
+    and push settings get the units of the API."""
     found = dict(settings)
     if "filters" in found:
         found["filter"] = one_or_several(found.pop("filters"))
@@ -190,7 +197,7 @@ def _wired(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wired_push(push: Push | Mapping[str, Any]) -> dict[str, Any]:
-    """All of a `Push`, or those of its settings that are given, as a body says them."""
+    """Return a `Push`, or a mapping with some of its settings, in the form of a request body."""
     found = dict(push) if isinstance(push, Mapping) else msgspec.structs.asdict(push)
     if "timeout" in found:
         found["timeout_ms"] = seconds(found.pop("timeout"), "timeout") * 1000
@@ -200,7 +207,7 @@ def _wired_push(push: Push | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _given(spec: ConsumerSpec) -> dict[str, Any]:
-    """The settings that differ from their defaults, as a body says them."""
+    """Return the settings that differ from their defaults, in the form of a request body."""
     plain = ConsumerSpec(stream=spec.stream, name=spec.name)
     found = {
         name: value
@@ -208,14 +215,15 @@ def _given(spec: ConsumerSpec) -> dict[str, Any]:
         if name == "name" or (name != "stream" and value != getattr(plain, name, None))
     }
     if spec.push is not None:
-        found["push"] = msgspec.to_builtins(spec.push)  # which leaves defaults out
+        found["push"] = msgspec.to_builtins(spec.push)  # leaves defaults out
     return _wired(found)
 
 
 def _told(spec: ConsumerSpec) -> dict[str, Any]:
-    """The settings as `ConsumerInfo` tells them, but for where it began. A secret can't be compared."""
+    """Return the settings in the form of `ConsumerInfo.settings`, without the start position.
+    Secrets are masked, so they are not compared."""
     where = None if spec.where is None else conditions.describe(spec.where)
-    # By way of JSON, since that is how the others were kept.
+    # Encoded as JSON and decoded, because the stored settings have been through JSON too.
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(msgspec.structs.replace(spec, where=None)))
     if spec.push is not None and spec.push.secret:
         found["push"]["secret"] = "…"

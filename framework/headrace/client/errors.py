@@ -1,4 +1,4 @@
-"""What a server answers when it refuses, as the errors that the database's own calls raise."""
+"""Conversion of a server's error responses into the exceptions that the database's own calls raise."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from headrace.model.errors import (
 
 
 class NotThere(HeadraceError, LookupError):
-    """The server knows what was asked for, and has none of it: a message, a dead letter, a token, a source."""
+    """The server has no such message, dead letter, token or source."""
 
     exit_code = 66  # EX_NOINPUT
 
 
 class AlreadyThere(InvalidInput):
-    """What is to be made exists."""
+    """The object to be created exists."""
 
 
 class Busy(HeadraceError):
-    """The server has too much to do: too many requests, or too many that wait for messages. Try again."""
+    """The server is overloaded by requests or by waiting receivers. Try again."""
 
     exit_code = 75  # EX_TEMPFAIL
 
 
 class NotAllowed(ConfigurationError):
-    """The token opens less than this."""
+    """The token's scopes don't allow this call."""
 
 
 class StaleAckIds(LeaseLost):
-    """A settle named messages whose leases are lost: `stale`. What was named beside them is settled."""
+    """A settle call had ack ids with lost leases. `stale` lists them. The other ids are settled."""
 
     def __init__(self, summary: str, stale: list[str]) -> None:
         super().__init__(summary)
@@ -46,7 +46,7 @@ class StaleAckIds(LeaseLost):
 
 
 class Refusal(msgspec.Struct):
-    """The body of an answer that refuses."""
+    """The body of an error response."""
 
     summary: str
     code: str = ""
@@ -54,7 +54,7 @@ class Refusal(msgspec.Struct):
 
 
 def refusal(body: bytes) -> Refusal | None:
-    """What the body says; None when it is no answer of Headrace's."""
+    """Decode an error body. Return None if it isn't one of Headrace's."""
     try:
         return msgspec.json.decode(body, type=Refusal)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -62,7 +62,7 @@ def refusal(body: bytes) -> Refusal | None:
 
 
 def error_of(server: str, status: int, reason: str, body: bytes) -> HeadraceError:
-    """The error that an answer with this status tells."""
+    """Return the exception for an error response."""
     told = refusal(body)
     if told is None:
         return _of_another(server, status, reason)
@@ -85,12 +85,12 @@ def error_of(server: str, status: int, reason: str, body: bytes) -> HeadraceErro
 
 
 def unreachable(server: str, problem: str) -> StoreUnavailable:
-    """The server can't be asked."""
+    """Return the error for a server that can't be reached."""
     return StoreUnavailable(f"The server {server} can't be reached: {problem}.")
 
 
 def not_headrace(server: str, problem: str) -> ConfigurationError:
-    """Something answers there, and not as a Headrace server does."""
+    """Return the error for a server that doesn't answer as Headrace does."""
     return ConfigurationError(f"Is {server} a Headrace server? {problem[:1].upper()}{problem[1:].rstrip('.')}.")
 
 
@@ -107,7 +107,10 @@ def _of_another(server: str, status: int, reason: str) -> HeadraceError:
 
 @cache
 def _by_code() -> dict[str, type[Any]]:
-    """The errors that both sides know, by the codes that a server makes of their names; and codes that servers alone have."""
+    """Return the exceptions by their API codes.
+
+    A server derives a code from an exception's name. The last three codes exist only on servers.
+    """
     from headrace.model import errors, sources, tokens
 
     kinds = [kind for module in (errors, sources, tokens) for kind in vars(module).values()]

@@ -1,4 +1,5 @@
-"""One connection to a server: made when it is needed, kept between requests, and made anew once the server has closed it."""
+"""One HTTP connection to a server. It opens on demand, stays open between requests, and reopens
+after the server has closed it."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ from headrace.client.server import Server
 from headrace.model.errors import ConfigurationError, HeadraceError, InDoubt, StoreUnavailable
 
 TIMEOUT = 30.0
-"""Seconds that an answer may take, besides what the request itself waits."""
+"""Time limit of an answer in seconds, in addition to the request's own `wait`."""
 
 _CONNECTING = 10.0
 _LARGEST = 512 * 1024 * 1024
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """An answer, as it came."""
+    """An HTTP response."""
 
     status: int
     reason: str
@@ -32,7 +33,7 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class Line:
-    """A connection. Its calls block, and are for one thread at a time; but for `hang_up`."""
+    """One connection. Its calls block. Only one thread may use it at a time, but any thread may call `hang_up`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -42,11 +43,12 @@ class Line:
         self._hung_up = False
 
     def ask(self, request: Request) -> Heard:
-        """Send a request, and wait for the answer, whatever it says.
+        """Send a request and return the response, whatever its status.
 
         Raises:
-            StoreUnavailable: the server can't be reached ...
-            InDoubt: ... or not any more, and what it was to change it may have changed.
+            StoreUnavailable: the server can't be reached.
+            InDoubt: the connection was lost after a changing request was sent. The change may have
+                been made.
         """
         with self._lock:
             self._busy = True
@@ -65,7 +67,8 @@ class Line:
         except _Broken as broken:
             if fresh or request.method != "GET":
                 raise self._lost(request, broken) from broken.__cause__
-        # It was closed just after we had looked. To ask once more changes nothing.
+        # The server closed it just after `_connect` had checked it. A GET changes nothing, so it is
+        # sent again.
         self._connect()
         try:
             return self._exchange(request)
@@ -73,7 +76,8 @@ class Line:
             raise self._lost(request, broken) from broken.__cause__
 
     def hang_up(self) -> None:
-        """End it, from another thread: one that waits for an answer gets an error, and closes the connection."""
+        """Shut the connection down from another thread. A request that waits for its answer then
+        fails and closes the connection."""
         with self._lock:
             self._hung_up = True
             if (sock := self._connection.sock) is not None:
@@ -83,11 +87,11 @@ class Line:
                 self._connection.close()
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection if it is open."""
         self._connection.close()
 
     def _connect(self) -> bool:
-        """Have a connection. Whether it is a fresh one."""
+        """Open the connection unless it is open. Return whether it is new."""
         connection = self._connection
         if connection.sock is not None:
             if not _ended(connection.sock):
@@ -99,7 +103,7 @@ class Line:
         except (OSError, UnicodeError) as error:
             connection.close()
             raise unreachable(self._server.url, _why(error)) from error
-        if self._hung_up:  # meanwhile; told to nobody
+        if self._hung_up:  # hung up meanwhile, no request has been sent yet
             connection.close()
             raise StoreUnavailable("The client has hung up.")
         return True
@@ -127,7 +131,8 @@ class Line:
                 request.method, self._server.root + request.target, body=request.content, headers=self._headers(request)
             )
         except (BrokenPipeError, ConnectionResetError):
-            # Perhaps it has answered before it had heard all, as it does to what is too large.
+            # The server may have answered before it read the whole request, for example because it
+            # is too large.
             if not _ended(self._connection.sock):
                 raise
 
@@ -156,7 +161,7 @@ class Line:
 
 
 class _Broken(Exception):
-    """The connection ended before the answer did."""
+    """The connection ended before the response was complete."""
 
     def __init__(self, why: str, sent: bool) -> None:
         super().__init__(why)
@@ -165,7 +170,7 @@ class _Broken(Exception):
 
 
 def _connection(server: Server) -> http.client.HTTPConnection:
-    """A connection that isn't made yet. Raises `ConfigurationError` when `ca_file` can't be read."""
+    """Return an unopened connection. Raises `ConfigurationError` if `ca_file` can't be read."""
     host, port = server.address
     if not server.secure:
         return http.client.HTTPConnection(host, port, timeout=_CONNECTING)
@@ -179,14 +184,14 @@ def _connection(server: Server) -> http.client.HTTPConnection:
 
 
 def _ended(sock: socket.socket) -> bool:
-    """Whether the server has closed it, or said something unasked: there is something to read."""
+    """Return whether the socket is readable: the server has closed it, or has sent something unasked."""
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def _why(error: Exception) -> str:
-    """What went wrong, as the end of a sentence."""
+    """Describe an error as the end of a sentence."""
     if isinstance(error, TimeoutError):
         return "it doesn't answer in time"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -1,4 +1,4 @@
-"""All there is in a server's database, at a glance."""
+"""Overview of a server's database."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ class _Told(msgspec.Struct):
 
 
 class AtAGlance(Base):
-    """The call of who looks on; see `headrace.app.admin`."""
+    """The overview call. See `headrace.app.admin`."""
 
     async def overview(self) -> Overview:
-        """All streams, consumers, sources with the backfills that wait or are under way, and processes at work."""
+        """Return all streams, consumers and sources, the waiting and running backfills, and the
+        active processes."""
         return (await self._ask(get("overview"), _Told)).data

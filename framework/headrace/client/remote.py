@@ -1,4 +1,4 @@
-"""The administration of a server, over HTTP."""
+"""Remote administration of a server over HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ __all__ = ["Remote"]
 
 
 class Remote(Streams, Consumers, ByHand, Sources, AtAGlance, Tokens):
-    """Streams, consumers and messages of a server, to be seen and mended, as `Admin` does it with a database.
+    """Read and change the streams, consumers, messages, sources and tokens of a server. It has the
+    methods of `Admin`, which does the same with a database.
 
         async with Remote("https://headrace.example.com", token=token) as remote:
             await remote.pause("orders", "ship")
@@ -28,10 +29,12 @@ class Remote(Streams, Consumers, ByHand, Sources, AtAGlance, Tokens):
     Args:
         server: its URL, or a `Server`.
         token: sent with each request.
-        transport: what sends the requests; by default the standard library's HTTP client, in threads.
+        transport: sends the requests. The default is the standard library's HTTP client in threads.
 
-    Every method raises what that of `Admin` does, `StoreUnavailable` also when the server can't be reached, `InDoubt` when its answer
-    is lost, and `ConfigurationError` when the token won't do. An answer may take 30 seconds, besides what the call itself waits.
+    Every method raises what the method of `Admin` raises. It also raises `StoreUnavailable` if the
+    server can't be reached, `InDoubt` if the answer is lost, and `ConfigurationError` if the token
+    is missing or not sufficient. An answer may take 30 seconds, in addition to the time that the
+    call itself waits.
     """
 
     def __init__(
@@ -54,6 +57,6 @@ class Remote(Streams, Consumers, ByHand, Sources, AtAGlance, Tokens):
 
 
 def _http(server: Server) -> Http:
-    from headrace.client.transport import Http  # here, since it costs `--as-curl` and its like some milliseconds
+    from headrace.client.transport import Http  # imported late, it would delay `--as-curl` by milliseconds
 
     return Http(server)

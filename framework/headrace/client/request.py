@@ -1,4 +1,4 @@
-"""One request to a server: what the transport sends, and what `--as-curl` prints."""
+"""A request to a server. The transport sends it, and `--as-curl` prints it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ T = TypeVar("T")
 PREFIX = "/v1"
 
 JUDGING = 30.0
-"""Seconds that a server may take to judge messages by a condition."""
+"""Time limit in seconds for a server to evaluate a condition on messages."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a server.
+    """A request to a server.
 
     Attributes:
         method: GET, POST, PATCH or DELETE.
-        path: below the server's URL, escaped.
-        query: parameters in their order; one with several values stands there several times.
-        body: what the body says, to be written as JSON; None for no body.
-        wait: seconds that the server may take for it, besides what any answer may take.
+        path: the path below the server's URL, escaped.
+        query: the parameters in order. A parameter with several values occurs several times.
+        body: the content of the body, encoded as JSON. None for no body.
+        wait: seconds that the server may take for this request, in addition to the limit of every
+            answer.
     """
 
     method: str
@@ -39,7 +40,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def target(self) -> str:
-        """Path and query."""
+        """The path with the query."""
         return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
 
     @property
@@ -49,14 +50,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a server answered, when that was no error."""
+    """A successful response of a server."""
 
     server: str
     status: int
     body: bytes
 
     def read(self, shape: type[T]) -> T:
-        """The body. Raises `ConfigurationError` when it isn't what a Headrace server answers."""
+        """Decode the body. Raises `ConfigurationError` if it isn't the answer of a Headrace server."""
         try:
             return msgspec.json.decode(self.body, type=shape)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -64,22 +65,22 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def get(*place: str, wait: float = 0.0, **query: Any) -> Request:
-    """A request that changes nothing. `place` is the path's parts; parameters that are None are left out."""
+    """Make a GET request. `place` has the parts of the path. Parameters that are None are left out."""
     return Request(method="GET", path=_path(place), query=_query(query), wait=wait)
 
 
 def post(*place: str, wait: float = 0.0, **body: Any) -> Request:
-    """A request with a body, of which what is None is left out."""
+    """Make a POST request. Members of the body that are None are left out."""
     return Request(method="POST", path=_path(place), body=_body(body), wait=wait)
 
 
 def patch(*place: str, **body: Any) -> Request:
-    """A request that changes settings: a setting that is None is unset."""
+    """Make a PATCH request. A setting that is None is unset."""
     return Request(method="PATCH", path=_path(place), body=body)
 
 
 def delete(*place: str, wait: float = 0.0, **query: Any) -> Request:
-    """A request that deletes something."""
+    """Make a DELETE request."""
     return Request(method="DELETE", path=_path(place), query=_query(query), wait=wait)
 
 
@@ -109,5 +110,5 @@ def _text(value: Any) -> str:
 
 
 def iso(moment: datetime) -> str:
-    """A time as it goes over the wire; without a zone it is UTC."""
+    """Format a time in ISO 8601. A time without a zone is taken as UTC."""
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat()

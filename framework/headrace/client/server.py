@@ -1,4 +1,4 @@
-"""Which server is asked."""
+"""Address and token of a server."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Server(msgspec.Struct, frozen=True):
-    """A server. Raises `ConfigurationError` for one that can't be.
+    """A server's address and token. Raises `ConfigurationError` if one of them is invalid.
 
     Args:
-        url: http or https, a host, perhaps a port, and the path that it is mounted at.
-        token: sent with each request; None for none.
-        ca_file: a file in PEM with the authorities to be trusted for https, instead of the system's.
+        url: http or https, a host, an optional port, and the path at which the server is mounted.
+        token: sent with each request. None for no token.
+        ca_file: a PEM file with the certificate authorities to trust for https, instead of the
+            system's.
     """
 
     url: str = DEFAULT_URL
@@ -37,7 +38,7 @@ class Server(msgspec.Struct, frozen=True):
 
     @property
     def secure(self) -> bool:
-        """Whether it is spoken to over TLS."""
+        """Whether the connection uses TLS."""
         return self._parts().scheme == "https"
 
     @property
@@ -49,7 +50,7 @@ class Server(msgspec.Struct, frozen=True):
 
     @property
     def root(self) -> str:
-        """The path that it is mounted at, without a slash at its end."""
+        """The path at which the server is mounted, without a trailing slash."""
         return self._parts().path.rstrip("/")
 
     def _parts(self) -> SplitResult:
@@ -66,7 +67,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 def shown(url: str) -> str:
-    """A URL as it may be told: without a password."""
+    """Return a URL without user name and password, for messages."""
     before, at, after = url.rpartition("@")
     scheme, slashes, _ = before.rpartition("//")
     return f"{scheme}{slashes}…@{after}" if at else url

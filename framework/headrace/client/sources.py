@@ -1,4 +1,4 @@
-"""Sources of a server."""
+"""Calls about the sources of a server."""
 
 from __future__ import annotations
 
@@ -20,62 +20,65 @@ if TYPE_CHECKING:
 
 _MADE = 201
 _ELSEWHERE = 30.0
-"""Seconds that a server may take to ask the database that is captured."""
+"""Time limit in seconds for calls in which the server queries the captured database."""
 
 
 class _Deleted(msgspec.Struct):
-    """What became of a source that was removed."""
+    """The answer to the removal of a source."""
 
     left: str | None = None
 
 
 class Sources(Base):
-    """The calls about sources; see `headrace.app.admin`."""
+    """The calls about sources. See `headrace.app.admin`."""
 
     async def sources(self) -> list[SourceInfo]:
-        """All sources, by name."""
+        """List all sources by name."""
         return [one.info for one in (await self._ask(get("sources"), Listed[Told[SourceInfo]])).data]
 
     async def source(self, ref: str) -> SourceInfo:
-        """One source."""
+        """Return one source."""
         return (await self._ask(get("sources", ref), Told[SourceInfo])).info
 
     async def create_source(self, spec: Spec) -> bool:
-        """Create a source; one that exists with these very settings is left as it is. Returns whether it is new."""
+        """Create a source. Returns whether it is new. A source that exists with equal settings
+        is left as it is."""
         return (await self._send(post("sources", **_body(spec)))).status == _MADE
 
     async def edit_source(self, ref: str, /, **changes: Any) -> SourceInfo:
-        """Change a source. Returns the source as it is now."""
+        """Change a source. Returns the changed source."""
         if isinstance(changes.get("where"), Condition):
             changes["where"] = condition(changes["where"])
         return (await self._ask(patch("sources", ref, **changes), Told[SourceInfo])).info
 
     async def delete_source(self, ref: str, *, force: bool = False) -> str | None:
-        """Remove a source. What it has published stays. Returns what was left behind of it elsewhere by `force`."""
+        """Delete a source. Its published messages stay. With `force`, returns what was left
+        behind in the captured database."""
         return (await self._ask(delete("sources", ref, wait=_ELSEWHERE, force=force or None), _Deleted)).left
 
-    # --- of those that capture tables
+    # --- sources that capture tables
 
     async def pause_source(self, ref: str) -> SourceInfo:
-        """Capture nothing more until `resume_source`."""
+        """Stop capturing until `resume_source`."""
         return (await self._ask(post("sources", ref, "pause"), Told[SourceInfo])).info
 
     async def resume_source(self, ref: str, *, anew: bool = False) -> SourceInfo:
-        """Capture again from where it was paused; or `anew`, for a slot that is lost."""
+        """Resume capturing at the position of the pause. With `anew`, start again after a lost slot."""
         return (await self._ask(post("sources", ref, "resume", anew=anew or None), Told[SourceInfo])).info
 
     async def check_source(self, ref: str) -> list[Finding]:
-        """Look whether a source's database has all that it takes to capture its tables."""
+        """Check whether a source's database meets all requirements for capturing its tables."""
         return (await self._ask(post("sources", ref, "check", wait=_ELSEWHERE), Listed[Finding])).data
 
     async def check_spec(self, spec: PostgresSpec) -> list[Finding]:
-        """The same of a source that is yet to be made, or of other settings of one that is there."""
+        """Check a source that doesn't exist yet, or changed settings of one that exists."""
         return (await self._ask(post("source-check", wait=_ELSEWHERE, **_body(spec)), Listed[Finding])).data
 
     async def start_backfill(
         self, ref: str, tables: Sequence[str] | None = None, where: Where = None, rate: int | None = None
     ) -> list[BackfillInfo]:
-        """Have tables read from their first row on, while their changes go on. Returns a backfill for each."""
+        """Start a backfill of each table, from its first row, while its changes are captured.
+        Returns the backfills."""
         request = post(
             "sources", ref, "backfills", wait=_ELSEWHERE, tables=None if tables is None else list(tables), where=condition(where),
             rate=rate,
@@ -83,25 +86,27 @@ class Sources(Base):
         return (await self._ask(request, Listed[BackfillInfo])).data
 
     async def backfills(self, ref: str | None = None) -> list[BackfillInfo]:
-        """The last 100 backfills of a source, or of all, the newest first."""
+        """List the last 100 backfills of a source, or of all sources, newest first."""
         request = get("backfills") if ref is None else get("sources", ref, "backfills")
         return (await self._ask(request, Listed[BackfillInfo])).data
 
     async def cancel_backfills(self, ref: str, id: str | None = None) -> int:  # noqa: A002 - the record's word
-        """End a backfill by its id, or all of a source. Returns how many had not ended yet."""
+        """Cancel a backfill by its id, or all backfills of a source. Returns how many had not ended."""
         return await self._count(post("sources", ref, "backfills", "cancel", id=id), "cancelled")
 
     async def failures(self, ref: str, *, above: int = 0, limit: int = 100) -> list[FailedChange]:
-        """Changes that could not be made into messages, with an id above `above`, the oldest first, at most `limit`."""
+        """List the changes that could not be made into messages, with an id above `above`,
+        oldest first, at most `limit`."""
         request = get("sources", ref, "failures", above=above or None, limit=limit)
         return (await self._ask(request, Listed[FailedChange])).data
 
     async def retry_failures(self, ref: str, ids: Sequence[int] | None = None) -> int:
-        """Have failed changes tried again, all or these. Returns how many will be."""
+        """Schedule failed changes for another try, all of them or those with the given ids.
+        Returns the number of changes."""
         return await self._count(post("sources", ref, "failures", "retry", ids=_ids(ids)), "retried")
 
     async def drop_failures(self, ref: str, ids: Sequence[int] | None = None) -> int:
-        """Forget failed changes, all or these. Returns how many."""
+        """Delete failed changes, all of them or those with the given ids. Returns the number of changes."""
         return await self._count(post("sources", ref, "failures", "drop", ids=_ids(ids)), "dropped")
 
 
@@ -110,8 +115,8 @@ def _ids(ids: Sequence[int] | None) -> list[int] | None:
 
 
 def _body(spec: Spec) -> dict[str, Any]:
-    """A source to be made. What was set to a default need not be told."""
-    from headrace.sources.webhook import WebhookSpec  # which costs less than the other
+    """Return the request body that creates a source, without the settings that were left at their defaults."""
+    from headrace.sources.webhook import WebhookSpec  # cheaper to import than `PostgresSpec`
 
     kind = "webhook" if isinstance(spec, WebhookSpec) else "postgres"
     return {"kind": kind, "name": spec.name, "stream": spec.stream, **spec.given()}

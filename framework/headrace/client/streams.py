@@ -1,4 +1,4 @@
-"""Streams and their messages, of a server."""
+"""Calls about the streams and messages of a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Standing(msgspec.Struct, kw_only=True):
-    """Where a consumer stands with a message, as the API tells it."""
+    """The state of a message in a consumer, in the API's answer."""
 
     consumer_id: str
     consumer: str
@@ -32,19 +32,20 @@ class _Standing(msgspec.Struct, kw_only=True):
 
 
 class Streams(Base):
-    """The calls about streams; see `headrace.app.admin`."""
+    """The calls about streams. See `headrace.app.admin`."""
 
     async def streams(self) -> list[StreamInfo]:
-        """All streams, by name."""
+        """List all streams by name."""
         found = await self._ask(get("streams"), Listed[Told[StreamInfo]])
         return [one.info for one in found.data]
 
     async def stream(self, name: str) -> StreamInfo:
-        """One stream."""
+        """Return one stream."""
         return (await self._ask(get("streams", name), Told[StreamInfo])).info
 
     async def create_stream(self, spec: StreamSpec | str) -> bool:
-        """Create a stream; one that exists with these very settings is left as it is. Returns whether it is new."""
+        """Create a stream. Returns whether it is new. A stream that exists with equal settings
+        is left as it is."""
         spec = StreamSpec(name=spec) if isinstance(spec, str) else spec
         try:
             await self._send(post("streams", **_given(spec)))
@@ -55,19 +56,21 @@ class Streams(Base):
         return True
 
     async def edit_stream(self, name: str, /, **changes: Any) -> StreamSpec:
-        """Change what a stream keeps. Returns the settings as they are now."""
+        """Change a stream's settings. Returns the new settings."""
         changed = await self._ask(patch("streams", name, **changes), Told[StreamInfo])
         return _stream_spec(changed.info)
 
     async def delete_stream(self, name: str, *, force: bool = False) -> None:
-        """Delete a stream with its messages and its consumers; by `force` also if workers are at one of these."""
+        """Delete a stream with its messages and consumers. With `force` it is deleted even while
+        workers use a consumer."""
         await self._send(delete("streams", name, force=force or None))
 
     async def messages(
         self, stream: str, *, filter: Filter = None, where: Where = None,  # noqa: A002 - the word of the field
         start_seq: int | None = None, limit: int = 10, newest: bool = False,
     ) -> list[StoredMessage]:  # fmt: skip
-        """Messages of a stream, in the order of seq: the first ones from `start_seq` on, or the `newest`; at most `limit`."""
+        """List messages in seq order, at most `limit`. They are the first from `start_seq` on,
+        or the last if `newest`."""
         request = get(
             "streams", stream, "messages", wait=JUDGING, limit=limit, sort="seq_desc" if newest else None,
             key_pattern=one_or_several(filter), where=condition(where), start_seq=start_seq,
@@ -76,14 +79,15 @@ class Streams(Base):
         return found[::-1] if newest else found
 
     async def message(self, stream: str, key: str) -> StoredMessage | None:
-        """The latest message of a key; None if there is none."""
+        """Return the latest message of a key, or None if it has no message."""
         try:
             return _stored(await self._ask(get("streams", stream, "messages", key), Message))
         except NotThere:
             return None
 
     async def standing(self, stream: str, key: str) -> tuple[int, list[Standing]] | None:
-        """The seq of a key's latest message, and where each consumer stands with it; None if the key has no message."""
+        """Return the seq of a key's latest message and its state in each consumer. None if the
+        key has no message."""
         try:
             found = await self._ask(get("streams", stream, "messages", key, "consumer_info"), Listed[_Standing])
         except NotThere:
@@ -91,7 +95,7 @@ class Streams(Base):
         standings = [_standing(one) for one in found.data]
         if found.data:
             return found.data[0].seq, standings
-        message = await self.message(stream, key)  # nobody stands anywhere
+        message = await self.message(stream, key)  # the stream has no consumers
         return None if message is None else (message.seq, standings)
 
     async def republish(
@@ -99,7 +103,8 @@ class Streams(Base):
         start_seq: int | None = None, end_seq: int | None = None,
         start_time: datetime | None = None, end_time: datetime | None = None, dry_run: bool = False,
     ) -> int:  # fmt: skip
-        """Publish messages of a stream to another one, or to itself. Returns how many."""
+        """Publish messages of a stream again, to another stream or to the same one. Returns the
+        number of messages."""
         chosen = selection(filter, where, start_seq, end_seq, start_time, end_time, dry_run)
         return await self._count(
             post("streams", stream, "republish", wait=JUDGING, target=target, **chosen), "published"
@@ -109,7 +114,7 @@ class Streams(Base):
         self, stream: str, key: str, data: str, headers: str | None = None, *,
         message_id: str | None = None, deliver_at: datetime | None = None,
     ) -> int | None:  # fmt: skip
-        """Publish one message. Its seq isn't told."""
+        """Publish one message. Returns None, since the server doesn't return its seq."""
         message = _outgoing(key, data, headers)
         if message_id is not None:
             message["message_id"] = message_id
@@ -121,7 +126,7 @@ class Streams(Base):
     async def send_many(
         self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None]
     ) -> int:
-        """Publish messages in their order, all or none; at most 10,000. Returns how many were published."""
+        """Publish up to 10,000 messages in order, all or none. Returns how many were published."""
         if not keys:
             return 0
         messages = [_outgoing(*one) for one in zip(keys, data, headers, strict=True)]
@@ -132,7 +137,7 @@ def selection(
     filter_: Filter, where: Where, start_seq: int | None, end_seq: int | None, start_time: datetime | None,
     end_time: datetime | None, dry_run: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """Which messages, as a body says it."""
+    """Return the members of a request body that select messages."""
     return {
         "filter": one_or_several(filter_), "where": condition(where), "start_seq": start_seq, "end_seq": end_seq,
         "start_time": start_time and iso(start_time), "end_time": end_time and iso(end_time), "dry_run": dry_run or None,
@@ -140,7 +145,7 @@ def selection(
 
 
 def refuse_changes(there: dict[str, Any], given: dict[str, Any], what: str) -> None:
-    """Raise `InvalidInput` if what is to be created exists with settings that differ."""
+    """Raise `InvalidInput` if the existing object has other settings than the one to be created."""
     differing = [
         f"{name} is {old!r} and not {given[name]!r}"
         for name, old in there.items()
@@ -153,7 +158,7 @@ def refuse_changes(there: dict[str, Any], given: dict[str, Any], what: str) -> N
 
 
 def _given(spec: StreamSpec) -> dict[str, Any]:
-    """The settings that differ from their defaults."""
+    """Return the settings that differ from their defaults."""
     plain = StreamSpec(name=spec.name)
     return {
         name: value

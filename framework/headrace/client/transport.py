@@ -1,4 +1,4 @@
-"""Requests on their way to a server and back, by the standard library's HTTP in threads."""
+"""HTTP transport of the client. It uses the standard library's HTTP in threads."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ _MOST_AT_A_TIME = 16
 
 
 class Transport(Protocol):
-    """What a request is given to."""
+    """Sends requests and returns answers."""
 
     async def send(self, request: Request) -> Answer:
-        """Have it answered. Raises the error that the answer tells, or `StoreUnavailable`."""
+        """Send a request and return the answer. Raises the error of an error response, or `StoreUnavailable`."""
 
     def close(self) -> None:
-        """Nothing more is sent."""
+        """Close the transport. It sends no more requests."""
 
 
 class Http:
-    """Sends requests to one server, over connections that are kept.
+    """Sends requests to one server over persistent connections.
 
-    At most 16 requests are under way at a time. Who is cancelled while he waits for an answer hangs up, which the server notices.
+    At most 16 requests run at a time. A caller that is cancelled while it waits for an answer shuts
+    the connection down, which the server notices.
     """
 
     def __init__(self, server: Server) -> None:
@@ -40,7 +41,7 @@ class Http:
         self._places = asyncio.Semaphore(_MOST_AT_A_TIME)
 
     async def send(self, request: Request) -> Answer:
-        """Have it answered. Raises the error that the answer tells, or `StoreUnavailable`."""
+        """Send a request and return the answer. Raises the error of an error response, or `StoreUnavailable`."""
         async with self._places:
             line = self._idle.pop() if self._idle else Line(self._server)
             try:
@@ -54,13 +55,14 @@ class Http:
         return Answer(self._server.url, heard.status, heard.body)
 
     def close(self) -> None:
-        """Close the connections that are kept."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """Call what blocks. Who is cancelled doesn't wait for it, and neither does the end of the process: the thread is a daemon."""
+    """Call a blocking function in a daemon thread. Neither a cancelled caller nor the exit of
+    the process waits for it."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

@@ -1,9 +1,11 @@
-"""Connections that the user brings: what he writes with his own driver, and what he publishes or acks, commit together.
+"""Adapters for the user's own connections, so that a publish or an ack commits together with the
+user's writes.
 
-`executor` makes of such a connection what the store's verbs run on. A library is recognised by the types it gave to the connection,
-so none is imported that the user has not loaded. Synchronous code has `headrace.drivers.sync`.
+`executor` wraps such a connection for the functions of `headrace.store`. It recognises a library by
+the types in the connection's class hierarchy, so it imports no library that the user has not
+loaded. Synchronous code uses `headrace.drivers.sync`.
 
-    asyncpg      a connection, of a pool or not
+    asyncpg      a connection, from a pool or not
     psycopg      an `AsyncConnection`
     SQLAlchemy   an `AsyncSession` or `AsyncConnection`, on either of these two
 """
@@ -18,9 +20,13 @@ from headrace.store.database import Executor
 
 
 def executor(connection: Any) -> Executor:
-    """What runs on this connection, inside its transaction. Raises `ConfigurationError` for what is no such connection."""
+    """Return an `Executor` that runs inside this connection's transaction.
+
+    Raises:
+        ConfigurationError: the connection's type is not supported.
+    """
     if hasattr(connection, "fetchval"):
-        return connection  # type: ignore[no-any-return]  # asyncpg, and whatever is made like it
+        return connection  # type: ignore[no-any-return]  # asyncpg, and compatible classes
     made_by = libraries(connection)
     if "psycopg" in made_by:
         from headrace.drivers import psycopg
@@ -34,13 +40,15 @@ def executor(connection: Any) -> Executor:
 
 
 async def check_transaction(executor: Executor) -> None:
-    """Make sure that it is inside a transaction, or an ack would be committed before what it is for.
+    """Check that the connection is inside a transaction. Outside of one, an ack would commit before
+    the user's writes.
 
     Raises:
-        ConfigurationError: it is not; each statement commits by itself.
+        ConfigurationError: it is not inside a transaction. Each statement commits on its own.
     """
     asked = getattr(executor, "is_in_transaction", None)
-    # Whatever the driver and its settings: two statements have one transaction id only if they are in one transaction.
+    # This holds for every driver and setting: two statements have the same transaction id only
+    # inside one transaction.
     inside = asked() if asked else await _id(executor) == await _id(executor)
     if not inside:
         raise ConfigurationError(

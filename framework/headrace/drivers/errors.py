@@ -1,4 +1,4 @@
-"""Errors of any driver as ours, out of whatever libraries have wrapped around them."""
+"""Translates the errors of any driver to Headrace's, also when a library has wrapped them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WHERE = "the given connection"
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise ours for the driver's; what is none that we know of passes as it is."""
+    """Raise Headrace's error in place of the driver's. Unknown errors pass unchanged."""
     try:
         yield
     except HeadraceError:
@@ -29,13 +29,13 @@ def translated() -> Iterator[None]:
 
 
 def _as_asyncpg(error: Exception) -> Exception:
-    """The server's error inside, in the form in which the store knows them."""
+    """Return the server's error inside, as the asyncpg class that `store.translate` expects."""
     for inner in _layers(error):
         if isinstance(inner, (asyncpg.PostgresError, asyncpg.InternalClientError)):
             return inner
         state = getattr(inner, "sqlstate", None)
         said: Any = getattr(inner, "diag", None)
-        if state and said is not None:  # psycopg's
+        if state and said is not None:  # psycopg
             fields = {
                 "C": state,
                 "M": said.message_primary or str(inner),
@@ -49,7 +49,9 @@ def _as_asyncpg(error: Exception) -> Exception:
 
 
 def _layers(error: BaseException) -> Iterator[BaseException]:
-    """The error and those that it was made from: SQLAlchemy has them as `orig`, Django and Python as the cause."""
+    """Yield the error and its causes. SQLAlchemy keeps the cause in `orig`, Django and Python in
+    `__cause__`.
+    """
     seen: set[int] = set()
     inner: BaseException | None = error
     while inner is not None and id(inner) not in seen:

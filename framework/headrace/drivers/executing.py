@@ -1,4 +1,6 @@
-"""What the drivers have in common: rows to values, placeholders, and whose connection it is."""
+"""What the drivers share: `fetchrow` and `fetchval` over `fetch`, placeholders, and the detection of
+libraries.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ _NUMBERED = re.compile(r"\$(\d+)")
 
 
 class Executing:
-    """An `Executor` on top of one method: all rows of a statement, with placeholders as Postgres has them ($1)."""
+    """Base class of an `Executor`. A subclass implements `fetch`, with placeholders in Postgres's form ($1)."""
 
     async def fetch(self, query: str, /, *args: Any) -> list[Any]:
         raise NotImplementedError
@@ -27,18 +29,18 @@ class Executing:
 
 
 def named(query: str, args: Sequence[Any]) -> tuple[str, dict[str, Any]]:
-    """The statement with placeholders such as `%(p1)s`, which the DB-API calls pyformat, and its parameters."""
+    """Return the statement with placeholders such as `%(p1)s` (the DB-API's pyformat), and its parameters."""
     text = _NUMBERED.sub(r"%(p\1)s", query.replace("%", "%%"))
     return text, {f"p{number}": value for number, value in enumerate(args, 1)}
 
 
 def libraries(thing: Any) -> set[str]:
-    """The top-level packages that its class and the classes above come from."""
+    """Return the top-level packages of the object's class and its base classes."""
     return {cls.__module__.partition(".")[0] for cls in type(thing).__mro__}
 
 
 def unknown(connection: Any) -> ConfigurationError:
-    """What to raise for a connection that none of the drivers knows."""
+    """Return the error for a connection that no driver supports."""
     return ConfigurationError(
         f"Nothing can be published or acked on a {type(connection).__module__}.{type(connection).__name__}: give a Transaction, a"
         " connection of asyncpg or psycopg (AsyncConnection), or an AsyncSession or AsyncConnection of SQLAlchemy; for synchronous"

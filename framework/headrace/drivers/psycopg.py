@@ -1,4 +1,4 @@
-"""Connections of psycopg 3, asynchronous."""
+"""Adapter for asynchronous connections of psycopg 3."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class _OnConnection(Executing):
 
 
 def executor(connection: Any) -> Executing:
-    """What runs on an `AsyncConnection`; psycopg begins a transaction with the first statement, unless it is in autocommit mode."""
+    """Return an executor for an `AsyncConnection`. psycopg begins a transaction with the first
+    statement, unless the connection is in autocommit mode.
+    """
     if not isinstance(connection, psycopg.AsyncConnection):
         raise unknown(connection)
     return _OnConnection(connection)

@@ -1,4 +1,6 @@
-"""Sessions and connections of SQLAlchemy, asynchronous. Statements go through it, so that its own transaction is used, and begun."""
+"""Adapter for asynchronous sessions and connections of SQLAlchemy. Statements run through SQLAlchemy,
+which begins its own transaction where there is none.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from headrace.drivers.executing import Executing, named, unknown
 
 
 class _OnConnection(Executing):
-    """`given`: an `AsyncConnection`, or what has one, as sessions do."""
+    """An executor. `given` is an `AsyncConnection`, or has one, as sessions do."""
 
     def __init__(self, given: Any) -> None:
         self._given = given
@@ -27,7 +29,7 @@ class _OnConnection(Executing):
 
 
 def executor(given: Any) -> Executing:
-    """What runs on an `AsyncConnection`, an `AsyncSession`, or an `async_scoped_session`."""
+    """Return an executor for an `AsyncConnection`, an `AsyncSession`, or an `async_scoped_session`."""
     if isinstance(given, AsyncConnection) or hasattr(given, "run_sync"):
         return _OnConnection(given)
     raise unknown(given)

@@ -1,4 +1,4 @@
-"""Publishing and acking from synchronous code, on a connection of its own: together with what it writes there.
+"""Publishing and acking from synchronous code, in the transaction of the user's own connection.
 
     from django.db import connection, transaction
     from headrace.drivers import sync
@@ -7,8 +7,9 @@
         order.save()
         sync.publish(connection, "orders", f"orders.{order.id}", {"id": order.id})
 
-The connection is one of psycopg 3, Django's `connection`, or a `Session` or `Connection` of SQLAlchemy. A handler that is a plain
-function runs in a thread, and may `ack` there in the same way.
+The connection is one of psycopg 3, Django's `connection`, or a `Session` or `Connection` of
+SQLAlchemy. A handler that is a plain function runs in a thread, and may call `ack` there in the
+same way.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def publish(
     connection: Any, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
     message_id: str | None = None, delay: Duration | None = None, deliver_at: datetime | None = None,
 ) -> int | None:  # fmt: skip
-    """Append a message, in the transaction that the connection is in. Arguments, result and errors are those of `App.publish`."""
+    """Append a message, in the connection's current transaction. Arguments, result and errors are
+    those of `App.publish`.
+    """
     check_key(key)
     return _run(
         store.publish(
@@ -52,9 +55,10 @@ def publish_many(
     connection: Any, stream: str, messages: Iterable[tuple[Any, ...]], *, message_ids: Sequence[str | None] | None = None,
     delay: Duration | None = None, deliver_at: datetime | None = None,
 ) -> int:  # fmt: skip
-    """Append messages in their order, in the transaction that the connection is in. See `App.publish_many`.
+    """Append messages in order, in the connection's current transaction. See `App.publish_many`.
 
-    Outside of a transaction, as many as fit into one statement, some 1,000, are all or nothing.
+    Outside of a transaction each statement commits on its own. One statement takes about 1,000
+    messages, and each such batch is all or nothing.
     """
     due = when(delay, deliver_at)
     keys, data, headers = payloads.parallel(messages)
@@ -73,11 +77,12 @@ def publish_many(
 
 
 def ack(connection: Any, message: Acked) -> None:
-    """Ack a message in the transaction that the connection is in; see `Message.ack`. For a handler that is a plain function.
+    """Ack a message in the connection's current transaction, from a handler that is a plain function.
+    See `Message.ack`.
 
     Raises:
         ConfigurationError: the connection is not inside a transaction.
-        LeaseLost: somebody else may have the message by now; nothing of the transaction may be committed.
+        LeaseLost: another process may have the message by now. Roll the transaction back.
     """
     _run(message.ack(tx=executor(connection)))
 
@@ -105,7 +110,7 @@ class _OnDjango(Executing):
 
 
 class _OnSqlalchemy(Executing):
-    """`given`: a `Connection`, or what has one, as sessions do."""
+    """An executor. `given` is a `Connection`, or has one, as sessions do."""
 
     def __init__(self, given: Any) -> None:
         self._given = given
@@ -117,7 +122,9 @@ class _OnSqlalchemy(Executing):
 
 
 def executor(connection: Any) -> Executing:
-    """What runs on a synchronous connection. Raises `ConfigurationError` for what is none that we know."""
+    """Return an executor for a synchronous connection. Raises `ConfigurationError` if its type is not
+    supported.
+    """
     made_by = libraries(connection)
     asynchronous = any(hasattr(connection, name) for name in ("run_sync", "__aenter__"))
     if not asynchronous:
@@ -134,7 +141,7 @@ def executor(connection: Any) -> Executing:
 
 
 def _run(verb: Coroutine[Any, Any, T]) -> T:
-    """Run one of the store's verbs to its end at once: on these executors it has nothing to wait for."""
+    """Run a coroutine of the store to its end in one step. On these executors it never has to wait."""
     try:
         verb.send(None)
     except StopIteration as ended:

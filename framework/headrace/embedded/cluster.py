@@ -1,4 +1,4 @@
-"""Making a cluster (Postgres's word for a data directory) and writing its settings."""
+"""Make a cluster (Postgres's word for a data directory) and write its settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.model.errors import ConfigurationError, EmbeddedPostgresError
 DATABASE = "headrace"
 ROLE = "headrace"
 SOCKET_PORT = 5432
-"""What the socket's file is named after when no TCP port is asked for."""
+"""The port in the socket's file name when no TCP port is set."""
 
 _SETTINGS_FILE = "headrace.conf"
 _PASSWORD_FILE = "headrace.password"
@@ -32,14 +32,14 @@ _LIKE_A_SETTING = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?", re.IGNORE
 
 
 def make_cluster(seat: Seat, account: Account, installation: Installation, home: Path) -> None:
-    """Makes the cluster with its database; takes about a second.
+    """Make the cluster with its database. This takes about a second.
 
-    It is made aside and then renamed, so that a cluster under its own name is always whole, and one that
-    was killed in the making is made anew. The caller holds the start lock.
+    It is made under a temporary name and then renamed, so that a cluster under its final name is
+    always complete. One that was killed halfway is made again. The caller holds the start lock.
     Raises `EmbeddedPostgresError`, leaving nothing behind.
     """
     _clean_up(seat)
-    # A name of its own: the initdb of a start that was killed may still be busy in another.
+    # A unique name: the initdb of a killed start may still be writing to another one.
     aside = seat.unfinished / secrets.token_hex(4)
     aside.parent.mkdir(exist_ok=True)
     aside.parent.chmod(0o711)
@@ -62,8 +62,9 @@ def _clean_up(seat: Seat) -> None:
 
 
 def _initdb(cluster: Path, password: Path, account: Account, installation: Installation, home: Path) -> None:
-    # Local connections need no password: the socket lies in a directory that only the server's user (and
-    # root) can enter. A TCP port is open to every user of the machine, so there the password is asked for.
+    # Local connections need no password, since the socket is in a directory that only the server's
+    # user and root can enter. A TCP port is open to every user of the machine, so it requires the
+    # password.
     answer = account.run(
         [
             installation.program("initdb"),
@@ -77,19 +78,19 @@ def _initdb(cluster: Path, password: Path, account: Account, installation: Insta
 
 
 def _locale(installation: Installation) -> list[str]:
-    # The same order and the same upper case on every machine, whatever locales it has.
+    # The same sort order and upper case on every machine, whatever locales it has.
     if installation.major >= 17:
         return ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     return ["--locale=C"]
 
 
 def _create_database(cluster: Path, account: Account, installation: Installation, home: Path) -> None:
-    """Uses the single-user mode: no server has to be waited for, and nobody else can come in."""
+    """Create the database in single-user mode, which needs no running server and admits no other client."""
     configuration = cluster / "postgresql.conf"
     account.write(configuration, configuration.read_text() + _INCLUDE)
     account.write(cluster / _SETTINGS_FILE, "")
     account.write(cluster / "custom.conf", "# Your own settings; they win over Headrace's.\n")
-    # In this mode an error in the SQL does not show in the exit code, but in the words.
+    # In this mode an error in the SQL does not set the exit code. It only shows in the output.
     answer = account.run(
         [
             installation.program("postgres"),
@@ -107,9 +108,9 @@ def _create_database(cluster: Path, account: Account, installation: Installation
 
 
 def write_settings(seat: Seat, account: Account, sockets: Path, port: int | None, settings: Mapping[str, str]) -> None:
-    """Writes the managed settings file, if it says anything new.
+    """Write the managed settings file, if its contents change.
 
-    Raises `ConfigurationError` for a name that can't be a setting's.
+    Raises `ConfigurationError` for an invalid setting name.
     """
     lines = [f"{name} = {_quoted(value)}" for name, value in _merged(sockets, port, settings).items()]
     text = "# Written by Headrace at every start. Put your own settings into custom.conf.\n"
@@ -120,7 +121,7 @@ def write_settings(seat: Seat, account: Account, sockets: Path, port: int | None
 
 
 def password_of(seat: Seat) -> str | None:
-    """The generated password for TCP; None while there is no cluster."""
+    """The generated password for TCP. None while there is no cluster."""
     try:
         return (seat.cluster / _PASSWORD_FILE).read_text().strip()
     except FileNotFoundError:
@@ -138,7 +139,7 @@ def _defaults(sockets: Path, port: int | None) -> dict[str, str]:
         "unix_socket_directories": str(sockets),
         "unix_socket_permissions": "0700",
         "cluster_name": "headrace",
-        # Change capture reads the log.
+        # Change capture reads the WAL.
         "wal_level": "logical",
         "max_replication_slots": "10",
         "max_wal_senders": "10",
@@ -148,16 +149,17 @@ def _defaults(sockets: Path, port: int | None) -> dict[str, str]:
         "max_wal_size": "2GB",
         "checkpoint_timeout": "15min",
         "wal_compression": "off",
-        # Nothing that was committed is lost.
+        # No commit is lost.
         "fsync": "on",
         "full_page_writes": "on",
         "synchronous_commit": "on",
-        # Compiling costs more than any of our short statements.
+        # Compilation costs more than any of our short statements.
         "jit": "off",
-        # Small hot tables come and go; vacuum looks after them often.
+        # Small hot tables fill with dead rows quickly, so vacuum checks them often.
         "autovacuum": "on",
         "autovacuum_naptime": "10s",
-        # The role is named as our schema is, so "$user" would put tables and functions of a user's into it.
+        # The role has the same name as our schema, so "$user" would put your tables and functions
+        # into it.
         "search_path": "public",
         "timezone": "UTC",
         "log_timezone": "UTC",

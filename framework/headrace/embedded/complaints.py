@@ -1,4 +1,4 @@
-"""What can go wrong with the embedded Postgres, each in one sentence that says what would be right."""
+"""Error messages of the embedded Postgres, each one sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_WRITING = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 @contextmanager
 def explained(home: Path) -> Iterator[None]:
-    """Turns an `OSError` about the data directory `home` into an `EmbeddedPostgresError`."""
+    """Turn an `OSError` about the data directory `home` into an `EmbeddedPostgresError`."""
     try:
         yield
     except OSError as error:
@@ -40,7 +40,7 @@ def _about_files(error: OSError, home: Path) -> str:
 
 
 def disk_full(home: Path, last_words: str = "") -> str:
-    """The sentence for a full disk. Nothing is lost by it: what was committed is on the disk already."""
+    """The message for a full disk. It loses nothing: all commits are on the disk already."""
     said = f" ({last_words})" if last_words else ""
     return (
         f"The disk under {home} is full{said}: free some room (a new database needs about "
@@ -49,7 +49,7 @@ def disk_full(home: Path, last_words: str = "") -> str:
 
 
 def port_taken(port: int) -> str:
-    """The sentence for a TCP port that something else listens on."""
+    """The message for a TCP port on which another program listens."""
     return (
         f"Port {port} on 127.0.0.1 is taken by another program: choose a free one with HEADRACE_PG_PORT, "
         "or leave it unset to use the Unix socket alone."
@@ -57,9 +57,9 @@ def port_taken(port: int) -> str:
 
 
 def about_output(output: str, *, home: Path, port: int | None, doing: str, log: Path | None = None) -> str:
-    """The sentence for what Postgres or initdb said before it gave up.
+    """The message for the output of a Postgres or initdb that failed.
 
-    `doing` completes "Postgres could not ...". `port` is the TCP port asked for, if any.
+    `doing` completes "Postgres could not ...". `port` is the requested TCP port, if any.
     """
     words = last_words(output)
     if "No space left on device" in output or "Disk quota exceeded" in output:
@@ -78,7 +78,7 @@ def about_output(output: str, *, home: Path, port: int | None, doing: str, log: 
 
 
 def orphans(home: Path, pids: Sequence[int] = ()) -> str:
-    """The sentence for server processes that outlived their killed postmaster."""
+    """The message for server processes that outlived their killed postmaster."""
     which = f" ({', '.join(map(str, pids))})" if pids else ""
     return (
         f"Processes of a Postgres that was killed still run on {home}{which}: wait until their queries end, "
@@ -87,11 +87,11 @@ def orphans(home: Path, pids: Sequence[int] = ()) -> str:
 
 
 def last_words(output: str) -> str:
-    """The line of a log that best says why it ended: the last complaint, or else the last line."""
+    """The line of a log that best explains why it ended: the last error, or else the last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     graver = [line for line in lines if any(sign in line for sign in ("FATAL:", "PANIC:", "error:"))]
     line = (graver or lines or [""])[-1]
-    if line.endswith("contains errors"):  # which errors, the line before says
+    if line.endswith("contains errors"):  # the line before it says which errors
         line = lines[max(lines.index(line) - 1, 0)]
     for sign in ("FATAL:", "PANIC:", "LOG:"):
         line = line.partition(sign)[2].strip() or line

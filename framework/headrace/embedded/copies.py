@@ -1,6 +1,6 @@
-"""A copy of Postgres's programs for a server user that can't enter the place where they are.
+"""A copy of Postgres's programs for a server user that can't enter their directory.
 
-A virtual environment below `/root` is the usual case. The copy is made once per version, to a cache.
+A virtual environment below `/root` is the usual case. The copy is made once per version, in a cache.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _copied(installation: Installation, cache: Path) -> Installation:
 
 def _make_cache(cache: Path) -> None:
     cache.parent.mkdir(parents=True, exist_ok=True)
-    # Only root copies, and nobody else may own what root's server executes.
+    # Only root makes copies, and no other user may own the programs that root's server runs.
     make_private_directory(cache, Account("root", os.geteuid(), os.getegid()), 0o755)
 
 
@@ -66,10 +66,10 @@ def _fingerprint(installation: Installation, tree: Path) -> str:
 
 
 def _copy(tree: Path, target: Path) -> None:
-    """Copies to a side place first: a copy under its own name is always whole.
+    """Copy to a temporary place first, so that a copy under its final name is always complete.
 
-    The programs of a wheel look for their libraries beside the wheel's package, so these come along, and
-    the copy keeps the original's shape two levels up.
+    The programs of a wheel look for their libraries beside the wheel's package. So these are copied
+    too, and the copy keeps the original's directory structure two levels up.
     """
     unfinished = target.with_name("unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,9 +1,10 @@
-"""File locks that the kernel lets go of when their holder dies, however it dies (flock).
+"""File locks (flock), which the kernel frees when their holder dies, however it dies.
 
-Three kinds are used. The *start lock* makes starting and stopping one thing at a time. A *user's lock* is
-held by each process that uses the server. The *server's lock* is handed down to Postgres itself, whose
-processes all inherit it: it is free again exactly when the last of them is gone, so that no process id has
-to be trusted, which may have been given to another program since, or belong to a zombie that nobody reaps.
+There are three kinds. The *start lock* serializes starting and stopping. A *user's lock* is held by
+each process that uses the server. The *server's lock* is handed down to Postgres itself, and all
+its processes inherit it. It is free again exactly when the last of them is gone. So no process id
+has to be trusted, which could belong to another program by now, or to a zombie that was never
+reaped.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from headrace.embedded.account import open_for_owner
 from headrace.model.errors import EmbeddedPostgresError
 
 POLL = 0.01
-"""Seconds between two looks at something that is about to change."""
+"""Seconds between two checks of something that is about to change."""
 
 _open_locks: set[int] = set()
 
 
 def open_locked(path: Path) -> int | None:
-    """Opens the file (made if missing) and locks it for us alone; None when another holds it."""
+    """Open the file (created if missing) and lock it exclusively. None when another process holds it."""
     fd = open_for_owner(path, os.O_RDWR)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -42,20 +43,23 @@ def open_locked(path: Path) -> int | None:
 
 
 def let_go(fd: int) -> None:
-    """Unlocks and closes. The explicit unlock counts even when a child process still has the file open."""
+    """Unlock and close. The explicit unlock works even when a child process still has the file open."""
     fcntl.flock(fd, fcntl.LOCK_UN)
     close_only(fd)
 
 
 def close_only(fd: int) -> None:
-    """Closes our end of a lock that a child process shall go on holding."""
+    """Close our end of a lock that a child process continues to hold."""
     _open_locks.discard(fd)
     os.close(fd)
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds the lock. Looking takes a shared lock for a moment: lookers do not disturb
-    each other, and whoever wants to hold must try again when it meets a looker."""
+    """Whether any process holds the lock.
+
+    The check takes a shared lock for a moment. Checks do not disturb each other, but a process that
+    wants the lock must try again when it meets a check.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -70,7 +74,7 @@ def is_held(path: Path) -> bool:
 
 
 def open_locked_soon(path: Path, wait: float) -> int | None:
-    """Like `open_locked`, trying for up to `wait` seconds."""
+    """`open_locked`, retried for up to `wait` seconds."""
     deadline = time.monotonic() + wait
     while (fd := open_locked(path)) is None:
         if time.monotonic() > deadline:
@@ -81,9 +85,9 @@ def open_locked_soon(path: Path, wait: float) -> int | None:
 
 @contextmanager
 def one_at_a_time(path: Path, wait: float) -> Iterator[None]:
-    """Holds the lock inside the block.
+    """Hold the lock inside the block.
 
-    Raises `EmbeddedPostgresError` when another process has not let go of it within `wait` seconds.
+    Raises `EmbeddedPostgresError` when another process still holds it after `wait` seconds.
     """
     fd = open_locked_soon(path, wait)
     if fd is None:

@@ -1,14 +1,14 @@
-"""Where everything lies: the data directory, what is in it, and the directory of the socket.
+"""Paths of the data directory, its contents, and the directory of the socket.
 
-<data directory>/             "home": what the user named, or the default
-    moved-to -> <seat>        only as root, when the server's user can't enter the home
+<data directory>/             "home": the directory that you named, or the default
+    moved-to -> <seat>        only for root, when the server's user can't enter the home
 <seat>/                       the home itself, or the place it was moved to
     cluster/                  Postgres's own data directory
-    new/<random>/             a cluster in the making; what a killed start left is made anew
-    server.log                what the server said; kept below a size
+    new/<random>/             an unfinished cluster. One of a killed start is made again
+    server.log                the server's log, kept below a size
     start.lock, server.lock   see `headrace.embedded.locks`
     users/<pid>-<random>      one locked file for each user, see `headrace.embedded.tenancy`
-    kept                      there after an explicit start: the last user to leave does not stop it
+    kept                      exists after an explicit start: the last user to leave does not stop it
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _MOVED = "moved-to"
 def default_data_dir() -> Path:
     """The data directory when none is named.
 
-    `HEADRACE_DATA`; else `.headrace/postgres` beside the nearest `pyproject.toml`, from the working directory
-    upward; else `headrace/postgres` in the user's data directory (`XDG_DATA_HOME`, `~/.local/share`).
+    `HEADRACE_DATA`. Otherwise `.headrace/postgres` beside the nearest `pyproject.toml`, from the
+    working directory upward. Otherwise `headrace/postgres` in the user's data directory
+    (`XDG_DATA_HOME`, `~/.local/share`).
     """
     if named := os.environ.get("HEADRACE_DATA"):
         return Path(named).expanduser().absolute()
@@ -50,7 +51,7 @@ def default_data_dir() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """The directory that really holds the server's things."""
+    """The directory that holds the server's files."""
 
     path: Path
 
@@ -83,7 +84,7 @@ class Seat:
         return self.path / "kept"
 
     def version(self) -> int | None:
-        """The major version of the Postgres that made the cluster; None while there is no cluster."""
+        """The major version of the Postgres that made the cluster. None while there is no cluster."""
         try:
             return int((self.cluster / "PG_VERSION").read_text().strip())
         except (FileNotFoundError, NotADirectoryError):
@@ -91,7 +92,7 @@ class Seat:
 
 
 def find_seat(home: Path) -> Seat:
-    """Where the things of this data directory are, or would be looked for first. Makes nothing."""
+    """The seat of this data directory, or the first place to look for it. Creates nothing."""
     moved = home / _MOVED
     return Seat(Path(os.readlink(moved))) if moved.is_symlink() else Seat(home)
 
@@ -102,7 +103,7 @@ def nearest_existing(path: Path) -> Path:
 
 
 def make_seat(home: Path, account: Account) -> Seat:
-    """Makes the data directory, and another place for it when the server's user can't enter it."""
+    """Make the data directory, and another place for it when the server's user can't enter it."""
     _make_home(home, account)
     seat = find_seat(home)
     if seat.path == home and not seat.cluster.exists() and not account.can_execute(home):
@@ -132,19 +133,20 @@ def _make_parents(path: Path) -> None:
 
 
 def _mode_for(account: Account) -> int:
-    # Another user's server has to pass through on its way to the cluster; to look around it needs not.
+    # Another user's server must pass through on its way to the cluster, but need not list the
+    # directory.
     return 0o700 if account.is_us else 0o711
 
 
 def _make_directory(path: Path, mode: int) -> None:
     if not path.is_dir():
         path.mkdir(exist_ok=True)
-        path.chmod(mode)  # mkdir's own mode would be cut by the umask
+        path.chmod(mode)  # the umask would reduce mkdir's own mode
         give_to_owner_of_parent(path)
 
 
 def _move(home: Path, account: Account) -> Seat:
-    """Chooses another place. The link is the decision: of several processes the first to make it wins."""
+    """Choose another place. The link is the decision. Of several processes, the first to make it wins."""
     place = _make_place(home, account)
     (place / "moved-from").write_text(f"{home}\n")
     try:
@@ -157,7 +159,7 @@ def _move(home: Path, account: Account) -> Seat:
 
 def _make_place(home: Path, account: Account) -> Path:
     temporary = Path(tempfile.gettempdir()).resolve()
-    # What was meant to be temporary stays temporary; anything else must survive a reboot.
+    # Temporary data stays in a temporary directory. Any other data must survive a reboot.
     bases = [Path("/var/lib/headrace"), temporary]
     if home.is_relative_to(temporary):
         bases.reverse()
@@ -185,17 +187,20 @@ def _telling_name(home: Path) -> str:
 
 
 def socket_directory(home: Path, account: Account) -> Path:
-    """The directory of the server's socket: short, since a socket's path may have about 100 characters only,
-    and the same for everybody who names the same data directory."""
+    """The directory of the server's socket.
+
+    It is short, since a socket's path is limited to about 100 characters, and the same for all
+    processes that name the same data directory.
+    """
     digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
     return Path("/tmp") / f"headrace-{account.uid}-{digest}"
 
 
 def make_private_directory(path: Path, account: Account, mode: int) -> None:
-    """Makes a directory at a well-known path in a place that everybody can write to.
+    """Make a directory at a well-known path in a place where every user can write.
 
-    Raises `EmbeddedPostgresError` when something of somebody else's is there already: whoever owns the
-    directory of a socket decides who answers on it.
+    Raises `EmbeddedPostgresError` when it exists and belongs to another user, because the owner of
+    a socket's directory decides which program answers on it.
     """
     try:
         path.mkdir(mode=0o700)
@@ -211,7 +216,7 @@ def make_private_directory(path: Path, account: Account, mode: int) -> None:
 
 
 def trim_log(log: Path) -> None:
-    """Keeps the log small. The server appends to it and goes on at the new end, so this is safe any time."""
+    """Keep the log small. The server appends at the current end of the file, so this is safe at any time."""
     try:
         if log.stat().st_size <= LOG_LIMIT:
             return
@@ -225,14 +230,14 @@ def trim_log(log: Path) -> None:
 
 
 def remove_seat(seat: Seat, home: Path) -> None:
-    """Deletes what this room has put into the data directory, and the directory itself if that was all."""
+    """Delete what this package has put into the data directory, and the directory itself if it is empty then."""
     for path in (seat.unfinished, seat.users):
         shutil.rmtree(path, ignore_errors=True)
     files = (seat.log, _old(seat.log), seat.server_lock, seat.kept, seat.start_lock)
     for path in (*files, seat.path / "moved-from", home / _MOVED):
         path.unlink(missing_ok=True)
     for directory in {seat.path, home}:
-        with contextlib.suppress(OSError):  # there is something else in it
+        with contextlib.suppress(OSError):  # it contains other files
             directory.rmdir()
 
 

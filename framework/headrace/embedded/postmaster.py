@@ -1,4 +1,4 @@
-"""The running server: what it says of itself, starting it, waiting for it, ending it.
+"""The running server: its state, and how to start it, wait for it and end it.
 
 A server's life, as seen from outside:
 
@@ -37,7 +37,7 @@ _FIELDS = 8
 
 
 class Phase(Enum):
-    """Where in its life a server is."""
+    """The phase of a server's life."""
 
     DOWN = "down"
     CHANGING = "changing"
@@ -46,7 +46,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PidFile:
-    """What the server writes into `postmaster.pid`; Postgres's `utils/pidfile.h` describes the lines."""
+    """The contents of `postmaster.pid`. Postgres's `utils/pidfile.h` describes the lines."""
 
     pid: int
     port: int
@@ -56,7 +56,7 @@ class PidFile:
 
     @classmethod
     def read(cls, seat: Seat) -> PidFile | None:
-        """None when there is no such file, or when it isn't complete yet."""
+        """Read the file. None when it doesn't exist, or isn't complete yet."""
         try:
             lines = _pid_file(seat).read_text().split("\n")
         except (FileNotFoundError, NotADirectoryError):
@@ -81,12 +81,12 @@ def observe(seat: Seat) -> tuple[Phase, PidFile | None]:
 
 
 def wait_while_changing(seat: Seat, limit: float) -> Phase:
-    """Waits until the server is ready or gone, for up to `limit` seconds, and returns its phase then."""
+    """Wait until the server is ready or gone, for up to `limit` seconds, and return its phase then."""
     return _wait(seat, limit, lambda phase: phase is not Phase.CHANGING)
 
 
 def wait_until_down(seat: Seat, limit: float) -> bool:
-    """Whether the server has gone within `limit` seconds."""
+    """Wait until the server is gone, for up to `limit` seconds. Returns whether it is."""
     return _wait(seat, limit, lambda phase: phase is Phase.DOWN) is Phase.DOWN
 
 
@@ -100,10 +100,10 @@ def _wait(seat: Seat, limit: float, enough: Callable[[Phase], bool]) -> Phase:
 
 
 def spawn(seat: Seat, account: Account, installation: Installation) -> bool:
-    """Starts the server and returns at once. False when the server's lock isn't free after all.
+    """Start the server and return at once. False when the server's lock isn't free after all.
 
-    A shell starts it in the background and ends: the server is nobody's child then, so that it outlives us
-    and leaves no zombie in a process that doesn't expect children. The lock goes down with it.
+    A shell starts it in the background and ends, so the server is not our child. It outlives us,
+    and leaves no zombie in a process that doesn't expect children. The server inherits the lock.
     """
     lock = locks.open_locked_soon(seat.server_lock, 1.0)
     if lock is None:
@@ -121,14 +121,15 @@ def spawn(seat: Seat, account: Account, installation: Installation) -> bool:
 
 
 def forget_the_dead(seat: Seat, account: Account, sockets: Path) -> None:
-    """Makes what a killed server left harmless. The caller holds the start lock; the server is down.
+    """Make the remains of a killed server harmless. The caller holds the start lock, and the server is down.
 
-    Postgres won't start while the process id in the file is alive, and after a restart of a container some
-    other program may well have it. The rest of the file has to stay: by the shared memory it names, Postgres
-    makes sure that no process of the dead server is left. So only the id is replaced, by one that is free.
+    Postgres won't start while the process id in the file is alive, and after a restart of a
+    container another program may have that id. The rest of the file has to stay: it names the
+    shared memory by which Postgres makes sure that no process of the dead server is left. So only
+    the id is replaced, by a free one.
     """
     if living(seat):
-        return  # somebody has started it by hand just now; Postgres will say so
+        return  # a server was started by hand just now, and Postgres will report it
     for left in sockets.iterdir():
         left.unlink()  # the directory is this cluster's alone
     path = _pid_file(seat)
@@ -137,20 +138,20 @@ def forget_the_dead(seat: Seat, account: Account, sockets: Path) -> None:
     except FileNotFoundError:
         return
     if not rest.strip():
-        path.unlink()  # the disk was full, or the power failed: an empty file would only stop the start
+        path.unlink()  # the disk was full, or the power failed: an empty file would only prevent the start
     elif _is_alive(int(pid)):
         account.write(path, f"{_free_pid()}{newline}{rest}")
 
 
 def ask_to_stop(seat: Seat, mode: StopMode) -> None:
-    """Sends the signal for stopping, if there is a server to get it."""
+    """Send the stop signal, if there is a server to get it."""
     if pid := living(seat):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, _SIGNALS[mode])
 
 
 def living(seat: Seat) -> int | None:
-    """The process id of the server if it lives, even when it isn't ready; None for orphans without one."""
+    """The process id of the living server, even when it isn't ready. None for orphans without one."""
     try:
         pid = int(_pid_file(seat).read_text().partition("\n")[0])
     except (FileNotFoundError, ValueError):
@@ -159,15 +160,15 @@ def living(seat: Seat) -> int | None:
 
 
 def processes(seat: Seat) -> list[int]:
-    """The ids of all processes that work in the cluster, where the system tells (on Linux)."""
+    """The ids of all processes that work in the cluster, where the system reports it (on Linux)."""
     pids = (int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
     return sorted(pid for pid in pids if is_postmaster(pid, seat))
 
 
 def is_postmaster(pid: int, seat: Seat) -> bool:
-    """Whether the process is this cluster's server: never signal a program that only has got its old id."""
+    """Whether the process is this cluster's server. Prevents signalling a program that reuses its old id."""
     try:
-        # On Linux the kernel knows: the server and all its processes work in the data directory.
+        # On Linux the kernel knows it: the server and all its processes work in the data directory.
         return os.path.samestat(os.stat(f"/proc/{pid}/cwd"), seat.cluster.stat())
     except FileNotFoundError:
         if Path("/proc/self/cwd").exists():
@@ -179,16 +180,17 @@ def is_postmaster(pid: int, seat: Seat) -> bool:
 
 
 def _is_dead(pid: int) -> bool:
-    """Whether the process has ended, even if nobody has reaped it yet.
+    """Whether the process has ended, even if it has not been reaped yet.
 
-    Who knocks at a dead server's socket may still find it open: a process that it had just forked has not closed it yet.
+    A dead server's socket may still accept a connection, while a process that the server had just
+    forked has not closed it yet.
     """
     try:
         os.stat(f"/proc/{pid}/cwd")
     except FileNotFoundError:
         return Path("/proc/self/cwd").exists() or not _is_alive(pid)
     except PermissionError:
-        return False  # somebody else's, and so alive
+        return False  # another user's process, so it is alive
     return False
 
 
@@ -217,6 +219,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _free_pid() -> int:
-    # A process that has just ended and been waited for; ids are given out in turn, so this one stays free.
+    # A process that has just ended and been reaped. Ids are assigned in turn, so this one stays
+    # free.
     with subprocess.Popen(["/bin/sh", "-c", ":"]) as process:
         return process.pid

@@ -1,4 +1,4 @@
-"""The front door of the room: one data directory's server, to be used, started, stopped and asked about."""
+"""The public interface: use, start, stop and inspect the server of one data directory."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ _TURN_LIMIT = START_LIMIT + STOP_LIMIT
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is known of a server at one moment."""
+    """The state of a server at one moment."""
 
     running: bool
-    """Whether it takes connections."""
+    """Whether it accepts connections."""
     pid: int | None
     """The process id of the server, while it runs."""
     version: str | None
-    """The version of the programs, such as `18.4`; None when none were found."""
+    """The version of the programs, such as `18.4`. None when none were found."""
     data_dir: Path
     """The data directory as it was named."""
     cluster_dir: Path
-    """Where Postgres's own files are: below `data_dir`, or elsewhere if that can't be entered."""
+    """The directory of Postgres's own files: below `data_dir`, or elsewhere if that can't be entered."""
     log: Path
-    """What the server has said."""
+    """The path of the server's log."""
     url: str = field(repr=False)
-    """Where to connect, now or after a start; may hold a password."""
+    """The URL to connect to, now or after a start. It may contain a password."""
     port: int | None
-    """The open TCP port on 127.0.0.1; None when there is only the socket."""
+    """The open TCP port on 127.0.0.1. None when there is only the socket."""
     account: str
     """The user that runs the server."""
     users: tuple[int, ...]
@@ -61,18 +61,19 @@ class Status:
 
 
 class EmbeddedPostgres:
-    """A Postgres of our own on one data directory, shared by all processes that name the same directory.
+    """A private Postgres on one data directory, shared by all processes that name the same directory.
 
-    Nothing here needs an event loop; every call may block, up to about a second when the server has to be
-    started or its data made (and longer to recover from a crash). It may be used from several threads.
+    It needs no event loop. Every call may block, up to about a second when the server has to be
+    started or its data made, and longer to recover from a crash. It may be used from several
+    threads.
 
-    `data_dir` defaults to `default_data_dir()`. `port` additionally opens 127.0.0.1 at that TCP port, with a
-    password; it defaults to `HEADRACE_PG_PORT`, or none: then only the Unix socket is open, to the user who
-    runs the server and to root. `settings` are Postgres settings that win over Headrace's own.
-    Port and settings count when the server is started.
+    `data_dir` defaults to `default_data_dir()`. `port` additionally opens that TCP port on
+    127.0.0.1, with a password. It defaults to `HEADRACE_PG_PORT`, or none. Then only the Unix
+    socket is open, to root and to the user that runs the server. `settings` are Postgres settings
+    that take precedence over Headrace's own. Port and settings apply when the server is started.
 
-    Raises `ConfigurationError` for a port that can't be one. Everything below raises `EmbeddedPostgresError`
-    when Postgres can't be found, started or stopped.
+    Raises `ConfigurationError` for an invalid port. All methods raise `EmbeddedPostgresError` when
+    Postgres can't be found, started or stopped.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class EmbeddedPostgres:
         self._wishes = Wishes(self.data_dir, self.port, dict(settings or {}))
 
     def acquire(self) -> Tenancy:
-        """Uses the server: starts it if it isn't running, and keeps it running until the release."""
+        """Use the server: start it if it isn't running, and keep it running until the release."""
         with self._turn() as (seat, account):
             tenancy.sweep(seat)
             path, lock = tenancy.register(seat)
@@ -100,16 +101,16 @@ class EmbeddedPostgres:
                 raise
 
     def start(self) -> None:
-        """Starts the server if it isn't running, and lets it run until `stop`, with users or without."""
+        """Start the server if it isn't running, and let it run until `stop`, with or without users."""
         with self._turn() as (seat, account):
             bring_up(seat, account, self._wishes)
             os.close(open_for_owner(seat.kept, os.O_WRONLY))
 
     def stop(self, mode: StopMode = "fast") -> None:
-        """Stops the server, whoever uses it; does nothing when it isn't running.
+        """Stop the server, even while it is in use. Does nothing when it isn't running.
 
-        `fast` ends all sessions and writes everything to disk; `immediate` ends it at once, and the next
-        start recovers. Neither loses what was committed.
+        `fast` ends all sessions and writes everything to disk. `immediate` ends it at once, and the
+        next start recovers. Neither loses a commit.
         """
         with self._turn_if_there() as place:
             if place:
@@ -118,13 +119,13 @@ class EmbeddedPostgres:
                 bring_down(seat, account, self._wishes, mode)
 
     def restart(self, mode: StopMode = "fast") -> None:
-        """Stops the server if it runs, and starts it. With `immediate` this is a crash and its recovery."""
+        """Stop the server if it runs, and start it. With `immediate` this is a crash and its recovery."""
         with self._turn() as (seat, account):
             bring_down(seat, account, self._wishes, mode)
             bring_up(seat, account, self._wishes)
 
     def destroy(self) -> None:
-        """Stops the server and deletes all of its data. Other files in the data directory are left alone."""
+        """Stop the server and delete all of its data. Other files in the data directory are left alone."""
         with self._turn_if_there() as place:
             if place:
                 seat, account = place
@@ -133,7 +134,7 @@ class EmbeddedPostgres:
                 remove_seat(seat, self.data_dir)
 
     def status(self) -> Status:
-        """What is known of the server now. Changes nothing, and waits for nobody."""
+        """The state of the server now. Changes nothing and waits for nothing."""
         with explained(self.data_dir):
             seat, account = self._look()
             phase, file = postmaster.observe(seat)
@@ -153,10 +154,10 @@ class EmbeddedPostgres:
             )
 
     def url(self, database: str = DATABASE) -> str:
-        """Where to connect, as a libpq URL, whether or not the server is running now.
+        """The libpq URL to connect to, whether or not the server is running now.
 
-        The TCP address if this object was given a port (the password is in it, once there is one), else the
-        Unix socket, which is the fastest.
+        It is the TCP address if this object was given a port, with the password once there is one.
+        Otherwise it is the Unix socket, which is the fastest.
         """
         with explained(self.data_dir):
             seat, account = self._look()
@@ -169,11 +170,12 @@ class EmbeddedPostgres:
                 directory, port = file.socket_dir, file.port
             else:
                 directory, port = socket_directory(self.data_dir, account), SOCKET_PORT
-            # The port is named, since PGPORT in the client's environment would win over its default.
+            # The port is explicit, since PGPORT in the client's environment would override its
+            # default.
             return f"postgresql://{ROLE}@/{quote(database, safe='')}?host={quote(str(directory))}&port={port}"
 
     def program(self, name: str) -> Path:
-        """The path of one of Postgres's programs, such as `psql`, of the version that suits the data."""
+        """The path of one of Postgres's programs, such as `psql`, of the version that fits the data."""
         with explained(self.data_dir):
             return find_installation(self._look()[0].version()).program(name)
 
@@ -183,7 +185,7 @@ class EmbeddedPostgres:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[tuple[Seat, Account]]:
-        """Our turn to start or stop, in a place that is made if it isn't there."""
+        """Hold the start lock, in a seat that is made if it doesn't exist."""
         with explained(self.data_dir):
             seat, account = self._look()
             seat = make_seat(self.data_dir, account)
@@ -192,7 +194,7 @@ class EmbeddedPostgres:
 
     @contextlib.contextmanager
     def _turn_if_there(self) -> Iterator[tuple[Seat, Account] | None]:
-        """Our turn, or None when nothing was ever made here."""
+        """Hold the start lock. Yields None when the data directory was never made."""
         with explained(self.data_dir):
             seat, account = self._look()
             if not seat.start_lock.exists():
@@ -202,7 +204,8 @@ class EmbeddedPostgres:
                 yield seat, account
 
     def _leave(self, path: Path, lock: int) -> None:
-        # Let go first: of several that leave together, the first to have its turn finds nobody and stops.
+        # Release first: of several processes that leave together, the first to get the lock finds
+        # no user and stops.
         path.unlink(missing_ok=True)
         locks.let_go(lock)
         with self._turn_if_there() as place:

@@ -1,4 +1,4 @@
-"""Bringing the server up and down. Whoever calls these holds the start lock."""
+"""Start and stop the server. Callers hold the start lock."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from headrace.embedded.postmaster import Phase, StopMode
 from headrace.model.errors import EmbeddedPostgresError
 
 START_LIMIT = 120.0
-"""Seconds for a start; recovery after a crash may have gigabytes of log to read."""
+"""Seconds for a start. Recovery after a crash may have to read gigabytes of WAL."""
 STOP_LIMIT = 60.0
-"""Seconds for a stop, in which everything in memory is written to disk."""
+"""Seconds for a stop, which writes everything in memory to disk."""
 ORPHAN_LIMIT = 5.0
-"""Seconds for the processes of a killed server to notice; only one in a long computation takes so long."""
+"""Seconds for the processes of a killed server to notice. Only one in a long computation takes so long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the server shall be started with."""
+    """What to start the server with."""
 
     home: Path
     port: int | None
@@ -35,7 +35,7 @@ class Wishes:
 
 
 def bring_up(seat: Seat, account: Account, wishes: Wishes) -> None:
-    """Makes the server ready, if it isn't."""
+    """Make the server ready, if it isn't."""
     phase = _settle(seat)
     if phase is Phase.CHANGING:
         raise _stuck(seat, wishes)
@@ -45,7 +45,7 @@ def bring_up(seat: Seat, account: Account, wishes: Wishes) -> None:
 
 
 def bring_down(seat: Seat, account: Account, wishes: Wishes, mode: StopMode) -> None:
-    """Stops the server, if there is one, and waits until its last process is gone."""
+    """Stop the server, if there is one, and wait until its last process is gone."""
     phase, _ = postmaster.observe(seat)
     if phase is not Phase.DOWN:
         _stop(seat, wishes, mode)
@@ -65,10 +65,11 @@ def _stop(seat: Seat, wishes: Wishes, mode: StopMode) -> None:
 
 
 def _settle(seat: Seat) -> Phase:
-    """Waits for the end of a start or stop whose beginner has died."""
+    """Wait for the end of a start or stop after the process that began it has died."""
     phase, file = postmaster.observe(seat)
     if phase is Phase.CHANGING and file and file.status == "ready" and not file.socket.exists():
-        # It runs, but somebody has cleaned /tmp: nobody can reach it, and a new start makes a new socket.
+        # It runs, but its socket is gone, as after a cleanup of /tmp, so no client can reach it. A
+        # new start makes a new socket.
         postmaster.ask_to_stop(seat, "fast")
     phase = postmaster.wait_while_changing(seat, ORPHAN_LIMIT)
     if phase is Phase.CHANGING and postmaster.living(seat):

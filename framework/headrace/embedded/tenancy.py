@@ -1,4 +1,4 @@
-"""Who uses the server. Each user holds a lock on a file of its own, which the kernel frees when it dies."""
+"""Users of the server. Each holds a lock on a file of its own, which the kernel frees when it dies."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from headrace.embedded.places import Seat
 
 
 def register(seat: Seat) -> tuple[Path, int]:
-    """Makes this process a user; returns its file and the lock on it. The caller holds the start lock."""
+    """Register this process as a user. Returns its file and the lock on it. The caller holds the start lock."""
     while True:
         path = seat.users / f"{os.getpid()}-{secrets.token_hex(4)}"
-        if (lock := locks.open_locked(path)) is not None:  # None: somebody was looking just then
+        if (lock := locks.open_locked(path)) is not None:  # None: another process was checking the lock just then
             return path, lock
 
 
 def users(seat: Seat) -> list[Path]:
-    """The files of those that live."""
+    """The files of the living users."""
     try:
         return sorted(path for path in seat.users.iterdir() if locks.is_held(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -37,7 +37,7 @@ def pids(seat: Seat) -> list[int]:
 
 
 def sweep(seat: Seat) -> None:
-    """Deletes what killed users left behind. The caller holds the start lock."""
+    """Delete the files of killed users. The caller holds the start lock."""
     living = set(users(seat))
     for path in seat.users.iterdir():
         if path not in living:
@@ -45,15 +45,15 @@ def sweep(seat: Seat) -> None:
 
 
 class Tenancy:
-    """One use of the embedded server, from `acquire` to `release`; a context manager.
+    """One use of the embedded server, from `acquire` to `release`. A context manager.
 
-    The server stays up while anybody has one. It ends with `release()`, with the block, with the
-    interpreter, or when the process is killed. A forked child does not share it.
+    The server stays up while any process has one. It ends with `release()`, with the block, with
+    the interpreter, or when the process is killed. A forked child does not share it.
     """
 
     def __init__(self, url: str, path: Path, lock: int, leave: Callable[[Path, int], None]) -> None:
         self.url = url
-        """Where to connect: a libpq URL, as asyncpg and psycopg take it."""
+        """The libpq URL to connect to, for asyncpg and psycopg."""
         self._path = path
         self._lock = lock
         self._leave = leave
@@ -63,10 +63,10 @@ class Tenancy:
         atexit.register(self.release)
 
     def release(self) -> None:
-        """Leaves. The last user to leave stops the server, unless it was started explicitly.
+        """Release the server. The last user to leave stops it, unless it was started explicitly.
 
-        May be called again, and from any thread. Blocks for as long as stopping takes.
-        Raises `EmbeddedPostgresError` if the server could not be stopped.
+        May be called again, and from any thread. Blocks for as long as stopping takes. Raises
+        `EmbeddedPostgresError` if the server could not be stopped.
         """
         if os.getpid() != self._pid:
             return

@@ -1,5 +1,7 @@
-"""Judgement: plain, synchronous, deterministic objects that decide what must be done. No I/O, and time is passed in.
+"""Decision logic: plain, synchronous, deterministic objects that decide what must be done. They do no
+I/O, and time is passed in.
 
-`lanes` keeps each key's messages in turn; `custody` knows what is leased and what became of it; `demand` says how many messages
-to ask for and when to look again; `governor` finds the concurrency.
+`lanes` keeps the messages of each key in order. `custody` is the in-flight tracker: it records
+leased messages and their outcomes. `demand` decides how many messages to lease and when to poll
+again. `governor` adapts the concurrency.
 """

@@ -1,11 +1,12 @@
-"""The circuit breaker: after failures in a row, pause; then try one message; go on if that works.
+"""The circuit breaker: after failures in a row it pauses, then tries one message, and resumes if that
+message is acked.
 
     closed ──failures in a row──▶ open ──pause──▶ half-open ──the probe is acked──▶ closed
                                    ▲                  │
-                                   └──────failed──────┘  and the pause is twice as long, up to the longest
+                                   └──────failed──────┘  and the pause doubles, up to the longest
 
-After M. Nygard, "Release It!" (2007), "Circuit Breaker": where a downstream is away, trying helps nobody, and each try costs a
-message one of its attempts.
+After M. Nygard, "Release It!" (2007), "Circuit Breaker". While a downstream is unavailable, trying
+is useless, and each try costs a message one of its attempts.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from headrace.model.handling import Breaker
 State = Literal["closed", "open", "half-open"]
 
 BEHIND = 1.5
-"""A probe that failed comes again after so many pauses: another one is tried before it, should it be the culprit itself."""
+"""A failed probe is delivered again after this many pauses. Another message is probed before it, in
+case the failed probe itself is the cause."""
 
 
 class Circuit:
-    """The state of one breaker.
+    """The state of one circuit breaker.
 
     Attributes:
         state: closed, open, or half-open.
-        failures: how many in a row, by now.
-        reason: the last failure that opened it.
-        until: when an open one tries again, on the caller's clock.
+        failures: the number of failures in a row so far.
+        reason: the last failure that opened the breaker.
+        until: when an open breaker tries again, on the caller's clock.
     """
 
     def __init__(self, settings: Breaker) -> None:
@@ -40,11 +42,12 @@ class Circuit:
 
     @property
     def pause(self) -> float:
-        """Seconds of the pause that runs, or else of the next one."""
+        """The length of the current pause in seconds, or of the next one if the breaker isn't open."""
         return self._pause
 
     def failed(self, now: float, reason: str) -> bool:
-        """A handler failed; of a half-open one, the probe's. Returns whether it is open by that."""
+        """Count a failure of a handler. In the half-open state it is the failure of the probe. Returns
+        whether this opened the breaker."""
         if self.state == "open":
             return False
         self.failures += 1
@@ -56,22 +59,24 @@ class Circuit:
         return True
 
     def succeeded(self) -> bool:
-        """A handler succeeded; of a half-open one, the probe's. Returns whether it is closed by that."""
+        """Note a success of a handler. In the half-open state it is the success of the probe. Returns
+        whether this closed the breaker."""
         if self.state == "open":
-            return False  # what was begun before says nothing of now
+            return False  # a handler that began before the pause says nothing about the present
         closed = self.state == "half-open"
         self.state, self.failures, self.reason, self._pause = "closed", 0, None, self._settings.pause
         return closed
 
     def left(self, now: float) -> float:
-        """Seconds until an open one may try again; 0 of others."""
+        """Seconds until an open breaker may try again. 0 in other states."""
         return max(0.0, self.until - now) if self.state == "open" else 0.0
 
     def probe(self) -> None:
-        """The pause is over: the next message is the probe."""
+        """Become half-open, because the pause is over. The next message is the probe."""
         if self.state == "open":
             self.state = "half-open"
 
     def statistics(self, now: float) -> dict[str, Any]:
-        """The state, seconds until the next probe, failures in a row, and the failure that opened it."""
+        """Return the state, the seconds until the next probe, the failures in a row, and the failure
+        that opened the breaker."""
         return {"state": self.state, "probe_in": self.left(now), "failures": self.failures, "reason": self.reason}

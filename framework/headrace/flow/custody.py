@@ -1,11 +1,14 @@
-"""Custody: what this process has leased, what became of it, and what to tell the store next.
+"""The in-flight tracker (`Custody`): the leases of this process, the outcomes of their messages, and
+what to settle next.
 
-A lease whose messages are all acked is settled whole, by its id. One that is partly done is rewritten by the store,
-which costs more, so its acks linger for the rest of it.
+If all messages of a lease are acked, the lease is settled whole, by its id. The store rewrites a
+lease that is partly done, which costs more. So the acks of such a lease linger, to be settled with
+the rest of it.
 
-Nothing of a key is settled before what precedes it. The messages of a key may lie in several leases, so a lease that is done
-waits while an earlier message of one of its keys lingers in another lease, and a failure takes along everything recorded
-before it. Without this rule a crash brings back message 1 of a key, and never message 7, which is settled already.
+No message is settled before the earlier messages of its key. The messages of a key may lie in
+several leases. So a finished lease waits while an earlier message of one of its keys lingers in
+another lease, and a failure is sent together with everything recorded before it. Without this rule
+a crash could redeliver message 1 of a key but not message 7, which is settled already.
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import Lost
 
 LINGER = 0.05
-"""Seconds that the acks of a lease wait for the rest of it."""
+"""Time in seconds that the acks of a lease wait for the rest of it."""
 
 
 class Lease:
-    """One lease of ours. `deadline` is on the caller's clock, and never later than the store's own."""
+    """A lease that this process holds. `deadline` is on the caller's clock, and never later than the
+    store's own deadline."""
 
     __slots__ = (
         "_lane_of",
@@ -47,36 +51,37 @@ class Lease:
         timeline: UUID | None = None,
     ) -> None:
         self.id = lease_id
-        self.timeline = timeline  # of the database, see `Batch.timeline`
+        self.timeline = timeline  # the timeline of the database, see `Batch.timeline`
         self.left = len(seqs)  # messages without an outcome
         self.deadline = deadline
-        self.done: list[int] = []  # acked, and not yet collected
-        self.durable: set[int] | None = None  # of these, the ones whose ack a transaction has committed already
-        self.failed = False  # whether it has failures that are not yet collected
+        self.done: list[int] = []  # acked and not collected yet
+        self.durable: set[int] | None = None  # those in `done` with an ack that a transaction has committed already
+        self.failed = False  # whether it has failures that are not collected yet
         self.lost = False
         self._seqs = seqs
         self._lanes = lanes
         self._lane_of: dict[int, Hashable] | None = None
 
     def lane(self, seq: int) -> Hashable:
-        """The lane of one of its messages."""
+        """Return the lane of one of its messages."""
         if self._lane_of is None:
             self._lane_of = dict(zip(self._seqs, self._lanes, strict=True))
         return self._lane_of[seq]
 
     def lose(self) -> None:
-        """It is another's now, or nobody's: what waits of it must not start."""
+        """Mark the lease as lost. Another process may hold it, or none. Its waiting messages must not start."""
         self.lost = True
         self.deadline = float("-inf")
 
     def note_durable(self, seq: int) -> None:
-        """A transaction has committed the ack of this message."""
+        """Note that a transaction has committed the ack of this message."""
         if self.durable is None:
             self.durable = set()
         self.durable.add(seq)
 
     def follows(self, other: Lease) -> bool:
-        """Whether `other` has, done and not collected, an earlier message of a lane than what is done here."""
+        """Whether `other` has an earlier message of a lane that is done and not collected, and a later
+        one is done here."""
         if other.lost or not other.done or min(other.done) > max(self.done):
             return False
         latest: dict[Hashable, int] = {}
@@ -87,7 +92,7 @@ class Lease:
 
 
 class Held(Protocol):
-    """A message in custody."""
+    """A message in flight."""
 
     @property
     def seq(self) -> int: ...
@@ -101,16 +106,17 @@ T = TypeVar("T", bound=Held)
 
 
 class Parcel:
-    """A settlement on its way; the leases that end with it, the messages that failed, and the keys of those.
+    """A settlement to be sent to the store, with the leases that it ends, the failed messages, and
+    their keys.
 
-    `timeline` is that of the leases: the outcomes count only there.
+    `timeline` is the timeline of the leases. The outcomes count only on that timeline.
     """
 
     __slots__ = ("acked", "ending", "failures", "keys", "messages", "settlement", "timeline")
 
     def __init__(self, timeline: UUID | None) -> None:
         self.timeline = timeline
-        self.messages = 0  # how many have their outcome in it
+        self.messages = 0  # number of messages with an outcome in it
         self.settlement = Settlement([], [], [], [])
         self.acked: list[tuple[Lease, list[int]]] = []
         self.ending: list[Lease] = []
@@ -119,7 +125,7 @@ class Parcel:
 
     @property
     def outcomes(self) -> Iterator[tuple[Hashable, int]]:
-        """The lane and the seq of each message that has its outcome in it."""
+        """Yield the lane and the seq of each message with an outcome in it."""
         for message, _ in self.failures:
             yield message.lane, message.seq
         for lease, seqs in self.acked:
@@ -127,7 +133,7 @@ class Parcel:
                 yield lease.lane(seq), seq
 
     def add_failure(self, message: Held, failure: Failure) -> None:
-        """A message that is not done."""
+        """Add a message that failed or is released."""
         lease = message.lease
         self.messages += 1
         self.keys.append(message.lane)
@@ -138,7 +144,7 @@ class Parcel:
             self.settlement.failures.append(failure)
 
     def add_acks(self, lease: Lease) -> None:
-        """What is done of a lease, message by message."""
+        """Add the acked messages of a lease, one by one."""
         seqs = self._take(lease)
         lease.failed = False
         if not lease.lost:
@@ -149,7 +155,7 @@ class Parcel:
             self.ending.append(lease)
 
     def add_whole(self, lease: Lease) -> None:
-        """A lease of which everything that is left is done."""
+        """Add a lease that is settled whole, because all messages left in it are acked."""
         self._take(lease)
         self.ending.append(lease)
         if not lease.lost:
@@ -164,18 +170,19 @@ class Parcel:
 
 
 class Custody(Generic[T]):
-    """The leases of one consumer in one process.
+    """Tracks the leases and in-flight messages of one consumer in one process.
 
-    Outcomes are recorded by `ack` and `fail`, and collected for the store by `collect`. Parcels are sent one at a time,
-    and each until it has arrived: a lease may be settled whole only when all that was said of it before is known.
+    `ack` and `fail` record outcomes, and `collect` gathers them for the store. Parcels are sent one
+    at a time, and each is sent again until it has arrived. A lease may be settled whole only when
+    the result of all its earlier settlements is known.
 
     Attributes:
-        leases: those that are not settled yet, by id.
-        held: messages that are not settled yet.
+        leases: the leases that are not settled yet, by id.
+        held: the number of messages that are not settled yet.
         linger: seconds that the acks of an unfinished lease wait for the rest of it.
-        timeline: of the database, in which all leases that aren't lost were given.
-        acked, failed, lost: counts of messages; released ones are none of these.
-        on_take: called for each lease.
+        timeline: the timeline of the database on which all leases that aren't lost were granted.
+        acked, failed, lost: counts of messages. Released messages are in none of them.
+        on_take: called for each new lease.
     """
 
     def __init__(self) -> None:
@@ -188,20 +195,20 @@ class Custody(Generic[T]):
         self.failed = 0
         self.lost = 0
         self._whole: list[Lease] = []
-        self._behind: list[Lease] = []  # done, and behind what lingers in other leases
+        self._behind: list[Lease] = []  # done, but waiting for earlier messages that linger in other leases
         self._partly: dict[int, Lease] = {}
         self._partly_since = 0.0
         self._failures: list[tuple[T, Failure]] = []
-        self._sent: Parcel | None = None  # collected, and not yet settled
+        self._sent: Parcel | None = None  # collected and not settled yet
 
     @property
     def urgent(self) -> bool:
-        """Whether something has been recorded that lingers for nothing: failures, and leases that are done."""
+        """Whether something is recorded that needn't linger: a failure, or a lease that is done."""
         return bool(self._whole or self._failures or (self._behind and not self._partly))
 
     @property
     def due(self) -> float | None:
-        """When acks of unfinished leases have waited long enough; None when there are none."""
+        """When the acks of unfinished leases have lingered long enough. None if there are no such acks."""
         return self._partly_since + self.linger if self._partly else None
 
     def take(
@@ -212,7 +219,13 @@ class Custody(Generic[T]):
         deadline: float,
         timeline: UUID | None = None,
     ) -> Lease:
-        """A new lease of these messages, whose lanes run in parallel. Before the first one of another timeline, `void` the others."""
+        """Record a new lease of these messages, and return it.
+
+        Call `void` before the first lease of another timeline.
+
+        Args:
+            lanes: the lane of each message. Different lanes run in parallel.
+        """
         self.held += len(seqs)
         self.timeline = timeline
         self.leases[lease_id] = lease = Lease(lease_id, seqs, lanes, deadline, timeline)
@@ -220,7 +233,7 @@ class Custody(Generic[T]):
         return lease
 
     def void(self) -> list[Lease]:
-        """The database has begun another timeline: all leases are lost. Returns them."""
+        """Mark all leases as lost, because the database has begun another timeline. Returns them."""
         leases = list(self.leases.values())
         self.leases.clear()
         for lease in leases:
@@ -229,7 +242,8 @@ class Custody(Generic[T]):
         return leases
 
     def ack(self, message: T, now: float) -> bool:
-        """The message is done. Returns whether that is news for the settler: a lease is done, or acks begin to wait."""
+        """Record an ack. Returns whether to wake the settler, because a lease is done or acks begin to
+        linger."""
         lease = message.lease
         self.acked += 1
         lease.left -= 1
@@ -242,12 +256,12 @@ class Custody(Generic[T]):
             self._partly[lease.id] = lease
             return len(self._partly) == 1
         self._partly.pop(lease.id, None)
-        if not lease.failed:  # or else it is collected along with its failures
+        if not lease.failed:  # otherwise it is collected together with its failures
             self._whole.append(lease)
         return True
 
     def fail(self, message: T, failure: Failure) -> None:
-        """The message is not done, and goes back to the store or to the dead letters."""
+        """Record a failure or a release. The message goes back to the store or becomes a dead letter."""
         lease = message.lease
         lease.left -= 1
         lease.failed = True
@@ -256,7 +270,8 @@ class Custody(Generic[T]):
             self.failed += 1
 
     def unsettled(self, lane: Hashable) -> bool:
-        """Whether a message of this lane has an outcome that the store may not have yet, in no transaction either."""
+        """Whether a message of this lane has an outcome that may not be in the store yet, not even
+        through a transaction."""
         if any(message.lane == lane for message, _ in self._failures):
             return True
         recorded = [(lease, lease.done) for lease in (*self._partly.values(), *self._whole, *self._behind)]
@@ -271,11 +286,13 @@ class Custody(Generic[T]):
         )
 
     def collect(self, now: float, *, everything: bool = False) -> Parcel | None:
-        """What to tell the store now, or None: whatever has been recorded, but for acks that linger and what is behind them.
+        """Return the outcomes to settle now, or None.
+
+        Lingering acks, and what waits for them, are left out until they are due or a message fails.
 
         Args:
             now: seconds on the clock of `ack`.
-            everything: leave nothing behind.
+            everything: include lingering acks.
         """
         if everything or self._failures or not self._partly or now >= self._partly_since + self.linger:
             parcel = self._collect_all()
@@ -299,7 +316,8 @@ class Custody(Generic[T]):
         return parcel
 
     def _collect_done(self) -> Parcel:
-        """The leases that are done, without those that are behind what lingers, or behind such a lease."""
+        """Collect the finished leases, except those that wait for a lingering ack, directly or through
+        another such lease."""
         done, self._whole = self._whole, []
         while done:
             ahead = (*self._partly.values(), *self._behind)
@@ -314,9 +332,10 @@ class Custody(Generic[T]):
         return parcel
 
     def settled(self, parcel: Parcel, lost: Iterable[Lost]) -> list[Lease]:
-        """The parcel has arrived. Returns the leases that turned out to be lost.
+        """Note that the parcel has arrived. Returns the leases that turned out to be lost.
 
-        A message may be lost alone: its ack was committed by a transaction before. Its lease is as good as before.
+        A single message may be lost while its lease remains valid, because a transaction has
+        committed its ack before.
         """
         self.held -= parcel.messages
         self._sent = None
@@ -332,15 +351,16 @@ class Custody(Generic[T]):
         return list(gone.values())
 
     def extended(self, asked: Iterable[Lease], alive: Iterable[int], deadline: float) -> list[Lease]:
-        """Of the leases that an extension was `asked` for, `alive` hold until `deadline`. Returns those that are lost."""
+        """Note the result of an extension. Of the leases `asked`, those in `alive` hold until
+        `deadline`. Returns the lost ones."""
         still = set(alive)
         gone = []
         for lease in asked:
             if lease.lost:
-                continue  # since it was asked for; the store may well hold it still
+                continue  # lost since the call began, although the store may still hold it
             if lease.id in still:
                 lease.deadline = deadline
-            elif lease.left and lease.id in self.leases:  # one that is done may have been settled meanwhile
+            elif lease.left and lease.id in self.leases:  # a lease that is done may have been settled meanwhile
                 del self.leases[lease.id]
                 lease.lose()
                 self.lost += lease.left
@@ -348,7 +368,7 @@ class Custody(Generic[T]):
         return gone
 
     def statistics(self) -> dict[str, int]:
-        """Leases and messages held, and messages acked, failed and lost so far."""
+        """Return the numbers of leases and messages held, and of messages acked, failed and lost so far."""
         return {
             "leases": len(self.leases),
             "held": self.held,

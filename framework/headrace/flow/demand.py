@@ -1,4 +1,4 @@
-"""Demand: how many messages to ask for, and when to look again after there was nothing."""
+"""Demand: how many messages to lease, and when to poll again after nothing was found."""
 
 from __future__ import annotations
 
@@ -6,70 +6,83 @@ from collections.abc import Callable
 from random import random
 
 BATCH = 1000
-"""The most that one lease call asks for. 500 to 1,000 messages per call cost 4 to 5 µs each, 100 cost 9."""
+"""Largest number of messages per lease call. 500 to 1,000 messages per call cost 4 to 5 µs each, 100 cost 9."""
 
 SPAN = 0.1
-"""Seconds of work to have at hand: enough to hide a lease call, too little to keep messages from other workers for long."""
+"""Local buffer in seconds of work. It is enough to hide a lease call, and too little to keep messages
+from other workers for long."""
 
 HOLD = 64_000_000
-"""Characters of payload to have at hand at most, as far as the last messages tell their size."""
+"""Largest total size of the buffered payloads in characters, estimated from the size of the latest messages."""
 
 SHORTEST, LONGEST = 0.005, 1.0
-"""Bounds of the poll, in seconds. It stands behind the notifications; where those can't be had, `DEAF` is the longest."""
+"""Bounds of the poll interval in seconds. Polling is the fallback for notifications. Without
+notifications `DEAF` is the longest."""
 
 DEAF = 0.1
 
 JUDGING = 5.0
-"""Seconds that judging messages by a condition may take in one lease call; then it is the condition's fault."""
+"""Time in seconds that the evaluation of a condition may take in one lease call. A slower condition
+raises `FilterTooSlow`."""
 
 
 class Demand:
-    """How much work a consumer wants to have at hand: what it does in a tenth of a second, and twice what can be in work at least."""
+    """How many messages a consumer buffers: the work of a tenth of a second, but at least twice what
+    can be in work."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit  # never more than may be unsettled at all
+        self.limit = limit  # the largest number of unsettled messages
         self.target = 1
         self._rate = 0.0
-        self._size = 0.0  # characters of a message, of late
+        self._size = 0.0  # characters of a message, recent average
         self._at: float | None = None
         self._done = 0
 
     def observe(self, now: float, done: int, appetite: int) -> None:
-        """`done` messages have been finished since the start; `appetite` can be in work at a time. Call it before each `want`."""
+        """Update the target. Call it before each `want`.
+
+        Args:
+            now: seconds, monotonic.
+            done: messages finished since the start.
+            appetite: messages that can be in work at the same time.
+        """
         if self._at is None:
             self._at, self._done = now, done
         elif now - self._at >= SPAN / 4:
             rate = (done - self._done) / (now - self._at)
-            # Up at once, down slowly: a pause must not turn large batches into small ones.
+            # The rate rises at once and falls slowly. A pause must not turn large batches into
+            # small ones.
             self._rate = max(rate, self._rate * 0.8 + rate * 0.2)
             self._at, self._done = now, done
         fits = HOLD / self._size if self._size else self.limit
         self.target = max(1, int(min(self.limit, fits, max(2 * appetite, self._rate * SPAN))))
 
     def weigh(self, payloads: list[str]) -> None:
-        """Messages with these payloads have come."""
+        """Note the size of messages that have arrived."""
         size = sum(map(len, payloads)) / len(payloads)
         self._size = max(size, self._size * 0.8 + size * 0.2)
 
     def want(self, waiting: int) -> int:
-        """How many to ask for now, when `waiting` are at hand. 0 until half of the target is gone."""
+        """How many messages to lease when `waiting` are buffered. 0 until half of the target is used up."""
         return min(BATCH, self.target - waiting) if waiting <= self.target // 2 else 0
 
 
 def until_token(due_in: float, rate: float, burst: int | None) -> float:
-    """Seconds to wait for more of a rate limit: until the next message, or for some at a time where the bucket has room for them.
+    """Seconds to wait for tokens of a rate limit: until the next token, or for several at a time if
+    the bucket has room for them.
 
     Args:
-        due_in: seconds until there is one.
-        rate: messages a second.
-        burst: what the bucket holds; None for a second's worth.
+        due_in: seconds until the next token.
+        rate: messages per second.
+        burst: capacity of the bucket, or None for one second's worth.
     """
     fills = 1.0 if burst is None else burst / rate
     return min(max(due_in, min(SPAN, fills) / 4, 0.001), LONGEST)
 
 
 class Look:
-    """How many messages a lease call may look at to find some that match, so that it takes neither long nor too many calls."""
+    """How many messages a lease call may examine to find matches, so that neither the call takes long
+    nor many calls are needed."""
 
     LEAST, FIRST, MOST = 1, 2_000, 20_000
     SHORT, LONG = 0.01, 0.025  # seconds
@@ -78,22 +91,24 @@ class Look:
         self.limit = self.FIRST
 
     def took(self, seconds: float, looked_at: int) -> None:
-        """A call that looked at so many messages took so long."""
+        """Adapt to a call that examined `looked_at` messages in `seconds`."""
         if seconds > self.LONG and looked_at:
             self.limit = max(self.LEAST, int(min(self.limit, looked_at) * max(0.25, self.LONG / seconds)))
         elif looked_at >= self.limit and seconds < self.SHORT:
             self.limit = min(self.limit * 2, self.MOST)
 
     def too_slow(self) -> None:
-        """A call was broken off: one message at least takes too long to judge. Look at few, so that the others get past."""
+        """Lower the limit after an aborted call. At least one message takes too long to evaluate. With
+        a low limit the others get past it."""
         self.limit = max(self.LEAST, self.limit // 8)
 
 
 class NotificationBackoff:
     """How long to wait after a notification before the lease call.
 
-    A notification reaches all idle processes, and one of them gets the message. A process that finds nothing several times in a row waits
-    longer, and one that leases something waits less. So about as many processes call at once as there are messages.
+    A notification reaches all idle processes, and one of them gets the message. A process that
+    finds nothing several times in a row waits longer, and one that leases something waits less. So
+    about as many processes call at once as there are messages.
 
     This is the exponential backoff of Ethernet: Metcalfe and Boggs, CACM 19 (1976).
 
@@ -129,11 +144,13 @@ class NotificationBackoff:
 class ListenPolicy:
     """Whether a consumer benefits from listening for notifications.
 
-    Each process that listens receives a notification of each message, which costs the process and the server. So a process that leases hardly
-    any of the messages stops listening and only polls. It listens again when a poll finds more messages than the other processes take, or when
-    no other process is subscribed.
+    Each process that listens receives a notification of each message, which costs the process and
+    the server. So a process that leases hardly any of the messages stops listening and only polls.
+    It listens again when a poll finds more messages than the other processes take, or when no other
+    process is subscribed.
 
-    A process with too small a share stops with a small probability at each notification, so that not all stop at the same time.
+    A process with too small a share stops with a small probability at each notification, so that
+    not all stop at the same time.
 
     Args:
         random: returns numbers from 0 to 1.
@@ -143,15 +160,16 @@ class ListenPolicy:
     """
 
     SHARE = 0.25
-    """The least number of messages leased per notification, ..."""
+    """The least number of messages leased per notification."""
     WEIGHT = 0.05
-    """... as a moving average, in which the last notification has this weight."""
+    """The weight of the last notification in the moving average of that number."""
     LEAVES = 0.025
-    """The probability to stop."""
+    """The probability to stop listening at a notification, while the share is too small."""
     MANY = 10
-    """Messages in one poll, to listen again."""
+    """Number of messages in one poll that makes it listen again."""
     POLL = 3.0
-    """Seconds between polls while it doesn't listen. There are at least `1 / SHARE - 1` other processes, which poll at other times."""
+    """Poll interval in seconds while it doesn't listen. There are at least `1 / SHARE - 1` other
+    processes, which poll at other times."""
 
     def __init__(self, random: Callable[[], float] = random) -> None:
         self.listen = True
@@ -165,7 +183,7 @@ class ListenPolicy:
             self.listen = False
 
     def fetched(self, messages: int, *, more: bool) -> None:
-        """A lease call returned so many messages, and there may be more."""
+        """Note a lease call that returned this many messages. `more`: there may be more of them."""
         self._share = min(self._share + self.WEIGHT * messages, 1.0)
         if not self.listen and (more or messages >= self.MANY):
             self.resume()
@@ -177,25 +195,25 @@ class ListenPolicy:
 
 
 class Poll:
-    """When to look again: soon after there was something, then ever less often."""
+    """The poll interval: short after messages were found, then doubled at each poll."""
 
     def __init__(self) -> None:
         self._interval = LONGEST
 
     def found(self) -> None:
-        """There was something."""
+        """Reset the interval, because messages were found."""
         self._interval = SHORTEST
 
     def rest(self, due_in: float | None, *, deaf: bool, longest: float = LONGEST) -> float:
-        """Seconds to wait for a notification before looking again.
+        """Seconds to wait for a notification before polling again.
 
         Args:
             due_in: seconds until a parked message or a lease falls due, if any.
-            deaf: whether the process doesn't receive notifications.
-            longest: the longest interval in seconds when it does.
+            deaf: whether the process receives no notifications.
+            longest: the longest interval in seconds when it does receive them.
         """
         interval = min(self._interval, DEAF if deaf else LONGEST)
         self._interval = min(interval * 2, DEAF if deaf else LONGEST)
         if interval >= LONGEST < longest and not deaf:
-            interval = longest * (0.5 + random())  # so that not all poll at the same time
+            interval = longest * (0.5 + random())  # random, so that not all poll at the same time
         return interval if due_in is None else min(interval, max(due_in, 0.001))

@@ -1,11 +1,12 @@
-"""Durable lanes: a key's next message begins once the outcome of the one before is in the store.
+"""Durable lanes: the next message of a key starts after the outcome of the one before is in the store.
 
-    take ──▶ next ──▶ message, handled, its outcome recorded ──▶ next says None: the lane rests, its actor goes on with another
-                                                                   │
-                                                    settled ───────┴──▶ ready again if more waits, or else gone
+    take ──▶ next ──▶ message, handled, outcome recorded ──▶ next returns None: the lane rests, its actor takes another
+                                                               │
+                                                settled ───────┴──▶ ready again if more waits, otherwise removed
 
-With plain lanes the next message begins as soon as the handler has returned, and a crash brings back the whole run that was
-not settled yet: 1, 2, 3, and again 1, 2, 3. Here it brings back one message of each key at most, or one batch.
+With plain lanes the next message starts as soon as the handler has returned. A crash then
+redelivers the whole unsettled run: 1, 2, 3, and again 1, 2, 3. With durable lanes a crash
+redelivers at most one message of each key, or one batch.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from headrace.flow.lanes import Lane, Lanes
 
 
 class Numbered(Protocol):
-    """What durable lanes carry: it knows its lane, and its number in the stream."""
+    """An item of durable lanes. It has a lane and a sequence number."""
 
     @property
     def lane(self) -> Hashable: ...
@@ -29,7 +30,7 @@ T = TypeVar("T", bound=Numbered)
 
 
 class DurableLanes(Lanes[T]):
-    """Lanes that rest between a message and the next one, until `settled` names the message."""
+    """Lanes that rest after each message until `settled` is called for it."""
 
     def __init__(self, on_low: Callable[[], None] = lambda: None) -> None:
         super().__init__(on_low)
@@ -37,7 +38,8 @@ class DurableLanes(Lanes[T]):
         self._resting: dict[Hashable, Lane[T]] = {}
 
     def next(self, lane: Lane[T]) -> T | None:
-        """The lane's next message; None when it has run dry, and as long as the message before is not settled."""
+        """Return the lane's next message. None if the lane is empty or the message before is not
+        settled yet."""
         if lane.key in self._out:
             self._resting[lane.key] = lane
             return None
@@ -47,25 +49,26 @@ class DurableLanes(Lanes[T]):
         return item
 
     def take_run(self, lane: Lane[T], limit: int) -> list[T]:
-        """Up to `limit` of the lane's messages, in order. A batch is handled as one, so it may have several of a key."""
+        """Take up to `limit` of the lane's messages, in order. A batch may have several messages of a
+        key, since it is handled as one."""
         run = super().take_run(lane, limit)
         if run:
             self._out.setdefault(lane.key, set()).update(item.seq for item in run)
         return run
 
     def put_down(self, lane: Lane[T]) -> None:
-        """An actor is done with the lane: it rests until what was taken of it is settled."""
+        """Return a lane from an actor. It rests until the messages taken from it are settled."""
         if lane.key in self._out:
             self._resting[lane.key] = lane
         else:
             super().put_down(lane)
 
     def settled(self, outcomes: Iterable[tuple[Hashable, int]]) -> None:
-        """The store has these outcomes: lane and number of each message."""
+        """Note that the store has these outcomes, given as lane and seq of each message."""
         for key, seq in outcomes:
             out = self._out.get(key)
             if out is None:
-                continue  # given back before any actor had it
+                continue  # returned before any actor had it
             out.discard(seq)
             if not out:
                 del self._out[key]
@@ -74,5 +77,5 @@ class DurableLanes(Lanes[T]):
                     super().put_down(lane)
 
     def statistics(self) -> dict[str, int]:
-        """As those of plain lanes, and the lanes that rest."""
+        """Return the figures of plain lanes, and the number of resting lanes."""
         return {**super().statistics(), "resting": len(self._resting)}

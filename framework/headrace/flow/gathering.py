@@ -1,9 +1,10 @@
-"""Gathering a batch: from the lanes that are ready, what waits in each, until there is enough.
+"""Gathers a batch from the messages of the ready lanes, until there are enough.
 
     a lane ──▶ fill ──▶ full, or nothing more is ready ──▶ (more comes: fill again) ──▶ handled ──▶ put_down
 
-The lanes of a batch stay in its hands until it is done, so that the order of each key holds. Whoever gathers is asked first
-when there is more, before other actors are woken: so batches fill one after the other, instead of many by halves.
+A batch keeps its lanes until it is done, so that the order of each key holds. When more messages
+arrive, the batch that gathers is offered them before other actors are woken. So batches fill one
+after the other, instead of many by halves.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from headrace.flow.lanes import Lane, Lanes, T
 
 
 class Gathering(Generic[T]):
-    """One batch, from its first message on.
+    """A batch that is being gathered, from its first message on.
 
     Args:
         lanes: where its messages come from.
         first: the lane that it begins with.
-        limit: the most messages that it takes.
+        limit: the largest number of messages.
         one_key: take messages of the first lane only.
     """
 
@@ -27,7 +28,8 @@ class Gathering(Generic[T]):
         self.messages: list[T] = []
         self._lanes = lanes
         self._held: list[Lane[T]] = []
-        # Of these, the lanes that have more: a large batch holds too many to look into each.
+        # The held lanes that have more messages. A large batch holds too many lanes to look into
+        # each.
         self._more: list[Lane[T]] = []
         self._limit = limit
         self._one_key = one_key
@@ -36,11 +38,12 @@ class Gathering(Generic[T]):
 
     @property
     def over(self) -> bool:
-        """Whether it is as good as it gets: full, or the lanes were cleared."""
+        """Whether it can't get more messages, because it is full or the lanes were cleared."""
         return len(self.messages) >= self._limit or self._lanes.over
 
     def fill(self) -> None:
-        """Take what there is, up to the limit: first of the lanes that it holds, for nobody else may."""
+        """Take messages up to the limit, first from the lanes that it holds, because no other actor
+        may take those."""
         for lane in self._more:
             self._take_from(lane)
         self._more.clear()
@@ -51,7 +54,7 @@ class Gathering(Generic[T]):
             self._hold(ready)
 
     def put_down(self) -> None:
-        """The batch is done: its lanes go on."""
+        """Return the lanes, because the batch is done."""
         held, self._held = self._held, []
         for lane in held:
             lane.tell = None

@@ -1,21 +1,26 @@
-"""The governor: how many actors a consumer has, between the limits that the user gives.
+"""The governor: the controller that adapts the number of actors of a consumer, between the limits that
+you set.
 
-It climbs the hill of throughput by trials. A trial is a window of time with more actors or with fewer, held against the window
-before it. By Little's law (L = λW: busy actors = throughput times latency) both of its figures come from counters: a tenth
-more actors that finish a tenth more messages have left the latency alone; if they finish as many as before, it has grown by
-that tenth. What counts is the elasticity, the relative gain in throughput over the relative gain in actors: 1 where handlers only
-wait, 0 where the processor or the downstream is the limit, and below 0 where that is overloaded. More actors must be `WORTH` it,
-and where they are not, fewer do as well.
+It climbs the hill of throughput by trials. A trial is a window of time with more or fewer actors,
+which is compared with the window before it. By Little's law (L = λW, busy actors = throughput times
+latency) both figures come from counters. If a tenth more actors finish a tenth more messages, the
+latency has not changed. If they finish as many as before, the latency has grown by that tenth. The
+criterion is the elasticity, the relative gain in throughput divided by the relative gain in actors.
+It is 1 where handlers only wait, 0 where the processor or the downstream is the limit, and below 0
+where that is overloaded. More actors are kept only if their elasticity is at least `WORTH`.
+Otherwise fewer actors do as well.
 
     start ──▶ double ──▶ … ──▶ lost: back ──▶ smaller steps, up and down by turns ──▶ rest ──▶ try again
                                                               ▲                          │
                                                               └── throughput changed ◀───┘
 
-After T. Hellerstein et al., "Optimizing Concurrency Levels in the .NET ThreadPool" (2008): hill climbing on measured throughput
-with paired comparisons; the doubling start is that of TCP (Jacobson, "Congestion Avoidance and Control", 1988), and judging by
-throughput and latency at once that of Vegas (Brakmo and Peterson, 1995). Unlike Vegas it goes by no lowest latency ever seen:
-what it compares is always seconds old, so that it follows a downstream that changes. A trial that lost is made again if what
-it was held against turns out to have sunk, too: then something else had happened.
+After T. Hellerstein et al., "Optimizing Concurrency Levels in the .NET ThreadPool" (2008), which is
+hill climbing on measured throughput with paired comparisons. The doubling at the start is that of
+TCP (Jacobson, "Congestion Avoidance and Control", 1988). Judging by throughput and latency together
+is that of Vegas (Brakmo and Peterson, 1995). Unlike Vegas it doesn't use the lowest latency ever
+seen. Both sides of a comparison are only seconds old, so that it follows a downstream that changes.
+A lost trial is repeated if the throughput of the window that it was compared with turns out to have
+dropped, too. Then something else was the cause.
 """
 
 from __future__ import annotations
@@ -29,46 +34,48 @@ INTERVAL = 0.1
 """Seconds between samples."""
 
 WORTH = 0.15
-"""The elasticity from which on more actors are worth it."""
+"""The elasticity from which more actors are kept."""
 
 ROUNDS, FEW_ROUNDS = 8, 3
-"""A window lasts until each actor has finished so many on the average; few if that takes long, `LONG` seconds."""
+"""A window lasts until each actor has finished `ROUNDS` messages on average. `FEW_ROUNDS` are enough
+if that takes `LONG` seconds."""
 
 SHORT, LONG = 0.2, 1.0
-"""Seconds: bounds of a window, as far as there are rounds. For a small step it lasts twice as long, since the difference is small."""
+"""Bounds of the length of a window in seconds, if it has enough rounds. It is twice as long for a
+small step, since the difference is small."""
 
 STEPS = (2.0, 1.15)
 """The largest and the smallest step, as a factor."""
 
 AGAIN = 1.5
-"""The first step once there is enough to do again."""
+"""The first step after a lull, a pause or a changed limit, as a factor."""
 
 RESTS = (2.0, 8.0)
-"""Seconds of rest at the top of the hill, at first and at most."""
+"""Rest at the top of the hill in seconds, at first and at most."""
 
 CHANGED = 1.3
-"""A change of throughput by this factor ends a rest."""
+"""The factor of a change in throughput that ends a rest."""
 
 LULL = 3.0
-"""Seconds that half of the actors must have had nothing to do before they are let go."""
+"""Time in seconds after which actors are removed if at least half of them had nothing to do."""
 
 STOP_MEMORY, SHRINK_MEMORY = 0.8, 0.9
-"""Shares of the memory in use from which on actors become no more, and fewer."""
+"""Shares of memory in use at which no actors are added, and at which actors are removed."""
 
 REMEMBERED = 16
-"""Decisions kept."""
+"""Number of decisions kept in the history."""
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What was seen since the last sample.
+    """Measurements since the last sample.
 
     Args:
         finished: messages finished.
         busy: actors that work on a lane now.
         ready: lanes that wait for an actor now.
-        waiting: messages that wait, for whatever.
+        waiting: messages that wait, for an actor or behind another message of their key.
         starved: how often an actor found no lane.
-        memory: the share of its memory that the process has in use, if that is known.
+        memory: the share of its memory that the process uses, if that is known.
     """
 
     finished: int
@@ -80,7 +87,15 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """How many actors there should be, and why. `at`: on the caller's clock; `rate`: messages a second before it; `latency`: seconds."""
+    """How many actors there should be, and why.
+
+    Args:
+        actors: the number of actors.
+        reason: why it was decided.
+        at: when, on the caller's clock.
+        rate: messages per second measured before the decision.
+        latency: seconds per message measured before the decision.
+    """
 
     actors: int
     reason: str
@@ -90,10 +105,10 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct):
-    """What so many actors, all busy, finished in some time."""
+    """The messages that a number of actors, all busy, finished in some time."""
 
     actors: int
-    settling: bool = True  # the first round still has messages from before
+    settling: bool = True  # the first round still contains messages from before
     finished: int = 0
     seconds: float = 0.0
 
@@ -103,7 +118,8 @@ class Window(msgspec.Struct):
 
 
 class Governor:
-    """Decides by samples. `low` and `high` bound it; with both equal it never moves.
+    """Decides the number of actors from samples, between `low` and `high`. If both are equal it never
+    changes.
 
     Args:
         unit: messages that an actor takes at a time.
@@ -115,17 +131,17 @@ class Governor:
         self.history: deque[Decision] = deque([self.decision], REMEMBERED)
         self._unit = unit
         self._then: float | None = None
-        self._rate: float | None = None  # as measured last
+        self._rate: float | None = None  # the last measurement
         self._latency: float | None = None
         self._window = Window(low)
         self._peak, self._peak_since = 0, 0.0
         self._fresh(STEPS[0])
 
     def _fresh(self, step: float) -> None:
-        """Nothing is known of the hill."""
+        """Forget all measurements, and begin with this step."""
         self._window = Window(self.decision.actors)
-        self._base: Window | None = None  # what a trial is held against
-        self._lost: Window | None = None  # the trial that was lost last
+        self._base: Window | None = None  # the window that a trial is compared with
+        self._lost: Window | None = None  # the last trial that was lost
         self._trial = False
         self._up = True
         self._step = step
@@ -133,11 +149,11 @@ class Governor:
         self._rest, self._rest_until = RESTS[0], 0.0
 
     def decide(self, now: float, sample: Sample, *, most: int | None = None) -> Decision:
-        """The next decision, after one more sample.
+        """Return the next decision, after one more sample.
 
         Args:
             now: seconds, monotonic.
-            most: what else bounds the actors, such as connections to the database.
+            most: another bound on the actors, such as the number of database connections.
         """
         seconds, self._then = 0.0 if self._then is None else now - self._then, now
         if self.low < self.high:
@@ -146,12 +162,13 @@ class Governor:
         return self.decision
 
     def pause(self) -> None:
-        """Somebody else holds the actors down: what is seen meanwhile says nothing."""
+        """Pause while consumers of higher priority limit the actors. Measurements during that time
+        mean nothing."""
         self._then = None
         self._fresh(AGAIN)
 
     def resume(self) -> None:
-        """There was nothing to do, and no sample was taken."""
+        """Resume after a time without work, in which no sample was taken."""
         self._then = None
 
     # --- what is seen
@@ -171,7 +188,7 @@ class Governor:
             self._watch(now, seconds, sample, high)
 
     def _full(self, sample: Sample) -> bool:
-        """Whether all were busy, nearly all the time, and would have had more to do."""
+        """Whether all actors were busy nearly all the time, and more messages waited."""
         return (
             sample.waiting > 0
             and sample.busy * 10 >= self.decision.actors * 9
@@ -179,7 +196,8 @@ class Governor:
         )
 
     def _slack(self, now: float, sample: Sample) -> None:
-        """There are more actors than work, so their number limits nothing; let go of them if that lasts."""
+        """Handle a sample with more actors than work. Their number limits nothing, so some are removed
+        if that lasts."""
         if self._base is not None or self._window.seconds or self._trial:
             self._fresh(AGAIN)
         self._peak = max(self._peak, sample.busy)
@@ -194,7 +212,7 @@ class Governor:
         window = self._window
         window.seconds += seconds
         window.finished += sample.finished
-        if sample.busy > window.actors:  # some that are too many are still at work: this is not yet what was decided
+        if sample.busy > window.actors:  # surplus actors still work, so this does not measure the decided number yet
             window.settling, window.finished = True, 0
         rounds = window.finished / (window.actors * self._unit)
         if window.settling:
@@ -215,13 +233,14 @@ class Governor:
         return rounds >= FEW_ROUNDS and (window.seconds >= LONG * twice or self._plainly_lost(window))
 
     def _plainly_lost(self, window: Window) -> bool:
-        """Whether more actors finish clearly less than fewer did: a downstream that is overloaded needn't be so for longer."""
+        """Whether a trial with more actors finishes clearly less. Then it ends early, because a
+        downstream is overloaded."""
         return self._trial and self._up and self._base is not None and 0 < window.rate * CHANGED**0.5 < self._base.rate
 
     # --- what follows from it
 
     def _stalled(self, now: float, sample: Sample, high: int) -> None:
-        """Hardly anything is finished."""
+        """React to a window in which hardly anything was finished."""
         if self._latency is None:
             self._move(now, self.decision.actors * 2, sample, high, "none has finished yet, and messages wait")
         elif self._window.seconds >= LONG + 2 * ROUNDS * self._latency:
@@ -230,7 +249,7 @@ class Governor:
             self._change(now, max(self.low, self.decision.actors // 2), "hardly any finish any more")
 
     def _measured(self, now: float, window: Window, sample: Sample, high: int) -> None:
-        """A window is full: judge the trial if it was one, or go on from here."""
+        """Judge the trial that a full window completes. If it was no trial, decide what to try next."""
         base, self._window = self._base, Window(window.actors, settling=False)
         if self._trial and base is not None:
             self._trial = False
@@ -244,7 +263,8 @@ class Governor:
             self._up, self._losses = lost.actors > window.actors, max(0, self._losses - 1)
             self._try(now, lost.actors, sample, high)
         elif base is not None and not 1 / CHANGED < window.rate / base.rate < CHANGED:
-            # The world has changed. The window is of both, before and after: look once more, and then do as if it began here.
+            # The conditions have changed, and the window contains both sides of the change. Measure
+            # once more, then continue as if starting here.
             self._up, self._step, self._losses = window.rate > base.rate, STEPS[0], 0
             self._base, self._rest, self._rest_until = None, RESTS[0], now
         elif now >= self._rest_until:
@@ -256,7 +276,7 @@ class Governor:
         return elasticity >= WORTH if trial.actors > base.actors else elasticity < WORTH
 
     def _won(self, now: float, base: Window, window: Window, sample: Sample, high: int) -> None:
-        """Stay, and go on in this direction."""
+        """Keep the tried number, and continue in the same direction."""
         more = "more" if window.actors > base.actors else "not much less"
         self._note(now, window.actors, f"{_compared(window, base)}: {more}")
         self._base = window
@@ -266,7 +286,7 @@ class Governor:
         self._probe(now, sample, high)
 
     def _lose(self, now: float, base: Window, window: Window) -> None:
-        """Go back, and try the other direction, by a smaller step."""
+        """Return to the number before, and turn to the other direction with a smaller step."""
         more = "no more" if window.actors > base.actors else "less"
         self._lost, self._base = window, None
         self._change(now, base.actors, f"{_compared(window, base)}: {more}")
@@ -278,21 +298,21 @@ class Governor:
         self._step = max(STEPS[1], math.sqrt(self._step))
 
     def _probe(self, now: float, sample: Sample, high: int) -> None:
-        """Begin the next trial, or rest: when both directions have lost by the smallest step."""
+        """Begin the next trial. Rest if both directions have lost with the smallest step."""
         for _ in range(2):
             actors = self.decision.actors
             step = max(1, round(actors * (self._step - 1) if self._up else actors * (1 - 1 / self._step)))
             if self._losses < 2 or self._step > STEPS[1]:
                 if self._try(now, actors + step if self._up else actors - step, sample, high):
                     return
-                self._losses += 1  # that way is closed
+                self._losses += 1  # there is no trial in that direction
                 self._turn()
         if self._losses >= 2 and self._step <= STEPS[1]:
             self._rest_until, self._losses = now + self._rest, 0
             self._rest = min(self._rest * 2, RESTS[1])
 
     def _try(self, now: float, actors: int, sample: Sample, high: int) -> bool:
-        """Begin a trial with about so many actors, if that is possible."""
+        """Begin a trial with about this many actors. Returns whether that is possible."""
         why = "all are busy and messages wait" if self._up else "whether fewer do as well"
         self._trial = self._move(now, actors, sample, high, f"trying: {why}")
         return self._trial

@@ -1,16 +1,17 @@
-"""Lanes: a key's messages wait in one lane, and a lane is worked on by one actor at a time.
+"""Lanes: the messages of a key wait in one lane, and one actor at a time works on a lane.
 
-    add ──▶ ready ──take──▶ running ──next──▶ message, message, …  ──▶ empty: the lane is gone
+    add ──▶ ready ──take──▶ running ──next──▶ message, message, …  ──▶ empty: the lane is removed
                                │
-                             close: a message failed, and what waits behind it is handed back
+                             close: a message failed, and the messages behind it are returned
 
-Who handles many messages at a time takes what he can of a lane with `take_run`, and keeps the lane until he is done with them:
-`put_down` lets it go on. See `headrace.flow.gathering`.
+An actor that handles batches takes messages of a lane with `take_run`, and keeps the lane until it
+returns it with `put_down`. See `headrace.flow.gathering`.
 
-A message that failed goes back to the store, and everything behind it in its lane with it. Until the store has
-confirmed that, the key is closed: a lease call already on its way may bring more of it, leased while the store still
-saw the key as ours, and that would overtake. It is refused and given back, and so is whatever of the key is brought by
-any call that began before the confirmation.
+A failed message goes back to the store together with everything behind it in its lane. The key is
+closed until the store has confirmed that. A lease call that is already in progress may bring later
+messages of the key, leased while the store still saw the key as held by this process. These would
+overtake, so they are refused and returned. The same holds for messages of the key from any call
+that began before the confirmation.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Item(Protocol):
-    """What lanes carry: anything that says which lane is its own."""
+    """An item of lanes: anything with a lane."""
 
     @property
     def lane(self) -> Hashable: ...
@@ -31,9 +32,11 @@ T = TypeVar("T", bound=Item)
 
 
 class Lane(Generic[T]):
-    """The messages of one key that wait, in order. Most lanes hold one, so the deque comes with the second.
+    """The waiting messages of one key, in order. Most lanes hold one message, so the deque is created
+    for the second.
 
-    `tell` is for who holds the lane while a batch fills: the lane is put there when more comes into it, once it was empty.
+    A gathering batch that holds the lane sets `tell` to its list. The lane is added to that list
+    when messages arrive after it was empty.
     """
 
     __slots__ = ("first", "key", "rest", "tell")
@@ -49,15 +52,18 @@ class Lanes(Generic[T]):
     """All lanes of one consumer in one process.
 
     Attributes:
-        waiting: messages added and not yet handed to an actor.
-        low_water: `on_low` is called when so few wait.
-        on_more: called when messages have come, or a lane has become ready again: whoever gathers a batch may take them.
-        on_ready: called when lanes have become ready while they were worked on: actors may be woken for them.
-        over: whether all was cleared, so that it isn't worth while to wait for more.
+        waiting: the number of messages that are added and not yet handed to an actor.
+        low_water: the number of waiting messages at which `on_low` is called.
+        on_more: called when messages have arrived or a lane has become ready again, so that a
+            gathering batch may take them.
+        on_ready: called when lanes have become ready while actors worked on them, so that actors
+            may be woken.
+        over: whether the lanes were cleared, so that it is useless to wait for more.
     """
 
     by_key = False
-    """Whether messages that needn't be in order have their key's lane, too, and not each a lane of its own."""
+    """Whether messages share the lane of their key even if they needn't be in order. Otherwise each of
+    these has its own lane."""
 
     def __init__(self, on_low: Callable[[], None] = lambda: None) -> None:
         self.waiting = 0
@@ -68,26 +74,27 @@ class Lanes(Generic[T]):
         self.over = False
         self._lanes: dict[Hashable, Lane[T]] = {}
         self._ready: deque[Lane[T]] = deque()
-        self._unconfirmed: dict[Hashable, int] = {}  # closed keys, and how many of their give-backs are on the way
-        self._barred: set[Hashable] = set()  # confirmed, but a lease call that began before is still out
+        self._unconfirmed: dict[Hashable, int] = {}  # closed keys, each with the number of its unconfirmed returns
+        self._barred: set[Hashable] = set()  # confirmed, while a lease call that began before is still in progress
         self._call_out = False
 
     @property
     def ready(self) -> int:
-        """How many lanes wait for an actor."""
+        """The number of lanes that wait for an actor."""
         return len(self._ready)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits and nothing runs."""
+        """Whether no message waits and no lane is in work."""
         return not self._lanes
 
     def begin_call(self) -> None:
-        """A lease call begins. Calls don't overlap."""
+        """Note that a lease call begins. Calls don't overlap."""
         self._call_out = True
 
     def add(self, items: Iterable[T]) -> list[T]:
-        """The lease call has ended and brought `items`. Returns those that are refused, to be given back."""
+        """Add the messages of a lease call that has ended. Returns the refused ones, which must be
+        given back."""
         refused: list[T] = []
         shut = self._unconfirmed or self._barred
         lanes, ready = self._lanes, self._ready
@@ -115,11 +122,12 @@ class Lanes(Generic[T]):
         return refused
 
     def take(self) -> Lane[T] | None:
-        """A ready lane for an actor, who calls `next` until it says None; or None when no lane is ready."""
+        """Take a ready lane for an actor, or None if no lane is ready. The actor calls `next` until it
+        returns None."""
         return self._ready.popleft() if self._ready else None
 
     def next(self, lane: Lane[T]) -> T | None:
-        """The lane's next message, or None when it has run dry, and then the lane is gone."""
+        """Return the lane's next message, or None if the lane is empty. An empty lane is removed."""
         item = lane.first
         if item is not None:
             lane.first = None
@@ -136,7 +144,8 @@ class Lanes(Generic[T]):
         return None
 
     def take_run(self, lane: Lane[T], limit: int) -> list[T]:
-        """Up to `limit` of the lane's messages, in order. The lane stays with who took it, until `put_down`."""
+        """Take up to `limit` of the lane's messages, in order. The actor keeps the lane until it calls
+        `put_down`."""
         run = []
         if limit > 0 and lane.first is not None:
             run.append(lane.first)
@@ -147,7 +156,8 @@ class Lanes(Generic[T]):
         return run
 
     def put_down(self, lane: Lane[T]) -> None:
-        """Nobody works on the lane any more: it is ready again if more has come, or else gone."""
+        """Return a lane that no actor works on any more. It is ready again if it has messages,
+        otherwise it is removed."""
         if lane.first is None and not lane.rest:
             del self._lanes[lane.key]
             return
@@ -157,7 +167,8 @@ class Lanes(Generic[T]):
             self.on_ready()
 
     def close(self, key: Hashable) -> list[T]:
-        """What waits in the key's lane, taken out, because the message before it failed. The lane stays its actor's."""
+        """Take out and return what waits in the key's lane, because the message before it failed. The
+        actor keeps the lane."""
         lane = self._lanes.get(key)
         if lane is None:
             return []
@@ -169,7 +180,8 @@ class Lanes(Generic[T]):
         return rest
 
     def clear(self) -> list[T]:
-        """Everything that waits, taken out, in the order of each key. Lanes in work end when their message does."""
+        """Take out and return all waiting messages, in the order of each key. Lanes in work end with
+        their current message."""
         taken = [item for key in self._lanes for item in self.close(key)]
         for lane in self._ready:
             del self._lanes[lane.key]
@@ -179,17 +191,18 @@ class Lanes(Generic[T]):
         return taken
 
     def _left(self, count: int) -> None:
-        """So many messages have left their lanes at once."""
+        """Note that `count` messages have left their lanes at once."""
         self.waiting -= count
         if count and self.waiting <= self.low_water:
             self.on_low()
 
     def give_back(self, key: Hashable) -> None:
-        """A message of the key goes back to the store: the key is closed until that is confirmed."""
+        """Close the key, because one of its messages goes back to the store. It stays closed until
+        that is confirmed."""
         self._unconfirmed[key] = self._unconfirmed.get(key, 0) + 1
 
     def confirm(self, keys: Iterable[Hashable]) -> None:
-        """The store has taken messages of these keys back (a key once for each)."""
+        """Note that the store has taken messages of these keys back. A key is named once for each message."""
         for key in keys:
             left = self._unconfirmed[key] - 1
             if left:
@@ -200,10 +213,11 @@ class Lanes(Generic[T]):
                     self._barred.add(key)
 
     def settled(self, outcomes: Iterable[tuple[Hashable, int]]) -> None:
-        """The store has these outcomes, lane and number of each message. Plain lanes don't wait for that, and don't look."""
+        """Note that the store has these outcomes, given as lane and seq. Plain lanes don't wait for
+        that and ignore it."""
 
     def statistics(self) -> dict[str, int]:
-        """Lanes, those that are ready, waiting messages, and closed keys."""
+        """Return the numbers of lanes, ready lanes, waiting messages, and closed keys."""
         return {
             "lanes": len(self._lanes),
             "ready": len(self._ready),

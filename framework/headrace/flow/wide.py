@@ -1,7 +1,9 @@
-"""Wide lanes: the messages of a key, which needn't be in order, but of which only so many are handled at a time.
+"""Wide lanes: messages of a key that needn't be in order, with a limit on how many are handled at the
+same time.
 
-A lane is ready while messages wait in it and fewer actors than its width work on it. Each of them takes one message after the
-other until the lane is dry. There is no order, so a message that failed takes nothing back with it, and no key is ever closed.
+A lane is ready while messages wait in it and fewer actors than its width work on it. Each actor
+takes one message after the other until the lane is empty. There is no order, so a failed message
+takes no other message back with it, and no key is ever closed.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from headrace.flow.lanes import Lane, Lanes, T
 
 
 class WideLane(Lane[T]):
-    """The messages of one key that wait, and how many actors are at work on them."""
+    """The waiting messages of one key, and the number of actors that work on them."""
 
     __slots__ = ("at_work", "waiting")
 
@@ -24,7 +26,7 @@ class WideLane(Lane[T]):
 
 
 class WideLanes(Lanes[T]):
-    """Lanes on which up to `width` actors work at a time."""
+    """Lanes on which up to `width` actors work at the same time."""
 
     by_key = True
 
@@ -32,20 +34,20 @@ class WideLanes(Lanes[T]):
         super().__init__()
         self._width = width
         self._wide: dict[Hashable, WideLane[T]] = {}
-        self._open: OrderedDict[Hashable, WideLane[T]] = OrderedDict()  # those that are ready
+        self._open: OrderedDict[Hashable, WideLane[T]] = OrderedDict()  # the ready lanes
 
     @property
     def ready(self) -> int:
-        """How many lanes have work for one more actor, at least."""
+        """The number of lanes that have work for at least one more actor."""
         return len(self._open)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits and nothing runs."""
+        """Whether no message waits and no lane is in work."""
         return not self._wide
 
     def add(self, items: Iterable[T]) -> list[T]:
-        """The lease call has ended and brought `items`. None is refused."""
+        """Add the messages of a lease call that has ended. None is refused."""
         for item in items:
             lane = self._wide.get(item.lane)
             if lane is None:
@@ -56,7 +58,8 @@ class WideLanes(Lanes[T]):
         return []
 
     def take(self) -> WideLane[T] | None:
-        """A ready lane for one more actor, who calls `next` until it says None; or None when no lane is ready."""
+        """Take a ready lane for one more actor, or None if no lane is ready. The actor calls `next`
+        until it returns None."""
         if not self._open:
             return None
         _, lane = self._open.popitem(last=False)
@@ -67,7 +70,8 @@ class WideLanes(Lanes[T]):
         return lane
 
     def next(self, lane: Lane[T]) -> T | None:
-        """The lane's next message, or None when it has run dry, and then the actor is done with it."""
+        """Return the lane's next message, or None if the lane is empty. Then the actor is done with
+        the lane."""
         assert isinstance(lane, WideLane)
         if lane.waiting:
             item: T = lane.waiting.popleft()
@@ -79,11 +83,11 @@ class WideLanes(Lanes[T]):
         return None
 
     def close(self, key: Hashable) -> list[T]:
-        """Nothing: what waits behind a message that failed needn't wait for it."""
+        """Return nothing. Messages behind a failed message needn't wait for it."""
         return []
 
     def clear(self) -> list[T]:
-        """Everything that waits, taken out. Lanes in work end when their messages do."""
+        """Take out and return all waiting messages. Lanes in work end with their current messages."""
         taken: list[T] = []
         for lane in list(self._wide.values()):
             taken.extend(lane.waiting)
@@ -94,17 +98,17 @@ class WideLanes(Lanes[T]):
         return taken
 
     def give_back(self, key: Hashable) -> None:
-        """A message goes back to the store, and its key stays open."""
+        """Do nothing. The key of a message that goes back stays open."""
 
     def confirm(self, keys: Iterable[Hashable]) -> None:
-        """The store has taken messages back, and no key was closed for them."""
+        """Do nothing. No key was closed for the messages that the store has taken back."""
 
     def statistics(self) -> dict[str, int]:
-        """Lanes, those that are ready, and waiting messages."""
+        """Return the numbers of lanes, ready lanes, and waiting messages."""
         return {"lanes": len(self._wide), "ready": self.ready, "waiting": self.waiting, "closed": 0}
 
     def _note(self, lane: WideLane[T]) -> None:
-        """The lane is ready, or full, or gone, after something has changed."""
+        """Update whether the lane is ready, full or removed, after a change."""
         if lane.waiting and lane.at_work < self._width:
             self._open.setdefault(lane.key, lane)
         else:

@@ -1,1 +1,3 @@
-"""The words: keys, filters, messages, specs, outcomes and errors. No I/O, no clock, nothing of ours below."""
+"""The data types: keys, filters, conditions, specs, records, outcomes and errors. They do no I/O and import no
+other package of Headrace.
+"""

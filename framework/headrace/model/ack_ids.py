@@ -1,7 +1,8 @@
-"""Ack ids: what a client that received a message names it by. Opaque, and tamper-evident.
+"""Ack ids: opaque, tamper-evident ids by which a client acks the messages that it received.
 
-An id holds the consumer, the lease, the seq, the attempt, and how many messages the lease held at first. It is sealed with a key that
-all servers of a database share, so that none can be made up or altered. Whether the lease is still held is the store's to say.
+An id contains the consumer, the lease, the seq, the attempt, and the number of messages that the lease held
+at first. It is signed with a key that all servers of a database share, so ids can't be forged or altered.
+The store decides whether the lease is still held.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ import msgspec
 
 from headrace.model.errors import InvalidInput
 
-_FIELDS = struct.Struct(">IQQIH")  # 26 bytes; with the seal 36, which are 48 characters of base64
+_FIELDS = struct.Struct(">IQQIH")  # 26 bytes, 36 with the signature, or 48 characters of base64
 _SEAL = 10
 _RAW = _FIELDS.size + _SEAL
 _LENGTH = _RAW // 3 * 4
 _WRITE = bytes.maketrans(b"+/", b"-_")
-_READ = bytes.maketrans(b"-_+/", b"+/!!")  # from the alphabet for URLs, and from no other
+_READ = bytes.maketrans(b"-_+/", b"+/!!")  # accepts only the URL-safe alphabet
 _MOST_ATTEMPTS, _LARGEST_LEASE = 2**32 - 1, 2**16 - 1
 
 
 class InvalidAckId(InvalidInput):
-    """A text that is no ack id, or has been altered."""
+    """A text that is not an ack id, or that was altered."""
 
 
 class AckId(msgspec.Struct, frozen=True, gc=False):
-    """What an ack id says. `size`: how many messages the lease held at first."""
+    """The contents of an ack id. `size` is the number of messages that the lease held at first."""
 
     consumer: int
     lease: int
@@ -40,7 +41,7 @@ class AckId(msgspec.Struct, frozen=True, gc=False):
 
 
 class AckIds:
-    """Makes ack ids, and reads them.
+    """Makes and reads ack ids.
 
     Args:
         key: the key that all servers of the database share.
@@ -50,13 +51,13 @@ class AckIds:
         self._key = key
 
     def seal(self, consumer: int, lease: int, seq: int, attempt: int, size: int) -> str:
-        """The ack id of a message."""
+        """Make the ack id of a message."""
         return self._sealed(
             [_FIELDS.pack(consumer, lease, seq, min(attempt, _MOST_ATTEMPTS), min(size, _LARGEST_LEASE))]
         )[0]
 
     def seal_all(self, consumer: int, lease: int, seqs: Sequence[int], attempts: Sequence[int]) -> list[str]:
-        """The ack ids of all messages of a lease. `attempts` runs parallel to `seqs`."""
+        """Make the ack ids of all messages of a lease. `attempts` is parallel to `seqs`."""
         pack, size = _FIELDS.pack, min(len(seqs), _LARGEST_LEASE)
         return self._sealed(
             [
@@ -66,15 +67,15 @@ class AckIds:
         )
 
     def open(self, ack_id: str) -> AckId:
-        """What an ack id says. Raises `InvalidAckId`."""
+        """Read an ack id. Raises `InvalidAckId`."""
         return self.open_all([ack_id])[0]
 
     def open_all(self, ack_ids: Sequence[str]) -> list[AckId]:
-        """What ack ids say. Raises `InvalidAckId` if one of them is none."""
+        """Read ack ids. Raises `InvalidAckId` if one of them is invalid."""
         raw = self._opened(ack_ids)
         if raw is None:
             if len(ack_ids) > 1:
-                for one in ack_ids:  # to name it
+                for one in ack_ids:  # so that the error names it
                     self.open(one)
             raise InvalidAckId(
                 f"{str(ack_ids[0])[:60]!r} is no ack id: give back those that came with the messages, unaltered."
@@ -83,22 +84,22 @@ class AckIds:
         return [AckId(*unpack(raw, place)) for place in range(0, end, _RAW)]
 
     def _sealed(self, fields: list[bytes]) -> list[str]:
-        # One step for all of them: each takes a whole number of base64's groups.
+        # One base64 call encodes all of them, because each id has a whole number of base64's groups.
         key = self._key
         raw = b"".join([one + blake2b(one, digest_size=_SEAL, key=key).digest() for one in fields])
         text = b2a_base64(raw, newline=False).translate(_WRITE).decode()
         return [text[place : place + _LENGTH] for place in range(0, len(text), _LENGTH)]
 
     def _opened(self, ack_ids: Sequence[str]) -> bytes | None:
-        """The bytes of these ids, if each is one."""
+        """The bytes of these ids, or None if one of them is invalid."""
         try:
-            if any(len(one) != _LENGTH for one in ack_ids):  # padding would be read over
+            if any(len(one) != _LENGTH for one in ack_ids):  # the decoder would accept padding
                 return None
             raw = a2b_base64("".join(ack_ids).encode().translate(_READ), strict_mode=True)
         except (TypeError, ValueError):
             return None
         key, size, places = self._key, _FIELDS.size, range(0, len(raw), _RAW)
         given = b"".join([raw[place + size : place + _RAW] for place in places])
-        # A keyed hash, RFC 7693; HMAC by OpenSSL takes twice as long for so little.
+        # A keyed hash (RFC 7693). OpenSSL's HMAC takes twice as long for so few bytes.
         right = b"".join([blake2b(raw[place : place + size], digest_size=_SEAL, key=key).digest() for place in places])
         return raw if hmac.compare_digest(given, right) else None

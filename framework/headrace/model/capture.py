@@ -1,4 +1,4 @@
-"""What there is to know about change capture: how a source is, its backfills, and what could not be captured."""
+"""The state of change data capture: sources, their backfills, and the changes that could not be captured."""
 
 from __future__ import annotations
 
@@ -8,78 +8,79 @@ from typing import Any, Literal
 import msgspec
 
 CaptureState = Literal["new", "starting", "running", "waiting", "stopped", "paused", "unattended"]
-"""How a capture is.
+"""The state of a capture.
 
-- `new`: nobody has captured it yet, and `starting`: somebody is about to.
+- `new`: no process has captured it yet.
+- `starting`: a process is about to capture it.
 - `running`: changes become messages as they are committed.
-- `waiting`: for something that passes: a database that can't be reached, a stream that is full.
-- `stopped`: for something that has to be mended first, see `reason` and `mend`. It is tried again by itself.
-- `paused`: by hand, until it is resumed.
-- `unattended`: no process captures it: none runs that could.
+- `waiting`: it waits for a temporary problem to pass: a database that can't be reached, or a stream that is full.
+- `stopped`: something has to be fixed first, see `reason` and `mend`. It is tried again automatically.
+- `paused`: it was paused, until it is resumed.
+- `unattended`: no process captures it, because no process that could is running.
 """
 
 BackfillState = Literal["queued", "running", "done", "cancelled", "failed"]
 
 
 class CaptureFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process that captures tells of it every few seconds."""
+    """What the capturing process reports every few seconds."""
 
     held_back: int | None = None
     """Bytes of WAL that the server keeps for the slot."""
     wal_status: str | None = None
-    """The slot's, as `pg_replication_slots` has it: reserved, extended, unreserved or lost."""
+    """The slot's `wal_status` in `pg_replication_slots`: reserved, extended, unreserved or lost."""
     safe_wal_size: int | None = None
-    """Bytes of WAL that may still be written before the slot is lost; None without max_slot_wal_keep_size."""
+    """Bytes of WAL that may still be written before the slot is lost. None without max_slot_wal_keep_size."""
     behind: int | None = None
-    """Bytes of WAL between what the server has written and what is captured."""
+    """Bytes of WAL between the server's write position and the captured position."""
     rate: float = 0.0
-    """Changes a second, over the last few seconds."""
+    """Changes per second, over the last few seconds."""
     committed_at: datetime | None = None
     """When the newest captured transaction was committed."""
     alarm: str | None = None
-    """What is wrong with the slot, if anything is, and what to do."""
+    """What is wrong with the slot, if anything, and what to do."""
 
 
 class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How a capture is."""
+    """The state of a capture."""
 
     state: CaptureState
     reason: str | None = None
     mend: str | None = None
-    """The statement, or the command, that mends it."""
+    """The statement or command that fixes it."""
     since: datetime | None = None
     paused_at: datetime | None = None
     holder: str | None = None
-    """The id of the process that captures, see `WorkerInfo`."""
+    """The id of the capturing process, see `WorkerInfo`."""
     position: str | None = None
-    """The place in the server's WAL, such as `0/16B3748`, up to which everything that was committed is in the stream."""
+    """A location in the server's WAL, such as `0/16B3748`. Everything that was committed up to it is in the stream."""
     captured: int = 0
-    """Changes, since it was made."""
+    """The number of changes since the source was created."""
     system_id: str | None = None
     timeline: int | None = None
     failures: int = 0
-    """Changes that could not be made into messages; at most 10,000 are counted."""
+    """The number of changes that could not be made into messages, counted up to 10,000."""
     facts: CaptureFacts | None = None
     told_at: datetime | None = None
 
 
 class BackfillInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A table that is, or was, read from its first row on."""
+    """A backfill: the existing rows of a table are read, in chunks, and published."""
 
     id: str
     source: str
     table: str
     where: Any = None
-    """Which rows, as the JSON of a condition; None for all."""
+    """The condition that selects rows, as JSON. None for all rows."""
     rate: int | None = None
-    """Rows a second, at most."""
+    """The maximum number of rows per second."""
     state: BackfillState
     reason: str | None = None
     total: int | None = None
-    """Rows, as estimated at its start."""
+    """The number of rows, as estimated at the start."""
     read: int = 0
     published: int = 0
-    """Without those of which a newer change was captured meanwhile."""
+    """The number of rows that became messages. Rows with a newer captured change are left out."""
     created_at: datetime
     started_at: datetime | None = None
     updated_at: datetime | None = None
@@ -87,14 +88,14 @@ class BackfillInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float | None:
-        """How much of it is done, from 0 to 1; None while that can't be told."""
+        """The progress, from 0 to 1. None while it is unknown."""
         if self.state == "done":
             return 1.0
         return min(self.read / self.total, 0.99) if self.total else None
 
     @property
     def seconds_left(self) -> float | None:
-        """How long it will take at the speed that it has had so far; None while that can't be told."""
+        """Seconds that remain at the average speed so far. None while it is unknown."""
         if (
             self.state != "running"
             or not self.read
@@ -122,13 +123,13 @@ class FailedChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that `check` looked at.
+    """The result of one check of the command `check`.
 
     Attributes:
-        what: what was looked at, in a few words, such as "wal_level".
-        level: `ok`; `warning`: it works, but less well than it could; `error`: it can't work.
-        told: a sentence: how it is, and what that means.
-        mend: the exact statement that mends it; None where there is nothing to mend, or no statement does it.
+        what: the subject of the check in a few words, such as "wal_level".
+        level: `ok` if it works, `warning` if it works less well than it could, `error` if it can't work.
+        told: a sentence that describes the state and what it means.
+        mend: the exact statement that fixes it. None if there is nothing to fix, or no statement does.
     """
 
     what: str

@@ -1,4 +1,4 @@
-"""Durations as people write them: seconds as a number, a `timedelta`, or text such as `"500ms"`, `"30s"`, `"5m"`, `"1h"`."""
+"""Parse durations: seconds as a number, a `timedelta`, or text such as `"500ms"`, `"30s"`, `"5m"`, `"1h"`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*")
 
 
 def seconds(value: Duration, setting: str = "duration") -> float:
-    """The duration in seconds. Raises `ConfigurationError`, naming `setting`, if it is not one or is negative."""
+    """The duration in seconds. Raises `ConfigurationError`, naming `setting`, if it is invalid or negative."""
     if isinstance(value, timedelta):
         found = value.total_seconds()
     elif isinstance(value, str) and (match := _TEXT.fullmatch(value)):
@@ -34,7 +34,7 @@ def seconds(value: Duration, setting: str = "duration") -> float:
 
 
 def when(delay: Duration | None, at: datetime | None, now: datetime | None = None) -> datetime | None:
-    """The time that is meant by a delay from `now`, or by a time, of which one may be given; without a zone it is UTC."""
+    """The time given as a delay from `now` or as a time, but not both. A time without a zone is in UTC."""
     if delay is not None and at is not None:
         raise ConfigurationError("Both delay and deliver_at are given: choose one.")
     if delay is not None:
@@ -46,7 +46,9 @@ def when(delay: Duration | None, at: datetime | None, now: datetime | None = Non
 
 
 def rate(given: float | str | None) -> float | None:
-    """Messages a second: a number, or text such as "100/s", "6000/m" or "1000/h". Raises `ConfigurationError`."""
+    """A rate in messages per second: a number, or text such as "100/s", "6000/m" or "1000/h". Raises
+    `ConfigurationError`.
+    """
     if given is None:
         return None
     try:

@@ -1,7 +1,7 @@
-"""Every error that Headrace raises on purpose.
+"""Every error that Headrace raises deliberately.
 
-Each says in one sentence what is wrong and what would be right. `exit_code` is what the command line
-leaves with, after the conventions of BSD's `sysexits.h`.
+Each message is one sentence that says what is wrong and what would be right. `exit_code` is the exit status
+of the command line, by the conventions of BSD's `sysexits.h`.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ class HeadraceError(Exception):
 
 
 class InvalidInput(HeadraceError, ValueError):
-    """Something that the caller gave can't be accepted: a key, a filter, data, a setting."""
+    """An argument is invalid: a key, a filter, data or a setting."""
 
     exit_code = 65  # EX_DATAERR
 
 
 class InvalidKey(InvalidInput):
-    """A key that breaks the key grammar; see `headrace.model.keys`."""
+    """A key that breaks the key grammar, see `headrace.model.keys`."""
 
 
 class InvalidFilter(InvalidInput):
-    """A filter that breaks the filter grammar; see `headrace.model.keys`."""
+    """A filter that breaks the filter grammar, see `headrace.model.keys`."""
 
 
 class FilterTooSlow(InvalidInput):
-    """Judging messages by a condition took longer than it may, as some regular expressions do."""
+    """Evaluating a condition on messages exceeded its time limit. Some regular expressions do that."""
 
 
 class InvalidData(InvalidInput):
-    """A payload or headers that are not JSON as Postgres takes it."""
+    """A payload or headers that are not JSON that Postgres accepts."""
 
 
 class ConfigurationError(HeadraceError):
-    """The application is put together wrongly: two handlers of one name, an impossible annotation, a wrong DSN."""
+    """The application is misconfigured: two handlers of one name, an impossible annotation, a wrong DSN."""
 
     exit_code = 78  # EX_CONFIG
 
@@ -54,7 +54,7 @@ class UnknownConsumer(HeadraceError, LookupError):
 
 
 class ConsumersDeleted(HeadraceError):
-    """Every consumer that the process runs was deleted meanwhile. Start it again, which declares them again."""
+    """Every consumer that the process runs was deleted meanwhile. Restart the process to declare them again."""
 
     exit_code = 75  # EX_TEMPFAIL
 
@@ -72,42 +72,49 @@ class SchemaError(HeadraceError):
 
 
 class StoreUnavailable(HeadraceError):
-    """The database can't be reached, or dropped the connection. Trying again may succeed."""
+    """The database can't be reached, or it dropped the connection. Trying again may succeed."""
 
     exit_code = 69  # EX_UNAVAILABLE
 
 
 class StoreFull(StoreUnavailable):
-    """The database's disk (or quota) is full. Nothing was written; it goes on once there is room."""
+    """The database's disk or quota is full. Nothing was written. Writing succeeds again once there is room."""
 
     exit_code = 74  # EX_IOERR
 
 
 class StoreError(StoreUnavailable):
-    """The database answered with an error that Headrace doesn't know. Nothing was done. Trying again may succeed once its cause is mended."""
+    """The database returned an error that Headrace doesn't know. Nothing was done. Trying again may succeed
+    once the cause is fixed.
+    """
 
 
 class SequenceBehind(StoreUnavailable):
-    """A sequence of the database stands behind the numbers that were given out. Nothing was done. It goes on by itself once `select
-    headrace.mend_sequences()` has been run."""
+    """A sequence of the database is behind the numbers that it already gave out. Nothing was done. Run `select
+    headrace.mend_sequences()`, and processing continues automatically.
+    """
 
 
 class InDoubt(StoreUnavailable):
-    """The connection broke at the commit, or before a server's answer: it may be done or not."""
+    """The connection broke at the commit, or before the server's answer. The work may or may not be done."""
 
 
 class StreamFull(StoreFull):
-    """The stream holds its `max_storage`, and its policy lets nothing go. Nothing was written; it goes on by itself."""
+    """The stream has reached its `max_storage`, and its policy allows no message to be removed. Nothing was
+    written. Publishing succeeds again automatically once there is room.
+    """
 
 
 class StagedRowsGone(HeadraceError):
-    """Not all that was staged for a write is there any more, and nothing was published: it has to be written again."""
+    """Some of the rows that were staged for a write are gone. Nothing was published, and the write has to be
+    repeated.
+    """
 
     exit_code = 75  # EX_TEMPFAIL
 
 
 class InUse(HeadraceError):
-    """What is to be deleted has workers on it. Stop them, or insist."""
+    """The object to delete is in use by workers. Stop them, or force the deletion."""
 
     exit_code = 75  # EX_TEMPFAIL
 
@@ -119,8 +126,8 @@ class EmbeddedPostgresError(HeadraceError):
 
 
 class TimelineChanged(HeadraceError):
-    """The database crashed, failed over or was restored: leases that were given before are void. Nothing was changed."""
+    """The database crashed, failed over or was restored, so earlier leases are void. Nothing was changed."""
 
 
 class LeaseLost(HeadraceError):
-    """The lease that a settle was for is no longer held: it expired, or the consumer was moved."""
+    """The lease that the settle named is no longer held. It expired, or the consumer was moved."""

@@ -1,4 +1,6 @@
-"""How a process runs a consumer's handler: what is not the store's business, and may differ from process to process."""
+"""How a process runs a consumer's handler. The store doesn't keep these settings, and they may differ between
+processes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ import msgspec
 from headrace.model.errors import ConfigurationError
 
 OnBatchError = Literal["retry", "bisect"]
-"""What becomes of a batch whose handler raised: all of it comes again; or halves of it are tried, until what fails is found."""
+"""What happens to a batch if the handler raises. `retry` delivers the whole batch again. `bisect` tries its
+halves until it has found the messages that fail.
+"""
 
 Runner = Literal["async", "thread", "process"]
 
@@ -21,12 +25,12 @@ LONGEST_WAIT = 60.0
 
 
 class Breaker(msgspec.Struct, frozen=True, kw_only=True):
-    """A circuit breaker: when handlers fail again and again, the consumer pauses, and then probes with one message.
+    """A circuit breaker. It pauses a consumer while its handlers fail in a row, and then probes with one message.
 
     Args:
-        failures: so many in a row open it.
-        pause: seconds until the first probe; doubled whenever a probe fails ...
-        longest: ... up to this.
+        failures: the number of consecutive failures that opens the breaker.
+        pause: seconds until the first probe. Each failed probe doubles it.
+        longest: the longest pause in seconds.
     """
 
     failures: int = 20
@@ -43,7 +47,9 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, given: Breaker | bool | int | None) -> Breaker | None:
-        """From what the decorator takes: True for the defaults, a number of failures, a `Breaker`, or None for no breaker."""
+        """Convert what the decorator takes: True for the defaults, a number of failures, a `Breaker`, or None
+        for no breaker.
+        """
         if given is None or given is False:
             return None
         if given is True:
@@ -56,23 +62,24 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Handling(msgspec.Struct, frozen=True, kw_only=True):
-    """How the handler of one consumer is run in one process.
+    """How one process runs the handler of a consumer.
 
     Args:
-        concurrency: the least and the most handlers at a time.
-        timeout: seconds that the handler may take for one message, or for one batch; None for no limit.
-        transactional: run it inside a transaction of the database, and ack there.
-        batch: the most messages that it takes at a time; None for a handler of single messages.
+        concurrency: the minimum and maximum number of handlers that run at a time.
+        timeout: seconds that the handler may take for one message or one batch. None means no limit.
+        transactional: run the handler inside a database transaction, and ack in that transaction.
+        batch: the maximum number of messages in a batch. None for a handler of single messages.
         batch_timeout: seconds to wait for a batch to fill.
-        group_by_key: a batch is of one key.
-        on_batch_error: what becomes of a batch whose handler raised.
-        runner: where it runs: on the event loop, in a thread, or in a process of its own.
-        key_concurrency: how many messages of a key are handled at a time, of a consumer that is not ordered.
-        ack_before_next: a key's next message, or batch, begins once the acks of the one before are committed.
-        priority: consumers of a higher one go first in this process.
-        breaker: when to pause because of repeated failure.
-        publishes: the stream that what the handler returns is published to, together with the ack.
-        middleware: what runs around this handler alone, the outermost first.
+        group_by_key: each batch has messages of one key only.
+        on_batch_error: what happens to a batch if the handler raises.
+        runner: where the handler runs: on the event loop, in a thread, or in a worker process.
+        key_concurrency: how many messages of one key are handled at a time. For consumers that are not ordered.
+        ack_before_next: start the next message or batch of a key only after the acks of the previous one
+            are committed.
+        priority: in this process, consumers with a higher priority go first.
+        breaker: the circuit breaker. None for no breaker.
+        publishes: the stream to which the handler's return value is published, in the same transaction as the ack.
+        middleware: middleware of this handler alone, the outermost first.
     """
 
     concurrency: tuple[int, int] = (1, 64)
@@ -132,17 +139,19 @@ class Handling(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rests(self) -> bool:
-        """Whether a key's lane rests until the acks are settled. Acks in a transaction are committed when the handler ends."""
+        """Whether a key's lane waits until the acks are settled. It need not wait for acks in a transaction,
+        which are committed when the handler ends.
+        """
         return self.ack_before_next and not self.transactional and self.publishes is None
 
     @property
     def unit(self) -> int:
-        """How many messages one call of the handler takes at most."""
+        """The maximum number of messages in one call of the handler."""
         return self.batch or 1
 
 
 def bounds(concurrency: Any) -> tuple[int, int]:
-    """The least and the most, from one number or two. Raises `ConfigurationError`."""
+    """The minimum and maximum concurrency, from one number or two. Raises `ConfigurationError`."""
     try:
         low, high = (concurrency, concurrency) if isinstance(concurrency, int) else concurrency
         return int(low), int(high)

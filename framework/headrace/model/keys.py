@@ -1,8 +1,9 @@
 """Keys and filters, with the grammar of NATS subjects.
 
-A key is made of tokens parted by dots: `orders.us.42`. No token is empty, and none is exactly `*` or `>` (inside a
-longer token these are ordinary characters). A filter looks like a key, but a token `*` matches any one token, and a
-last token `>` matches one or more. See https://docs.nats.io/nats-concepts/subjects.
+A key consists of tokens separated by dots, such as `orders.us.42`. No token is empty, and no token is
+exactly `*` or `>`. Inside a longer token these are ordinary characters. A filter looks like a key, but a
+token `*` matches any one token, and a last token `>` matches one or more. See
+https://docs.nats.io/nats-concepts/subjects.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _BAD_TOKEN = re.compile(r"(?:\A|\.)([*>])(?:\.|\Z)")
 
 
 def check_key(key: str) -> str:
-    """Return `key` as it is, or raise `InvalidKey` with what would be right."""
+    """Return `key` unchanged. Raises `InvalidKey`, which explains the grammar, if it is not a key."""
     if not isinstance(key, str):
         raise InvalidKey(f"A key is a string such as 'orders.us.42', not {type(key).__name__}.")
     _check_text(key, "key", InvalidKey)
@@ -31,7 +32,7 @@ def check_key(key: str) -> str:
 
 
 def check_filter(text: str) -> str:
-    """Return the filter as it is, or raise `InvalidFilter` with what would be right."""
+    """Return the filter unchanged. Raises `InvalidFilter`, which explains the grammar, if it is not a filter."""
     if not isinstance(text, str):
         raise InvalidFilter(f"A filter is a string such as 'orders.us.>', not {type(text).__name__}.")
     _check_text(text, "filter", InvalidFilter)
@@ -44,7 +45,7 @@ def check_filter(text: str) -> str:
 
 
 def check_filters(filters: str | Iterable[str]) -> tuple[str, ...]:
-    """One filter or several, of which a message must match any, as a tuple. Raises `InvalidFilter`."""
+    """Return one filter or several as a tuple. A message has to match any of them. Raises `InvalidFilter`."""
     found = (filters,) if isinstance(filters, str) else tuple(filters)
     if not found:
         raise InvalidFilter("A consumer needs a filter; '>' takes every message.")
@@ -52,7 +53,7 @@ def check_filters(filters: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def matches(filter_: str, key: str) -> bool:
-    """Whether `key` matches one filter. The database judges by the same rules; this is for tests and tools."""
+    """Whether `key` matches one filter. The database applies the same rules. This function is for tests and tools."""
     wanted, tokens = filter_.split("."), key.split(".")
     if wanted[-1] == ">":
         wanted = wanted[:-1]

@@ -1,7 +1,7 @@
-"""What became of a delivery, and the exceptions by which a handler says so.
+"""The outcomes of a delivery, and the exceptions by which a handler chooses one.
 
-A handler that returns acks; one that raises nacks, and the message comes again after its backoff. Two exceptions say more:
-`Retry` chooses the delay, `Reject` sends the message to the dead letters at once.
+A handler that returns acks its message. A handler that raises nacks it, and the message is delivered again
+after its backoff. `Retry` also chooses the delay. `Reject` makes the message a dead letter at once.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from headrace.model.durations import Duration, seconds
 from headrace.model.errors import HeadraceError
 
 Kind = Literal["ack", "retry", "release", "reject", "invalid"]
-"""ack: done. retry: failed, again later. release: never started, given back. reject, invalid: to the dead letters."""
+"""ack: handled. retry: failed, and delivered again later. release: never started, and returned. reject and
+invalid: made a dead letter.
+"""
 
 
 class Retry(HeadraceError):
-    """Raise in a handler to have the message again `after` a while (seconds, or text such as "30s"); the attempt counts.
+    """Raise this in a handler to have the message delivered again. The attempt counts.
 
-    Without `after` the consumer's backoff decides.
+    `after` is the delay, in seconds or as text such as "30s". Without `after` the consumer's backoff decides.
     """
 
     def __init__(self, reason: str = "the handler asked for a retry", *, after: Duration | None = None) -> None:
@@ -29,28 +31,30 @@ class Retry(HeadraceError):
 
 
 class Reject(HeadraceError):
-    """Raise in a handler to send the message to the dead letters at once: no attempt could succeed."""
+    """Raise this in a handler to make the message a dead letter at once, because no attempt could succeed."""
 
     def __init__(self, reason: str = "the handler rejected the message") -> None:
         super().__init__(reason)
 
 
 class Unfit(Reject):
-    """A `Reject` for a payload that isn't what the handler takes: for adapters that decode payloads themselves.
+    """A `Reject` for a payload that doesn't have the handler's type. For adapters that decode payloads themselves.
 
-    Among the dead letters it stands as one that the framework could not decode.
+    The dead letter looks like one with a payload that the framework could not decode.
     """
 
 
 class Release(HeadraceError):
-    """Raise in an adapter to give the delivery back as it came: what it needed wasn't there, and no message is at fault.
+    """Raise this in an adapter to release the delivery, because something that it needs is missing and no
+    message is at fault.
 
-    No attempt counts, a batch is not bisected, and the messages may come again at once: wait before, for what was missing.
+    The attempt doesn't count, and a batch is not bisected. The messages may be delivered again at once, so
+    wait for what is missing before you raise this.
     """
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
-    """An outcome other than an ack. `delay`: seconds until a retry, None for at once."""
+    """An outcome other than an ack. `delay` is the number of seconds until a retry, or None to retry at once."""
 
     kind: Kind
     delay: float | None = None
@@ -62,10 +66,10 @@ RELEASE = Failure("release")
 
 
 class Settlement(msgspec.Struct, gc=False):
-    """Outcomes to settle in one call, for one consumer.
+    """Outcomes of one consumer, to settle in one call.
 
-    `whole`: leases of which everything that is left is acked. `leases`, `seqs`, `failures` run in parallel, for single
-    messages; a failure of None is an ack.
+    `whole` lists leases in which all remaining messages are acked. `leases`, `seqs` and `failures` are
+    parallel lists of single messages. A failure of None is an ack.
     """
 
     whole: list[int] = []

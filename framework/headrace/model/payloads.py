@@ -1,4 +1,4 @@
-"""Payloads on their way in: anything that msgspec can write as JSON, as the text that the store takes."""
+"""Encode payloads as the JSON text that the store takes. A payload is anything that msgspec can encode."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _NUL = re.compile(rb"(?:^|[^\\])(?:\\\\)*\\u0000")
 
 
 def encode(data: Any) -> str:
-    """`data` as JSON text. `msgspec.Raw` is taken to be JSON already, and the store checks it.
+    """Encode `data` as JSON text. `msgspec.Raw` must be JSON already, and the store checks it.
 
     Raises:
-        InvalidData: JSON can't hold it, or it holds a NUL, which Postgres could not hand out again as text.
+        InvalidData: JSON can't represent the data, or it contains a NUL, which Postgres can't return as text.
     """
     try:
         encoded = _encoder.encode(data)
@@ -33,7 +33,7 @@ def encode(data: Any) -> str:
 
 
 def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
-    """Headers as the text of a JSON object, None for none. Raises `InvalidData`."""
+    """Encode headers as the text of a JSON object. Returns None if there are none. Raises `InvalidData`."""
     if not headers:
         return None
     if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
@@ -42,7 +42,9 @@ def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
 
 
 def parallel(messages: Iterable[tuple[Any, ...]]) -> tuple[list[str], list[str], list[str | None]]:
-    """(key, data) or (key, data, headers) tuples as the three lists that the store takes. Raises `InvalidData`."""
+    """Convert (key, data) or (key, data, headers) tuples into the three lists that the store takes. Raises
+    `InvalidData`.
+    """
     keys: list[str] = []
     data: list[str] = []
     headers: list[str | None] = []

@@ -1,4 +1,4 @@
-"""Push consumers: where their messages are sent to, and how."""
+"""Push consumers: where their messages are sent, and how."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST_HEADER = 8_000
 SECRET = "whsec_"
 
 SMALLEST_KEY, LARGEST_KEY = 24, 64
-"""Bytes of a signing key, as Standard Webhooks have it."""
+"""The minimum and maximum size of a signing key in bytes, as Standard Webhooks defines them."""
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -30,19 +30,20 @@ RESERVED = frozenset(
     ("webhook-id", "webhook-timestamp", "webhook-signature", "host", "content-length", "transfer-encoding", "connection",
      "keep-alive", "upgrade", "expect", "te", "trailer")
 )  # fmt: skip
-"""Headers that are not the user's to set: those that a receiver trusts, and those that say where a request ends."""
+"""Headers that the user can't set. Receivers trust some of them, and others determine where a request ends."""
 
 
 class Push(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a push consumer's messages are sent.
 
     Args:
-        url: where they are POSTed to.
-        headers: sent along with each request.
-        secret: what requests are signed with, as Standard Webhooks have it: `whsec_` and base64; None for no signature.
-        timeout: seconds that an answer may take, from the begin of the request.
-        batch: at most so many messages in one request, as a list; None for one message, by itself.
-        concurrency: how many requests may be under way at a time in one process, at least and at most.
+        url: the URL to which messages are POSTed.
+        headers: headers of each request.
+        secret: the key that signs requests as in Standard Webhooks: `whsec_` and base64. None for no signature.
+        timeout: seconds from the start of a request within which the response must arrive.
+        batch: the maximum number of messages in a request, which are sent as a list. None for one message
+            per request.
+        concurrency: the minimum and maximum number of requests in flight per process.
     """
 
     url: str
@@ -68,7 +69,7 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
 
     def __repr__(self) -> str:
-        """Without the secret: this may end up in a log."""
+        """Leaves the secret out, since this text may be logged."""
         told = {name: getattr(self, name) for name in self.__struct_fields__}
         if self.secret is not None:
             told["secret"] = "…"
@@ -76,7 +77,7 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> bytes | None:
-        """What requests are signed with, as bytes; None for no signature."""
+        """The signing key as bytes, or None for no signature."""
         return None if self.secret is None else _key(self.secret)
 
 
@@ -86,7 +87,7 @@ def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         reachable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # brackets that don't match, or a port that is none
+    except ValueError:  # brackets that don't match, or an invalid port
         reachable = None
     if not reachable or _NOT_IN_URLS.search(url):
         raise ConfigurationError(f"The push URL {url!r} can't be: write http://host/path, or https.")
@@ -121,7 +122,7 @@ def _key(secret: str) -> bytes:
     except (NotBase64, ValueError):
         key = b""
     if not SMALLEST_KEY <= len(key) <= LARGEST_KEY:
-        raise ConfigurationError(  # which doesn't tell the secret
+        raise ConfigurationError(  # does not contain the secret
             f"The push secret can't be used: write {SECRET!r} and then {SMALLEST_KEY} to {LARGEST_KEY} random bytes in base64."
         )
     return key

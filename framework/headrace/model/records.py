@@ -1,4 +1,4 @@
-"""What the store hands out: batches under a lease, dead letters, and the state of streams and consumers."""
+"""What the store returns: leased batches, dead letters, and the state of streams, consumers and processes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from headrace.model.sources import SourceInfo
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """What one lease call brought. The lists run in parallel; `data` and `headers` are JSON text.
+    """The result of one lease call. The lists are parallel. `data` and `headers` are JSON text.
 
-    `lease_id` is None when there was nothing. `more`: another call right away may find more. `due_in`: seconds until a
-    parked message or somebody's lease falls due next. `looked_at`: messages looked at above the cursor and in its holes.
+    `lease_id` is None if there was nothing to lease. `more` means that another call right away may find
+    more. `due_in` is the number of seconds until the next parked message is due or the next lease of any
+    owner expires. `looked_at` is the number of messages that were examined above the cursor and in its
+    holes.
     """
 
     lease_id: int | None
@@ -30,28 +32,39 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     more: bool
     due_in: float | None
     version: int = 0
-    """Of the consumer's settings: it rises when they change."""
+    """The version of the consumer's settings. It rises when they change."""
     crashes: list[int] | None = None
-    """How often each was held by a worker that died, as `headrace.expire` counts it; None when none was."""
+    """How often each message was held by a worker that died, as counted by `headrace.expire`. None if no
+    message was.
+    """
     lease_ids: list[int] | None = None
-    """Of the shares in which it was dealt out, in their order; None when it is one lease."""
+    """The leases of the shares into which the messages were divided, in the order of the shares. None if there
+    is one lease.
+    """
     history: UUID | None = None
-    """The identity of the history that it was read from. After a crash, a failover, a restore or a restart it is another one, and contents that
-    are remembered by their seq may be out of date. None only when there is nothing."""
+    """The identity of the database history from which the messages were read. A crash, a failover, a restore
+    or a restart begins another history, and contents that were cached by seq may be out of date. None only
+    if there is nothing.
+    """
     timeline: UUID | None = None
-    """The identity of the timeline that it was leased in. A crash, a failover or a restore begins another one, an orderly restart does not. What
-    was committed last may have been taken back then: leases of another timeline are void. None only when there is nothing."""
+    """The identity of the timeline in which the messages were leased. A crash, a failover or a restore begins
+    another one, an orderly restart does not. The most recent commits may be lost then, so leases of another
+    timeline are void. None only if there is nothing.
+    """
     busy: bool = False
-    """Nothing was looked at, since several others are at it; they will find what there is now. Ask again in `due_in` seconds."""
+    """The call looked at nothing, because several other processes are leasing and will find what there is now.
+    Call again in `due_in` seconds.
+    """
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False):
-    """A settle that changed nothing.
+    """A settle that had no effect.
 
     Attributes:
-        lease_id: the lease that it named.
+        lease_id: the lease that the call named.
         seq: the message, or None for everything that the lease held.
-        gone: whether the lease was lost. Otherwise the message alone was settled before, for example by a transaction.
+        gone: whether the lease was lost. Otherwise only the message was settled before, for example by a
+            transaction.
     """
 
     lease_id: int
@@ -60,10 +73,10 @@ class Lost(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How a stream is. Its settings are explained at `StreamSpec`."""
+    """The state of a stream. `StreamSpec` describes the settings."""
 
     id: str
-    """A UUID, by which the HTTP API knows it as well as by its name."""
+    """A UUID. The HTTP API accepts it as well as the name."""
     name: str
     created_at: datetime
     updated_at: datetime
@@ -78,58 +91,66 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     first_seq: int | None
     last_seq: int | None
     messages: int
-    """Estimated from the planner's statistics once the stream is large, and exact below 10,000."""
+    """The number of messages. Exact below 10,000, and otherwise estimated from the planner's statistics."""
     size: int
-    """Bytes on disk, indexes and large values included."""
+    """Size on disk in bytes, including indexes and large values."""
     segments: int
     consumers: int
     scheduled: int
-    """Messages that are to be published later."""
+    """The number of messages that are scheduled to be published later."""
     next_scheduled: datetime | None
     full: bool
-    """Publishing is refused: `max_storage` is reached, and what is held must still be kept."""
+    """Publishing is refused: `max_storage` is reached, and the messages must still be kept."""
 
 
 class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How a consumer is. What has grown large is counted up to a million."""
+    """The state of a consumer. Counts stop at one million."""
 
     id: str
-    """A UUID, by which the HTTP API knows it as well as by its name."""
+    """A UUID. The HTTP API accepts it as well as the name."""
     stream: str
     stream_id: str
     name: str
     created_at: datetime
     updated_at: datetime
     settings: dict[str, Any]
-    """As at `ConsumerSpec`, `where` as text; and `version`, which rises whenever they change. A push consumer's secret is not told."""
+    """The settings of `ConsumerSpec`, with `where` as text, and `version`, which rises whenever they change.
+    Without the secret of a push consumer.
+    """
     position: int
-    """Every message up to here has been looked at, but for those that commit late."""
+    """The cursor. Every message up to here has been examined, except for those that commit late."""
     last_seq: int
-    """The stream's last message; 0 for none."""
+    """The seq of the stream's last message, or 0 if it has none."""
     lag: int
-    """Sequence numbers above the position. Rolled back transactions leave gaps, so it is an upper bound."""
+    """The number of sequence numbers above the position. It is an upper bound, because rolled back
+    transactions leave gaps.
+    """
     num_pending: int
-    """Messages that wait to be leased: those above the position that match, the parked ones, and those to be replayed."""
+    """The number of messages that wait to be leased: matching messages above the position, parked messages,
+    and messages to be replayed.
+    """
     num_pending_exact: bool
-    """False: there were too many to look at them all, and it is at least so many."""
+    """Whether `num_pending` is exact. If False, there were too many messages to examine, and `num_pending` is
+    a lower bound.
+    """
     num_ack_pending: int
-    """Messages that are leased and not settled."""
+    """The number of messages that are leased and not settled."""
     owners: int
     parked: int
     blocked: int
     replaying: int
-    """Messages that a replay, or the policy `last_per_key`, has still to deliver."""
+    """The number of messages that a replay, or the policy `last_per_key`, has still to deliver."""
     dead_letters: int
     holes: int
-    """Ranges of sequence numbers that a late commit may still fill."""
+    """The number of ranges of sequence numbers that a late commit may still fill."""
     oldest_unacked_at: datetime | None
-    """When the lowest message was published that is not settled yet."""
+    """When the lowest unsettled message was published."""
     paused_until: datetime | None
-    """`datetime.max`, in UTC, until somebody resumes it."""
+    """When the pause ends. `datetime.max`, in UTC, if it lasts until the consumer is resumed."""
     missed: int
-    """Messages that retention removed before the consumer got them, in all."""
+    """The total number of messages that retention removed before the consumer got them."""
     last_gap: tuple[int, int, datetime] | None
-    """The last time that happened: from this seq, to before that one, and when."""
+    """The last time that retention did so: from this seq, up to but not including that seq, and when."""
 
     @property
     def in_flight(self) -> int:
@@ -148,46 +169,48 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeekedMessage(StoredMessage, frozen=True, kw_only=True):
-    """A message that a consumer is at, or comes to next."""
+    """A message that a consumer is working on or reads next."""
 
     state: Literal["in_flight", "parked", "blocked", "next"]
     attempts: int
-    """Deliveries so far that counted, the one in flight included."""
+    """The number of deliveries that counted, including the one in flight."""
     owner: str | None
-    """Who has it, if it is in flight: a UUID ..."""
+    """The owner of the lease, a UUID, if the message is in flight."""
     lease_id: int | None
-    """... by which lease ..."""
+    """The id of the lease."""
     held: int | None
-    """... of how many messages by now."""
+    """The number of messages that the lease holds now."""
     until: datetime | None
-    """When the lease ends; or when a parked message is due, None for now."""
+    """When the lease expires, or when a parked message is due. None means now."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a consumer stands with a message."""
+    """The state of a message for one consumer."""
 
     consumer_id: str
     consumer: str
-    """Its name."""
+    """The name of the consumer."""
     state: Literal["in_flight", "parked", "blocked", "replaying", "pending", "dead_letter", "filtered", "acked"]
-    """`pending`: not reached yet; `filtered`: it doesn't want it; `acked`: done, or dropped, or there before the consumer began."""
+    """`pending` means not reached yet, and `filtered` that the consumer doesn't read it. `acked` means
+    handled, dropped, or published before the consumer's start.
+    """
     attempts: int | None
-    """Deliveries so far that counted, the one in flight included; None where nobody remembers."""
+    """The number of deliveries that counted, including the one in flight. None if it is unknown."""
     until: datetime | None
-    """When the lease ends; or when a parked message is due, None for now."""
+    """When the lease expires, or when a parked message is due. None means now."""
     owner: str | None
-    """Who has it, if it is in flight: a UUID."""
+    """The owner of the lease, a UUID, if the message is in flight."""
 
 
 class BlockedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key that waits for a person: redrive or purge its dead letter."""
+    """A blocked key. It waits until you redrive or purge its dead letter."""
 
     key: str
     seq: int
-    """Of the dead letter that blocks it, the first one if there are several."""
+    """The seq of the dead letter that blocks the key, the first one if there are several."""
     since: datetime
     waiting: int
-    """How many messages of the key wait behind it."""
+    """The number of messages of the key that wait behind the dead letter."""
     error: str | None
 
 
@@ -195,14 +218,14 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
     """A message under a lease of its own."""
 
     ack_id: str
-    """To ack or nack it by; it names the lease and the seq."""
+    """The id with which to ack or nack the message. It contains the lease and the seq."""
     seq: int
     key: str
     data: Any
     headers: dict[str, Any] | None
     created_at: datetime
     attempt: int
-    """1 for the first."""
+    """The number of this attempt. The first is 1."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,40 +243,40 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerAtWork(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer in one process, as the process tells it."""
+    """The state of a consumer in one process, as the process reports it."""
 
     stream: str
     name: str
     actors: int = 0
     busy: int = 0
     reason: str = ""
-    """Why there are so many actors: the governor's last decision."""
+    """Why the number of actors is what it is: the governor's last decision."""
     rate: float | None = None
-    """Messages that were handled a second, well or not, since the process told before; None the first time."""
+    """Messages handled per second since the previous heartbeat, successes and failures. None in the first one."""
     latency: float | None = None
-    """Seconds that a message takes, as the governor measured last; None while it has not."""
+    """Seconds that a message takes, as the governor measured last. None before the first measurement."""
     leased: int = 0
-    """Messages that the process has under a lease now ..."""
+    """The number of messages that the process has leased and not settled."""
     waiting: int = 0
-    """... and those of them that wait for an actor."""
+    """The number of leased messages that wait for an actor."""
     acked: int = 0
     failed: int = 0
     breaker: str | None = None
-    """closed, open or half-open; None without a breaker."""
+    """closed, open or half-open. None without a breaker."""
 
 
 class ServerAtWork(msgspec.Struct, frozen=True, kw_only=True):
-    """The HTTP side of one process."""
+    """The HTTP server of one process."""
 
     requests: float | None = None
-    """Requests answered a second since the process told before; None the first time."""
+    """Requests answered per second since the previous heartbeat. None in the first one."""
     in_flight: int = 0
     waiting: int = 0
-    """Calls of `receive` that wait for a message."""
+    """The number of `receive` calls that wait for a message."""
 
 
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process tells of itself."""
+    """The heartbeat of a process: what it reports of itself."""
 
     host: str
     pid: int
@@ -262,31 +285,31 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     started_at: datetime
     connections: int = 0
-    """To the database, open now."""
+    """The number of open connections to the database."""
     consumers: list[ConsumerAtWork] = []
     more_consumers: int = 0
-    """Those that it has besides, and does not tell of."""
+    """The number of further consumers of the process, which the heartbeat leaves out."""
     server: ServerAtWork | None = None
 
 
 class WorkerInfo(WorkerFacts, frozen=True, kw_only=True):
-    """A process at work."""
+    """A running process."""
 
     id: str
     seen_at: datetime
     gone: bool
-    """It has not told of itself for 15 s, and did not say goodbye."""
+    """The process has sent no heartbeat for 15 s, and did not sign off."""
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """All there is, at a glance."""
+    """The state of all streams, consumers, sources and processes."""
 
     streams: list[StreamInfo]
     consumers: list[ConsumerInfo]
-    """What is pending is not counted in them: `lag` says about how much that is."""
+    """The consumers. They don't count pending messages. `lag` is an approximation."""
     workers: list[WorkerInfo]
     at: datetime
-    """When that was, by the database's clock."""
+    """The time of the overview, by the database's clock."""
     sources: list[SourceInfo] = []
     backfills: list[BackfillInfo] = []
-    """Those that wait or are under way, the oldest first."""
+    """The backfills that are queued or running, the oldest first."""

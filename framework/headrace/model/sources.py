@@ -1,4 +1,4 @@
-"""What there is to know about a source: where messages come from that nobody publishes."""
+"""The state of a source, which feeds a stream from outside, and the errors of sources."""
 
 from __future__ import annotations
 
@@ -12,26 +12,30 @@ from headrace.model.errors import InUse, InvalidInput
 
 
 class SourceExists(InvalidInput):
-    """There is a source of that name already, with other settings."""
+    """A source of that name exists already, with other settings."""
 
 
 class SlotRemains(InUse):
-    """A source is not removed, since what it has at the database that it captures can't be dropped."""
+    """The source can't be removed, because its replication slot or publication at the captured database can't
+    be dropped.
+    """
 
 
 class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How a source is."""
+    """The state of a source."""
 
     id: str
-    """A UUID, by which the HTTP API knows it as well as by its name."""
+    """A UUID. The HTTP API accepts it as well as the name."""
     name: str
     kind: str
-    """What it is: `webhook`, or `postgres`."""
+    """The kind of the source: `webhook` or `postgres`."""
     stream: str
     stream_id: str
     settings: dict[str, Any]
-    """As its kind has them: for a webhook those of `WebhookSpec`, for a table those of `PostgresSpec`. Secrets are not told."""
+    """The settings of its kind, without secrets: those of `WebhookSpec` for a webhook, and those of
+    `PostgresSpec` for captured tables.
+    """
     created_at: datetime
     updated_at: datetime
     capture: CaptureInfo | None = None
-    """How it goes, of a source that captures tables."""
+    """The state of the capture, for a source that captures tables."""

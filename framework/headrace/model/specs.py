@@ -1,4 +1,4 @@
-"""What a stream and a consumer are, in the settings that the database keeps for them."""
+"""The settings of streams and consumers, as the database keeps them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ FASTEST_RATE = 1_000_000
 
 
 class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How long a message waits before its next attempt.
+    """The delay before a message's next attempt.
 
-    Either `delays`, in seconds, the last one repeated; or, when that is empty, exponential: `base * factor ** (attempt - 1)`,
-    at most `limit` seconds, of which a random share of up to `jitter` is taken away, so that messages that failed together
-    don't come back together.
+    `delays` lists the delays in seconds, and the last one repeats. If it is empty, the backoff is
+    exponential: `base * factor ** (attempt - 1)`, at most `limit` seconds. A random share of up to `jitter`
+    is subtracted, so that messages that failed together are not retried together.
     """
 
     delays: tuple[float, ...] = ()
@@ -49,7 +49,9 @@ class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
             )
 
     def delay(self, attempt: int, chance: float) -> float:
-        """Seconds to wait after `attempt` (1 is the first) has failed; `chance` is a random number from 0 to 1."""
+        """Seconds to wait after `attempt` has failed. The first attempt is 1. `chance` is a random number from
+        0 to 1.
+        """
         if self.delays:
             return self.delays[min(attempt, len(self.delays)) - 1]
         try:
@@ -60,7 +62,7 @@ class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, value: Backoff | Duration | Sequence[Duration] | None) -> Backoff:
-        """A backoff from what a user writes: itself, one delay, a list of delays, or None for the default."""
+        """Make a backoff from a `Backoff`, one delay, a list of delays, or None for the default."""
         if value is None:
             return cls()
         if isinstance(value, Backoff):
@@ -73,18 +75,20 @@ class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream keeps. Without any limit it keeps everything.
+    """The settings of a stream. Without any limit it keeps all messages.
 
     Args:
         name: 1 to 48 lower-case letters, digits, `-` and `_`.
-        retention: `limits`, the ones below; or `interest`, a message stays until every consumer is done with it.
+        retention: `limits` applies the limits below. `interest` keeps a message until every consumer is
+            done with it.
         retain_up_to: seconds after which a message is removed.
-        retain_at_least: seconds for which a message stays, whatever the size; when that leaves no room, publishing is refused.
-        max_storage: bytes on disk, beyond which the oldest messages are removed.
-        one_message_per_key: a new message takes the place of the one before it with the same key.
-        dedupe: of a key, a payload that is unchanged is not published again (compared by SHA-256).
-        tombstones: a `null` payload deletes its key, once every consumer has been given it.
-        dedupe_window: seconds for which message ids are remembered, so that a publish that is repeated changes nothing.
+        retain_at_least: seconds for which a message is kept whatever the stream's size. Publishing is
+            refused if that leaves no room.
+        max_storage: bytes on disk above which the oldest messages are removed.
+        one_message_per_key: a new message replaces the previous one of the same key (compaction).
+        dedupe: don't publish a payload that is the same as the key's previous one, compared by SHA-256.
+        tombstones: a `null` payload deletes its key, once it has been delivered to every consumer.
+        dedupe_window: seconds for which message ids are remembered, so that a repeated publish has no effect.
     """
 
     name: str
@@ -143,22 +147,25 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer's settings.
 
     Args:
-        stream: the stream it reads.
-        name: unique on its stream.
-        filters: a message matches if its key matches any of them ...
-        where: ... and, if given, its content this condition.
+        stream: the stream that it reads.
+        name: the consumer's name, unique on its stream.
+        filters: a message matches if its key matches any of these patterns.
+        where: a condition that a message must also meet. None for no condition.
         ordered: keep strict order per key.
-        ack_wait: the visibility timeout, in seconds: how long a lease holds unless it is extended.
-        max_ack_pending: how many messages may be leased and unsettled at one time, over all workers.
-        max_deliver: attempts before a message is exhausted; -1 for no limit.
-        backoff: the wait before the next attempt.
-        on_exhausted: what becomes of an exhausted message: `dead_letter`; `block`, its key waits for a person; or `drop`.
-        max_waiting: how many requests may wait for messages at one time, over HTTP, at each server process.
-        deliver_policy: where a new consumer begins: with `all` there is; with what is `new`; at `start_seq` (`by_start_seq`) or
-            `start_time` (`by_start_time`); or with the last message of each key (`last_per_key`), and then what is new.
-        rate_limit: messages a second, over all workers; None for no limit.
-        rate_burst: how many may come at once after a pause; by default what the rate allows in one second, and at least 1.
-        push: where servers send its messages to; None for a consumer whose workers ask for them.
+        ack_wait: the visibility timeout in seconds. A lease expires after it unless it is extended.
+        max_ack_pending: the maximum number of messages that are leased and not settled, over all workers.
+        max_deliver: the number of attempts before a message is exhausted. -1 for no limit.
+        backoff: the delay before the next attempt.
+        on_exhausted: what happens to an exhausted message. `dead_letter` makes it a dead letter, `block`
+            makes it one and blocks its key until you redrive or purge it, and `drop` discards it.
+        max_waiting: the maximum number of HTTP requests that wait for messages at each server process.
+        deliver_policy: where a new consumer starts. `all` starts at the first message, `new` after the last
+            one, `by_start_seq` at `start_seq`, and `by_start_time` at `start_time`. `last_per_key` delivers
+            the last message of each key, and then new ones.
+        rate_limit: messages per second, over all workers. None for no limit.
+        rate_burst: the maximum number of messages at once after a pause. By default what the rate allows in
+            one second, and at least 1.
+        push: where servers send its messages. None for a consumer with workers that lease them.
     """
 
     stream: str

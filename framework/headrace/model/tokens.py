@@ -1,7 +1,8 @@
-"""Access tokens: what one looks like, and what it opens.
+"""Access tokens: their format, and what they allow.
 
-A token is `hr_<id>_<secret>`. The id is no secret: it finds the row that has the digest of the whole. A token has scopes, each of
-which is an action alone, for all streams, or for the stream of one name: `consume`, `publish:orders`.
+A token is `hr_<id>_<secret>`. The id is not secret. It finds the row with the digest of the whole token. A
+token has scopes. A scope is an action, such as `consume`, for all streams, or an action and a stream, such
+as `publish:orders`.
 """
 
 from __future__ import annotations
@@ -20,42 +21,42 @@ from headrace.model.durations import Duration, seconds
 from headrace.model.errors import HeadraceError, InvalidInput
 
 Need = Literal["publish", "consume", "admin"]
-"""What a scope allows, and what a call needs."""
+"""The action that a scope allows and a call requires."""
 
 NEEDS: tuple[Need, ...] = get_args(Need)
 MOST_SCOPES = 100
 
 _ALPHABET = string.digits + string.ascii_letters
-_ID, _SECRET = 12, 40  # characters, of which each is worth 5.95 bits
+_ID, _SECRET = 12, 40  # characters, with 5.95 bits of entropy each
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._@-]{0,63}")
 _STREAM = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _LONGEST = 100 * 365 * 86400.0
 
 
 class Unauthorized(HeadraceError):
-    """There is no token with the call, or one that opens nothing."""
+    """The call has no token, or its token is not valid."""
 
-    exit_code = 78  # EX_CONFIG, as on the command line everything that is wrong with a token
+    exit_code = 78  # EX_CONFIG, like all errors about tokens
 
 
 class Forbidden(HeadraceError):
-    """The token is good, and lacks the scope that the call needs."""
+    """The token is valid, but lacks the scope that the call requires."""
 
     exit_code = 78
 
 
 class UnknownToken(HeadraceError, LookupError):
-    """There is no token of that id or name."""
+    """There is no token with that id or name."""
 
     exit_code = 66  # EX_NOINPUT
 
 
 class TokenExists(InvalidInput):
-    """There is, or was, a token of that name."""
+    """There is, or was, a token with that name."""
 
 
 class Minted(msgspec.Struct, frozen=True):
-    """A new token. Its `text` is to be shown once, and only its `digest` kept."""
+    """A new token. Show its `text` once, and store only its `digest`."""
 
     id: str
     text: str
@@ -63,7 +64,7 @@ class Minted(msgspec.Struct, frozen=True):
 
 
 class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a token. Its secret isn't."""
+    """The description of a token, without its secret."""
 
     id: str
     name: str
@@ -74,19 +75,19 @@ class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewToken(TokenInfo, frozen=True, kw_only=True):
-    """A token that was just made. Nobody can tell `token` a second time."""
+    """A token that was just made. `token` can't be retrieved again."""
 
     token: str
 
 
 class StoredToken(TokenInfo, frozen=True, kw_only=True):
-    """A token as it is kept: with the digest by which it is recognized."""
+    """A token as it is stored, with the digest that identifies it."""
 
     digest: bytes
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """An action, and the stream that it is for; None for all of them."""
+    """An action, and the stream to which it applies. A stream of None means all streams."""
 
     action: Need
     stream: str | None = None
@@ -96,7 +97,7 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> Scope:
-    """The scope that is written there. Raises `InvalidInput` with what would be right."""
+    """Parse a scope. Raises `InvalidInput`, which explains the format."""
     if not isinstance(text, str):
         raise InvalidInput(f"A scope is text such as 'publish:orders', not {type(text).__name__}.")
     action, colon, stream = text.partition(":")
@@ -116,7 +117,7 @@ def parse(text: str) -> Scope:
 
 
 def parse_all(texts: Iterable[str]) -> tuple[str, ...]:
-    """Scopes as they are kept: checked, each once, in order. Raises `InvalidInput`, also when there is none."""
+    """Check scopes and return them sorted, without duplicates. Raises `InvalidInput`, also if there are none."""
     if isinstance(texts, str):
         raise InvalidInput(f"scopes={texts[:80]!r} must be a list, such as ['publish:orders'].")
     scopes = tuple(sorted({str(parse(text)) for text in texts}))
@@ -129,10 +130,11 @@ def parse_all(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def allows(scopes: Collection[str], need: Need, stream: str | None) -> bool:
-    """Whether one of the scopes, as `parse_all` gives them, opens what a call needs.
+    """Whether one of the scopes, as `parse_all` returns them, allows a call.
 
     Args:
-        stream: the name of the stream that the call is about; None for a call about no one stream, which takes a scope for all.
+        stream: the name of the stream that the call is about. None if it is about no single stream, which
+            requires a scope for all.
     """
     if need in scopes or "admin" in scopes:
         return True
@@ -140,7 +142,7 @@ def allows(scopes: Collection[str], need: Need, stream: str | None) -> bool:
 
 
 def check_name(name: str) -> str:
-    """The name as it is. Raises `InvalidInput` for what can't be the name of a token."""
+    """Return the name unchanged. Raises `InvalidInput` if it is not a valid token name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidInput(
             f"The token name {str(name)[:80]!r} can't be used: take 1 to 64 letters, digits, '.', '_', '@' and '-', the first"
@@ -150,7 +152,9 @@ def check_name(name: str) -> str:
 
 
 def check_lifetime(given: Duration | None) -> float | None:
-    """Seconds that a token is good for, None for ever. Raises `InvalidInput` or `ConfigurationError`."""
+    """The lifetime of a token in seconds, or None if it never expires. Raises `InvalidInput` or
+    `ConfigurationError`.
+    """
     if given is None:
         return None
     found = seconds(given, "expires_in")
@@ -163,14 +167,14 @@ def check_lifetime(given: Duration | None) -> float | None:
 
 
 def mint() -> Minted:
-    """A new token, of strong random numbers."""
+    """Make a new token from cryptographically strong random numbers."""
     token_id = _random(_ID)
     text = f"hr_{token_id}_{_random(_SECRET)}"
     return Minted(token_id, text, digest(text))
 
 
 def digest(text: str) -> bytes:
-    """What is kept of a token, and compared. It is random and long, so nothing slower than SHA-256 is needed."""
+    """The digest of a token, which is stored and compared. Tokens are long and random, so SHA-256 is sufficient."""
     return hashlib.sha256(text.encode()).digest()
 
 

@@ -1,10 +1,14 @@
-"""Motion: what one consumer does in one process. One file is one actor is one loop, and a message travels so:
+"""The runtime of a consumer in one process. Each part is one file, mostly with one loop. A message
+passes through them in this order:
 
     store.lease ─▶ fetcher ─▶ lanes ─▶ actors ─▶ singles | batches ─▶ handlers ─▶ desk ─▶ settler ─▶ store.settle
 
-Beside the way stand the `keeper`, who extends leases, the `scaler`, who changes the number of actors, and the `guard`, who pauses when
-all fails. `pipeline` wires them in this order (what they know of each other is in `wiring`, what consumers share in `shared`),
-`drain` takes them down in it, and `weather` lets each go on when the database comes back. `handlers` is what is around the user's function.
+The `desk` is the acknowledger. The `keeper` extends leases, the `scaler` changes the number of
+actors, and the `guard` is the circuit breaker, which pauses the consumer while handlers fail.
+`pipeline` wires the parts in this order. `wiring` holds the interfaces between them, and `shared`
+holds what the consumers of a process share. `drain` stops the parts in the same order. `weather` is
+the database retry. `handlers` holds everything around your function.
 
-The decisions are made in `headrace.flow`, in plain code; what is here waits and acts.
+The decisions are made in `headrace.flow`, in plain synchronous code. This package does the waiting
+and the I/O.
 """

@@ -1,4 +1,4 @@
-"""The actors: each takes a ready lane, works on it, and takes the next. No task is made per message."""
+"""The actors: each takes a ready lane, works on it, and takes the next. No task is created per message."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from headrace.runtime.message import Message
 
 
 class Work(Protocol):
-    """What an actor does with a lane: `singles` or `batches`."""
+    """What an actor does with a lane. Implemented by `singles` and `batches`."""
 
     @property
     def unit(self) -> int:
-        """How many messages it takes at a time, at most."""
+        """The largest number of messages that it takes at a time."""
 
     async def run(self, lane: Lane[Message], bench: Bench) -> bool:
-        """Work on the lane; returns whether that is done, or must be gone on with at a fresh bench after a timeout."""
+        """Work on the lane. Returns whether that is done. After a timeout it must continue with a
+        fresh scope."""
 
 
 class Actors:
@@ -31,15 +32,16 @@ class Actors:
 
     Args:
         timed: whether handlers have a timeout.
-        least: how many there may be while consumers of higher priority go first.
+        least: the number of actors allowed while consumers of higher priority go first.
 
     Attributes:
-        rank: the consumer's priority, where there are others; it is told whether lanes wait for an actor.
-        wanted: how many there should be ...
-        target: ... and may be, for others may go first.
-        count: how many there are. One that is too many leaves when it is done with its lane.
-        busy: how many work on a lane.
-        starved: how often one found no lane.
+        rank: the consumer's priority rank, if priorities differ. It is notified whether lanes wait
+            for an actor.
+        wanted: the number of actors that there should be.
+        target: the number that is allowed now, since other consumers may go first.
+        count: the current number of actors. A surplus actor ends when it is done with its lane.
+        busy: the number of actors that work on a lane.
+        starved: how often an actor found no lane.
     """
 
     def __init__(self, work: Work, lanes: Lanes[Message], *, timed: bool, least: int) -> None:
@@ -60,27 +62,27 @@ class Actors:
 
     @property
     def appetite(self) -> int:
-        """How many messages they can work on at a time."""
+        """How many messages the actors can work on at the same time."""
         return self.target * self._work.unit
 
     @property
     def held(self) -> bool:
-        """Whether others go first."""
+        """Whether consumers of higher priority go first."""
         return self.rank is not None and self.rank.held
 
     async def run(self, first: int) -> None:
-        """Run actors, `first` many to begin with, until `finish` and the end of what they do."""
+        """Run actors, at first `first` of them, until `finish` is called and their work has ended."""
         async with anyio.create_task_group() as self._group:
             self.resize(first)
             await self._over.wait()
 
     def resize(self, target: int) -> None:
-        """Have `target` actors from now on; after `finish` it is too late for that."""
+        """Set the wanted number of actors. It has no effect after `finish`."""
         self.wanted = target
         self.adjust()
 
     def adjust(self) -> None:
-        """Have as many as there may be now."""
+        """Adjust the number of actors to what is allowed now."""
         if self._group is None or self._over.is_set():
             return
         self.target = min(self.wanted, self._least) if self.held else self.wanted
@@ -91,7 +93,7 @@ class Actors:
             self._wake_one()
 
     def wake(self) -> None:
-        """Lanes have become ready, or no longer are: wake as many actors as can have one."""
+        """Wake as many actors as can get a lane, after lanes have become ready or no longer are."""
         ready, idle = self._lanes.ready, len(self._idle)
         for _ in range(min(ready, idle)):
             self._wake_one()
@@ -99,18 +101,18 @@ class Actors:
             self.rank.press(ready > idle)
 
     def finish(self) -> None:
-        """No more lanes: every actor ends with what it is doing."""
+        """Stop taking lanes. Every actor ends after its current lane."""
         self.resize(0)
         self._over.set()
 
     def cancel(self) -> None:
-        """Stop every handler now. What they were doing is given back."""
+        """Stop every handler now. The messages in work are given back."""
         if self._group is not None:
             self._group.cancel_scope.cancel()
         self._over.set()
 
     def overdue(self, now: float) -> Iterator[None]:
-        """Stop handlers that have passed their timeout. Yields once for each."""
+        """Stop handlers that have exceeded their timeout. Yields once for each."""
         for bench in list(self._benches):
             if bench.until <= now:
                 bench.until = NEVER
@@ -148,9 +150,10 @@ class Actors:
             self.count -= 1
 
     async def _work_timed(self, lane: Lane[Message], bench: Bench) -> None:
-        """Work on a lane with a timeout. The scope belongs to the bench: one per message would cost more than all the rest.
+        """Work on a lane with a timeout. The scope belongs to the actor slot, since one per message
+        would cost more than all the rest.
 
-        A timeout spends it, and then the lane goes on with a fresh one.
+        A timeout cancels the scope. Then the work on the lane continues with a fresh one.
         """
         done = False
         self._benches.add(bench)
@@ -163,5 +166,5 @@ class Actors:
             self._benches.discard(bench)
 
     def statistics(self) -> dict[str, int]:
-        """Actors there are, should be, and that are busy."""
+        """Return the current number of actors, the target, and the number of busy actors."""
         return {"actors": self.count, "target": self.target, "busy": self.busy}

@@ -1,4 +1,4 @@
-"""The batch as a handler sees it."""
+"""The batch that a handler receives."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ if TYPE_CHECKING:
     from headrace.runtime.transaction import Transaction
 
 Said = Retry | Reject | None
-"""What a handler says of one message of its batch: None for an ack."""
+"""The outcome that a handler returns for one message of its batch. None is an ack."""
 
 
 class Batch(msgspec.Struct, eq=False):
-    """Messages that are handled together, those of one key in their order.
+    """Messages that are handled together. Those of one key are in order.
 
-    When the handler returns, all are acked but those of which it said otherwise: by `retry` and `reject`, or by returning a list
-    with None, a `Retry` or a `Reject` for each message. What follows one of these in its key is given back, whatever was said
-    of it, or it would overtake. When the handler raises, that counts for all of them, and what was said before does not.
+    When the handler returns, all messages are acked except those for which it called `retry` or
+    `reject`, or returned a list with None, a `Retry` or a `Reject` for each message. Later messages
+    of the key of a failed one are given back, whatever their own outcome, because they would
+    overtake it. When the handler raises, all messages fail, and outcomes that it gave before have
+    no effect.
 
     Attributes:
-        stream, consumer: their names.
+        stream, consumer: the names of their stream and consumer.
         messages: the messages.
-        failures: what was said of those that are not to be acked, by seq.
+        failures: the outcomes of the messages that are not to be acked, by seq.
     """
 
     stream: str
     consumer: str
     messages: tuple[Message, ...]
     transaction: Transaction | None = None
-    """The one that its handler runs in, if that is transactional."""
+    """The transaction of the handler, if the handler is transactional."""
     failures: dict[int, Retry | Reject] = {}
 
     def __len__(self) -> int:
@@ -50,24 +52,26 @@ class Batch(msgspec.Struct, eq=False):
 
     @property
     def payloads(self) -> list[Any]:
-        """Their payloads, decoded."""
+        """The decoded payloads."""
         return [message.data for message in self.messages]
 
     def retry(
         self, message: Message, *, after: Duration | None = None, reason: str = "the handler asked for a retry"
     ) -> None:
-        """Have this one again `after` a while (seconds, or text such as "30s"), or when None after the consumer's backoff.
+        """Request redelivery of a message when the handler returns. The attempt counts.
 
-        Its attempt counts. It goes back when the handler returns.
+        Args:
+            after: the delay, in seconds or as text such as "30s". None for the consumer's backoff.
         """
         self.failures[message.seq] = Retry(reason, after=after)
 
     def reject(self, message: Message, reason: str = "the handler rejected the message") -> None:
-        """Send this one to the dead letters when the handler returns."""
+        """Make a message a dead letter when the handler returns."""
         self.failures[message.seq] = Reject(reason)
 
     def say(self, outcomes: list[Said]) -> None:
-        """What became of each message, in their order. Raises `InvalidInput` for a list that doesn't fit."""
+        """Set the outcome of each message, in their order. Raises `InvalidInput` for a list that
+        doesn't fit."""
         if len(outcomes) != len(self.messages):
             raise InvalidInput(
                 f"The handler of a batch of {len(self.messages)} messages returned a list of {len(outcomes)}: return None to ack"
@@ -84,7 +88,8 @@ class Batch(msgspec.Struct, eq=False):
 
     @property
     def done(self) -> list[Message]:
-        """Those that are to be acked when the handler returns now: neither failed, nor behind one that failed, nor settled."""
+        """The messages to ack if the handler returns now: neither failed, nor behind a failed one, nor
+        settled."""
         if not self.failures and not any(message.settled for message in self.messages):
             return list(self.messages)
         failed: set[Hashable] = set()

@@ -1,8 +1,8 @@
-"""Many messages at a time: what an actor does with lanes when its handler takes batches, or a key's run.
+"""The executor of batches: what an actor does with lanes if its handler takes batches, or a key's run.
 
-gather ──▶ decode ──▶ call ──▶ all acked, but those of which the handler says otherwise
+gather ──▶ decode ──▶ call ──▶ all acked, except those with another outcome
                         │
-                      raised: all of them come again, or halves are tried, until what fails alone is found
+                      raised: all of them are retried, or halves are tried until the failing message is found
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from headrace.runtime.wiring import Call, Clock
 class Batches:
     """Gathers batches from lanes, and runs them.
 
-    Of the actors that wait for a batch to fill, only the first gets more messages, until it has enough. With `group_by_key`
-    each waits for those of its own key.
+    If several actors wait for a batch to fill, only the first gets more messages, until it has
+    enough. With `group_by_key` each actor waits for messages of its own key.
     """
 
     def __init__(
@@ -53,12 +53,15 @@ class Batches:
         self._verdicts = verdicts
         self._suspects = suspects
         self._clock = clock
-        self._waiting: dict[Gathering[Message], anyio.Event] = {}  # batches that wait to fill
+        self._waiting: dict[Gathering[Message], anyio.Event] = {}  # batches that wait for more messages
         self._patient = True
         lanes.on_more = self._fill
 
     async def run(self, lane: Lane[Message], bench: Bench) -> bool:
-        """Fill a batch, beginning with this lane, and run it. Returns True: a timeout stops one call of the handler only."""
+        """Fill a batch, beginning with this lane, and run it.
+
+        Returns True, since a timeout stops only one call of the handler.
+        """
         batch = Gathering(self._lanes, lane, self.unit, one_key=self._handling.group_by_key)
         try:
             if self._handling.batch_timeout:
@@ -68,19 +71,19 @@ class Batches:
             for message in batch.messages:
                 if (
                     message.xid is not None
-                ):  # it isn't known whether that was committed; if so, giving it back changes nothing
+                ):  # It isn't known whether that was committed. If it was, giving it back changes nothing.
                     message.xid, message.settled = None, False
-                self._verdicts.settle(message, RELEASE)  # unless it has its outcome
+                self._verdicts.settle(message, RELEASE)  # unless it has an outcome
             raise
         finally:
             batch.put_down()
-        await anyio.lowlevel.checkpoint()  # others want the event loop, too, if the handler never waited
+        await anyio.lowlevel.checkpoint()  # yields the event loop to other tasks, in case the handler never waited
         return True
 
     # --- filling
 
     async def _wait(self, batch: Gathering[Message]) -> None:
-        """Wait until the batch is full, or its time is up."""
+        """Wait until the batch is full or its time is up."""
         if batch.over or not self._patient:
             return
         full = self._waiting[batch] = anyio.Event()
@@ -91,14 +94,15 @@ class Batches:
             self._waiting.pop(batch, None)
 
     def be_patient(self, patient: bool) -> None:
-        """Whether batches may wait to fill from now on, or are run with what there is."""
+        """Set whether batches may wait to fill from now on. Otherwise they run with the messages that
+        are there."""
         self._patient = patient
         if not patient:
             for full in self._waiting.values():
                 full.set()
 
     def _fill(self) -> None:
-        """There is more."""
+        """Offer new messages to the batches that wait."""
         for batch, full in list(self._waiting.items()):
             batch.fill()
             if batch.over:
@@ -108,7 +112,7 @@ class Batches:
     # --- running
 
     async def _handle(self, messages: list[Message], bench: Bench) -> None:
-        """Run the handler with these, in as many calls as it takes, until each has its outcome."""
+        """Run the handler with these messages, in as many calls as needed, until each has an outcome."""
         together = Together(self._desk, messages)
         try:
             await self._work_off(parts(messages, self._desk.max_deliver)[::-1], together, bench)
@@ -116,7 +120,7 @@ class Batches:
             together.part()
 
     async def _work_off(self, todo: list[list[Message]], together: Together, bench: Bench) -> None:
-        """Call after call, until nothing is left to do; halves are put in front."""
+        """Call the handler with each part in turn. The halves of a bisected part come next."""
         while todo:
             part = self._startable(todo.pop(), together)
             if not part:
@@ -137,7 +141,8 @@ class Batches:
                 self._fail(part, error, bench, together)
 
     def _startable(self, part: list[Message], together: Together) -> list[Message]:
-        """Those that can be started, decoded: anew for each call, since a handler may have changed what it was given."""
+        """Return the messages that can be started, decoded anew for each call, since a handler may
+        have changed a payload."""
         found = []
         now = self._clock()
         for message in part:
@@ -157,7 +162,8 @@ class Batches:
         return found
 
     async def _attempt(self, batch: Batch, bench: Bench) -> BaseException | None:
-        """One call of the handler, with a scope of its own, and its own timeout. Returns what it failed with."""
+        """Make one call of the handler, with its own cancel scope and timeout. Returns the error that
+        it failed with."""
         timeout = self._handling.timeout
         payloads = [message._payload for message in batch.messages]
         error: BaseException | None = None
@@ -184,7 +190,7 @@ class Batches:
         return nullcontext()
 
     async def _confirm(self, batch: Batch, together: Together) -> None:
-        """See what became of the messages that the handler has acked in a transaction of its own."""
+        """Look up the outcome of messages that the handler has acked in its own transaction."""
 
         def failed(message: Message, error: BaseException) -> None:
             self._verdicts.failed(message, error)
@@ -195,7 +201,8 @@ class Batches:
                 await self._desk.own.confirm(message, failed)
 
     def _settle(self, batch: Batch, together: Together) -> None:
-        """The handler has returned: ack them all, but those that it failed and what follows these."""
+        """Ack all messages after the handler has returned, except those that it failed and later
+        messages of their keys."""
         ack, failures = self._desk.ack, batch.failures
         for message in batch.messages:
             if message.settled:
@@ -209,7 +216,10 @@ class Batches:
                 together.release_behind(message)
 
     def _fail(self, part: list[Message], error: BaseException, bench: Bench, together: Together) -> None:
-        """The handler has failed with all of these: each counts its attempt, and what follows the last of a key does not."""
+        """Settle messages after the handler has failed with all of them. Each counts its attempt.
+
+        Messages behind the last of a key are given back without counting the attempt.
+        """
         failed = [message for message in part if not message.settled]
         for message in failed:
             if bench.overdue:
@@ -221,9 +231,11 @@ class Batches:
 
 
 class Together:
-    """The desk of the messages of one batch: one that fails takes back those of its key behind it, at once and in the same parcel.
+    """The acknowledger of one batch. A failed message takes back the later messages of its key, at
+    once and in the same parcel.
 
-    The desk of the consumer does so with what waits in the lane; what is in the batch has left that.
+    The consumer's acknowledger does so with the messages that wait in the lane. Messages of the
+    batch have left the lane.
     """
 
     def __init__(self, desk: Desk, messages: Sequence[Message]) -> None:
@@ -235,7 +247,8 @@ class Together:
             message._desk = self
 
     def part(self) -> None:
-        """All have their outcomes. Messages are not seen by Python's garbage collection, so no circle of theirs may stay behind."""
+        """Detach the messages after all have outcomes. Python's garbage collector doesn't track
+        messages, so they must not keep reference cycles."""
         for message in self._messages:
             message._desk = self._desk
         self._messages = ()
@@ -243,11 +256,11 @@ class Together:
 
     @property
     def backoff(self) -> Backoff:
-        """The wait before the next attempt."""
+        """The backoff before the next attempt."""
         return self._desk.backoff
 
     async def settle_now(self, message: Message, failure: Failure | None) -> None:
-        """What a handler does itself."""
+        """Settle a message on behalf of the handler, and wait until the store has the outcome."""
         if failure is not None:
             self.release_behind(message)
         await self._desk.settle_now(message, failure)
@@ -257,7 +270,8 @@ class Together:
         await self._desk.extend_now(message)
 
     def release_behind(self, message: Message) -> None:
-        """The message has failed: what follows it in its lane goes back, attempts not counted."""
+        """Give back the later messages of its lane, because the message has failed. Their attempts
+        don't count."""
         lane = self._lanes[message.lane]
         while lane[-1] is not message:
             behind = lane.pop()

@@ -1,4 +1,5 @@
-"""The bench: an actor's place at work. Whoever runs below the actor, a log record for one, can ask what is on it."""
+"""The actor slot (`Bench`): the context of an actor. Code that runs below the actor, such as a log
+filter, can read the current delivery."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ NEVER = float("inf")
 
 
 class Bench:
-    """An actor's place at work.
+    """The slot of one actor.
 
     Attributes:
-        delivery: the message or the batch that is on it; None in between.
-        until: when its handler must be done, on the actor's clock.
-        scope: what to cancel to stop the handler. One that was cancelled is spent, and replaced.
-        overdue: whether it was cancelled because the time was up.
+        delivery: the current message or batch. None in between.
+        until: the deadline of the handler, on the actor's clock.
+        scope: the scope to cancel in order to stop the handler. A cancelled scope is replaced.
+        overdue: whether it was cancelled because of the timeout.
     """
 
     __slots__ = ("delivery", "overdue", "scope", "until")
@@ -33,7 +34,7 @@ class Bench:
         self.scope = anyio.CancelScope()
 
     def clear(self) -> None:
-        """Make it ready for the next lane."""
+        """Reset the slot for the next lane."""
         self.delivery = None
         self.until = NEVER
         self.overdue = False
@@ -41,4 +42,5 @@ class Bench:
 
 
 at_work: ContextVar[Bench | None] = ContextVar("headrace_bench", default=None)
-"""The bench of the actor that this code runs below. Set once per actor, since setting it for each message would cost too much."""
+"""The slot of the actor that this code runs below. It is set once per actor, since setting it for each
+message would cost too much."""

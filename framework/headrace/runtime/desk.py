@@ -1,7 +1,7 @@
-"""The desk: where outcomes are handed in, as they fall, without waiting.
+"""The acknowledger (`Desk`): receives the outcomes of handlers, without waiting for the store.
 
-A message that failed takes back with it what waits behind it in its lane, in the same parcel, or a later message of its key
-would overtake.
+A failed message takes back the messages behind it in its lane, in the same parcel. Otherwise a
+later message of its key would overtake it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from headrace.runtime.wiring import Clock, Keeping, Settling
 
 
 class Desk:
-    """Hands outcomes to custody, keeps lanes and custody in step, and tells the settler when there is news.
+    """Records outcomes in the in-flight tracker, keeps lanes and tracker consistent, and wakes the
+    settler.
 
     Args:
         guard: the consumer's circuit breaker, if it has one.
@@ -38,33 +39,36 @@ class Desk:
         self._custody = custody
         self._clock = clock
         self._guard = guard
-        self.settler: Settling  # those that act on it; wired by the pipeline
+        self.settler: Settling  # the next parts, set by the pipeline
         self.keeper: Keeping
         self.own: OwnAcks
         self.on_cleared: Callable[[], None] = lambda: None
 
     @property
     def backoff(self) -> Backoff:
-        """The wait before the next attempt, as the settings have it now."""
+        """The backoff before the next attempt, in the current settings."""
         return self._settings.spec.backoff
 
     @property
     def max_deliver(self) -> int:
-        """Attempts before a message is exhausted, as the settings have it now; -1 for no end."""
+        """Attempts before a message is exhausted, in the current settings. -1 for no limit."""
         return self._settings.spec.max_deliver
 
     def ack(self, message: Message) -> None:
-        """It is done."""
+        """Ack a message."""
         if self._custody.ack(message, self._clock()):
             self.settler.wake()
 
     async def settle_before(self, message: Message) -> None:
-        """Wait until the messages of its lane that came before it are settled, so that its own ack may be committed."""
+        """Wait until the earlier messages of its lane are settled, so that its own ack may be committed."""
         if self._custody.unsettled(message.lane):
             await self.settler.flush()
 
     def fail(self, message: Message, failure: Failure) -> None:
-        """It is not done; what waits behind it goes back untouched; and if that opens the breaker, all that waits."""
+        """Record a failure of a message. The messages behind it in its lane are released.
+
+        If the failure opens the circuit breaker, all waiting messages are released.
+        """
         guard = self._guard
         if guard is None:
             self._back(message, failure)
@@ -77,19 +81,20 @@ class Desk:
             self.release_waiting()
 
     def give_up(self, message: Message) -> None:
-        """It was not done, and that is not its fault: it goes back, attempts not counted, with what waits behind it."""
+        """Give a message back that was not handled, without counting the attempt, together with those
+        behind it."""
         self.fail(message, RELEASE)
 
     def release(self, messages: Iterable[Message]) -> None:
-        """They were never started: they go back, attempts not counted."""
+        """Release messages that were never started, without counting the attempts."""
         for message in messages:
             self._back(message, RELEASE)
 
     def release_waiting(self) -> None:
-        """The breaker is open: all that waits goes back untouched."""
+        """Release all waiting messages, because the circuit breaker is open."""
         over = self._lanes.over
         self.release(self._lanes.clear())
-        self._lanes.over = over  # there will be more, unless it drains
+        self._lanes.over = over  # there will be more messages, unless it drains
         self.on_cleared()
 
     def _back(self, message: Message, failure: Failure) -> None:
@@ -100,7 +105,7 @@ class Desk:
         self.settler.wake()
 
     async def settle_now(self, message: Message, failure: Failure | None) -> None:
-        """What a handler does itself: record the outcome, and wait until the store has it."""
+        """Record an outcome on behalf of the handler, and wait until the store has it."""
         if failure is None:
             self.ack(message)
         else:

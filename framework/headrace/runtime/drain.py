@@ -1,4 +1,5 @@
-"""Draining, in the order of travel: lease nothing more, give back what never started, let handlers finish, settle."""
+"""The drain of a consumer, in the order of the pipeline: lease nothing more, give back what never
+started, let handlers finish, and settle."""
 
 from __future__ import annotations
 
@@ -17,14 +18,15 @@ from headrace.runtime.settler import Settler
 logger = logging.getLogger("headrace")
 
 LAST_SETTLE = 3.0
-"""Seconds for settling once the handlers are done or stopped."""
+"""Time limit in seconds for settling after the handlers are done or stopped."""
 
 SETTLED_A_SECOND = 5_000
-"""So many messages more may take a second more: what large batches had in their hands would otherwise count as a crash."""
+"""Messages per second by which that limit is longer. Unsettled messages of large batches would
+otherwise count as crashed."""
 
 
 class Drain:
-    """One drain of one consumer. Handlers have all the time that they need, until `limit` or `hurry` cuts it short."""
+    """A drain of one consumer. Handlers may take any time, until `limit` or `hurry` ends that."""
 
     def __init__(self, name: str, timeout: float) -> None:
         self._name = name
@@ -33,7 +35,7 @@ class Drain:
         self._hurried = False
 
     def limit(self) -> None:
-        """From now on handlers have the timeout's seconds."""
+        """Give handlers `timeout` seconds from now on."""
         self._patience.deadline = anyio.current_time() + self._timeout
 
     def hurry(self) -> None:
@@ -45,7 +47,7 @@ class Drain:
         self, fetcher: Fetcher, fetched: anyio.Event, lanes: Lanes[Message], desk: Desk,
         actors: Actors, acted: anyio.Event, settler: Settler, custody: Custody[Message],
     ) -> None:  # fmt: skip
-        """Drain. `fetched` and `acted` tell when the fetcher and the actors have ended."""
+        """Drain. `fetched` and `acted` are set when the fetcher and the actors have ended."""
         fetcher.stop()
         with self._patience:
             desk.release(lanes.clear())
@@ -64,7 +66,7 @@ class Drain:
             actors.cancel()
             with anyio.move_on_after(LAST_SETTLE):
                 await acted.wait()
-                await fetched.wait()  # a lease call may have been under way, and brings what nobody works on any more
+                await fetched.wait()  # a lease call in progress may still bring messages, which must be given back
             desk.release(lanes.clear())
         with anyio.move_on_after(LAST_SETTLE + custody.held / SETTLED_A_SECOND):
             await settler.flush()

@@ -1,4 +1,5 @@
-"""Failures in the log: what failed, why, and what becomes of it; and when thousands fail, that they do, without drowning the rest."""
+"""Logs the failures of messages, with the reason and the consequence. Beyond a rate limit they are
+only counted."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from headrace.runtime.wiring import Clock
 logger = logging.getLogger("headrace")
 
 BURST = 10
-"""Failures that are told in full in one second; more are only counted."""
+"""Failures that are logged in full per second. More are only counted."""
 
 
 class FailureLog:
-    """Tells the failures of one consumer."""
+    """Logs the failures of one consumer."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -24,7 +25,7 @@ class FailureLog:
         self._untold = 0
 
     def tell(self, message: Message, failure: Failure) -> None:
-        """Log a failure, or count it. The traceback of a rejection is left to the dead letter."""
+        """Log a failure, or count it. The traceback of a rejection is stored only in the dead letter."""
         now = self._clock()
         if now - self._since >= 1.0:
             if self._untold:

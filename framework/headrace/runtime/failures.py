@@ -1,4 +1,4 @@
-"""What failures mean for their messages, in words and numbers that the store can take."""
+"""Turns exceptions and other failures of handlers into `Failure` values that the store accepts."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from headrace.model.specs import Backoff
 
 MAX_ERROR = 2_000
 MAX_TRACEBACK = 16_000
-"""Characters kept of an error and of its traceback."""
+"""Largest number of characters kept of an error and of its traceback."""
 
 MAX_DELAY = 10 * 366 * 86_400.0
-"""Seconds that a retry waits at most. A few hundred thousand years more, and Postgres has no timestamps left."""
+"""Longest delay of a retry in seconds. Postgres timestamps end a few hundred thousand years from now."""
 
 
 def failure_of(error: BaseException, attempt: int, backoff: Backoff) -> Failure:
-    """What an exception of a handler, or a `Retry` or `Reject` that it returned, means for its message."""
+    """Return the failure for an exception of a handler, or for a `Retry` or `Reject` that it returned."""
     if isinstance(error, LeaseLost):
-        return RELEASE  # whatever became of it, it is no longer ours to say
+        return RELEASE  # this process may not settle it any more
     if isinstance(error, Release):
         return RELEASE
     text, trace = describe(error)
@@ -30,28 +30,29 @@ def failure_of(error: BaseException, attempt: int, backoff: Backoff) -> Failure:
 
 
 def nacked(delay: float | None, attempt: int, backoff: Backoff) -> Failure:
-    """The handler has nacked the message itself; without a delay the backoff decides."""
+    """Return the failure for a nack by the handler. Without a delay the backoff decides."""
     return _retry(delay, attempt, backoff, "nacked by the handler")
 
 
 def rejected(reason: object) -> Failure:
-    """The handler has rejected the message itself."""
+    """Return the failure for a reject by the handler."""
     return Failure("reject", None, _storable(_text(reason), MAX_ERROR))
 
 
 def invalid(error: Exception) -> Failure:
-    """The failure of a payload that does not fit its annotation; msgspec names the path of what is wrong."""
+    """Return the failure for a payload that does not fit its annotation. msgspec names the path of
+    what is wrong."""
     return Failure("invalid", None, _storable(f"The payload does not fit: {error}", MAX_ERROR))
 
 
 def timed_out(seconds: float, attempt: int, backoff: Backoff, *, stoppable: bool) -> Failure:
-    """The failure of a handler that took longer than its timeout."""
+    """Return the failure for a handler that exceeded its timeout."""
     note = "" if stoppable else " (a sync handler can't be interrupted; this was noticed when it returned)"
     return _retry(None, attempt, backoff, f"The handler took longer than its timeout of {seconds:g} s{note}.")
 
 
 def describe(error: BaseException) -> tuple[str, str | None]:
-    """The error as one text, and its traceback if it has one, bounded and storable."""
+    """Return the error as text, and its traceback if it has one, both bounded and storable."""
     text = _text(error)
     if not isinstance(error, (Retry, Reject)):
         text = f"{type(error).__name__}: {text}"
@@ -67,7 +68,7 @@ def _retry(delay: float | None, attempt: int, backoff: Backoff, text: str, trace
 
 
 def _text(thing: object) -> str:
-    """`str(thing)`, even of an exception whose `__str__` fails: it must not take everybody else down."""
+    """`str(thing)`, also for an exception with a failing `__str__`, which must not break anything else."""
     try:
         return str(thing)
     except Exception:
@@ -75,5 +76,5 @@ def _text(thing: object) -> str:
 
 
 def _storable(text: str, limit: int) -> str:
-    """Text that Postgres takes: no NUL, no halves of surrogate pairs."""
+    """Return text that Postgres accepts, without NUL and without lone surrogates."""
     return text[:limit].replace("\0", "\\0").encode("utf-8", "replace").decode()

@@ -1,4 +1,5 @@
-"""The fetcher: leases messages and puts them into lanes, as many as the actors can use, and waits when there are none."""
+"""The fetcher: leases as many messages as the actors can use, puts them into lanes, and waits if there
+are none."""
 
 from __future__ import annotations
 
@@ -28,18 +29,21 @@ from headrace.runtime.wiring import Acting, Settling, Time
 logger = logging.getLogger("headrace")
 
 ASK = 1.0
-"""Seconds after which the settings are asked for while there is no room to lease more, and so no lease call that would tell."""
+"""Interval in seconds for reading the settings while there is no room to lease more. Otherwise a lease
+call reports changes."""
 
 
 class Fetcher:
-    """Asks for messages, one lease call at a time.
+    """Leases messages, with one lease call at a time.
 
     Attributes:
-        deaf: whether the process doesn't receive notifications, so that the poll must be quicker.
-        policy: whether it should listen for them.
+        deaf: whether the process receives no notifications, so that it must poll more often.
+        policy: decides whether to listen for notifications.
         leased: messages leased so far.
-        leased_at: when the last of them were, on the pipeline's clock; None before that.
-        unanswered_since: since when the store has been asked in vain; None while it answers, or isn't asked.
+        leased_at: when messages were last leased, on the pipeline's clock. None before the first
+            lease.
+        unanswered_since: start of the current call to the store, or of the first of the failed
+            ones. None while no answer is outstanding.
     """
 
     def __init__(
@@ -66,56 +70,58 @@ class Fetcher:
         self._poll = Poll()
         self._backoff = NotificationBackoff()
         self.policy = ListenPolicy()
-        self._notified = False  # since the last lease call
+        self._notified = False  # whether a notification has arrived since the last lease call began
         self._look = Look()
         self._room = anyio.Event()
         self._news = anyio.Event()
         self._called_at = 0.0
-        self._in_doubt = False  # the store may have leases of ours that we don't know
-        self._timeline: UUID | None = None  # of the database, see `Batch.timeline`
-        self._rewinds = 0  # how often that was another one
+        self._in_doubt = False  # the store may have leases of this process that are not tracked here
+        self._timeline: UUID | None = None  # the timeline of the database, see `Batch.timeline`
+        self._rewinds = 0  # how often the timeline has changed
         self._stopping = False
         self._hurried = anyio.Event()
         self._begun = 0
-        self._ended = anyio.Event()  # the next lease call to end sets it
-        self._quiet_since = 0  # the number of the last call, if it found nothing ...
-        self._dry_since = 0  # ... and nothing will fall due
-        self._watched = 0  # how many wait for it to be dry
+        self._ended = anyio.Event()  # set by the next lease call that ends
+        self._quiet_since = 0  # the number of the last call if it found nothing, otherwise 0
+        self._dry_since = 0  # the number of the last call if it found nothing and nothing will fall due, otherwise 0
+        self._watched = 0  # number of callers that wait in `dry` or `quiet`
         self.deaf = True
         self.leased = 0
         self.leased_at: float | None = None
         self.unanswered_since: float | None = None
 
     def wake(self) -> None:
-        """Something may have been published."""
+        """Look for messages, because some may have been published."""
         self._news.set()
 
     def notified(self) -> None:
-        """A publisher has notified all idle consumers of the stream."""
+        """Handle a notification, which a publisher sends to all idle consumers of the stream."""
         self.policy.notified()
         if self.policy.listen:
             self._notified = True
             self._news.set()
 
     def listen_again(self) -> None:
-        """No other process is subscribed for the consumer."""
+        """Listen again, because no other process is subscribed for the consumer."""
         self.policy.resume()
         self._news.set()
 
     def hurry(self) -> None:
-        """Look again now, also where it is known that there was nothing yet: the clock was moved, or somebody wants to be sure."""
+        """Look again now, even if nothing can be due yet, because the clock was moved or a caller
+        wants to be sure."""
         self._news.set()
         self._room.set()
         self._hurried.set()
 
     def room(self) -> None:
-        """Fewer messages wait, or are unsettled: there may be room for more."""
+        """Look for room, because fewer messages wait or are unsettled."""
         self._room.set()
         if self._watched and not self._custody.held:
-            self.wake()  # who waits for the end needn't wait for the poll as well
+            self.wake()  # callers of `dry` needn't wait for the poll
 
     def stop(self) -> None:
-        """Lease nothing more. A call under way ends first: what it brings would otherwise wait for its expiry."""
+        """Stop leasing. A call in progress ends first, because the messages that it leases would
+        otherwise wait for their lease to expire."""
         self._stopping = True
         self._hurried.set()
         self._room.set()
@@ -142,15 +148,16 @@ class Fetcher:
                 with anyio.move_on_after(ASK):
                     await self._room.wait()
                     continue
-                await self._read_settings()  # which may be what makes room
+                await self._read_settings()  # a changed setting may make room
             if batch is not None and not batch.more and not self._in_doubt:
                 await self._rest(batch)
         if self._in_doubt:
-            with suppress(StoreUnavailable):  # then it expires
+            with suppress(StoreUnavailable):  # if this fails, the leases expire
                 await self._reconcile()
 
     async def _fetch(self, want: int, weather: Weather) -> Batch | None:
-        """One lease call, and what it brings into the lanes. None when the condition took too long."""
+        """Make one lease call and put its messages into the lanes. Returns None if the condition took
+        too long."""
         notified, self._notified = self._notified, False
         try:
             batch = await self._lease(want)
@@ -168,7 +175,7 @@ class Fetcher:
             self.policy.fetched(len(batch.seqs), more=batch.more)
         if batch.lease_id is not None:
             if self.policy.listen:
-                self._poll.found()  # otherwise the processes that listen fetch what comes next
+                self._poll.found()  # otherwise the processes that listen lease the next messages
             self._backoff.found()
             self._idle.leave()
             await self._dispatch(batch, batch.lease_id)
@@ -179,7 +186,8 @@ class Fetcher:
         return batch
 
     async def _probe(self, guard: Guard, weather: Weather) -> Batch | None:
-        """The breaker is open: wait out its pause, lease one message, and see what becomes of that."""
+        """Wait out the pause of the open circuit breaker, lease one message as the probe, and wait for
+        its outcome."""
         while (left := guard.left) > 0 and not self._stopping and not self._in_doubt:
             self._news = anyio.Event()
             self._tell_watchers()
@@ -222,7 +230,8 @@ class Fetcher:
         except BaseException:
             self._lanes.add(())
             raise
-        # Noticed by a settle meanwhile, a rewind leaves leases that nobody here knows, and this batch may hold what follows theirs.
+        # If a settle call has noticed a rewind meanwhile, there are leases that this process
+        # doesn't track, and this batch may contain messages that follow theirs.
         self._in_doubt = self._rewinds > rewinds
         self.unanswered_since = None
         if batch.timeline not in (None, self._timeline):
@@ -232,17 +241,21 @@ class Fetcher:
         return batch
 
     def _begin_timeline(self, timeline: UUID | None) -> None:
-        """The first lease call is answered; or the database was rewound, and then even this batch may come after messages whose acks
-        were taken back: it goes back with the rest."""
+        """Note the timeline of a lease call. If it has changed, the database was rewound.
+
+        Then even this batch may come after messages with acks that were undone, so it is given back
+        with the rest.
+        """
         before, self._timeline = self._timeline, timeline
         if before is not None:
             self.rewound()
 
     def rewound(self) -> None:
-        """The database crashed, failed over or was restored: the leases from before are void.
+        """Void all leases, because the database crashed, failed over or was restored.
 
-        What was settled last may be unsettled again, so a lease may hold messages again that this process has forgotten, and outcomes of
-        later messages of their keys must not count. All leases are given back, attempts not counted, and the messages come again in
+        The outcomes that were settled last may be undone. So a lease may again hold messages that
+        this process has forgotten, and outcomes of later messages of their keys must not count. All
+        leases are given back without counting the attempts, and the messages are delivered again in
         order.
         """
         self._rewinds += 1
@@ -253,27 +266,29 @@ class Fetcher:
                 self._settings.spec.name,
                 len(leases),
             )
-        self._settings.version = None  # versions, and ids of consumers, may have been given again, too
+        self._settings.version = None  # versions and ids of consumers may have been assigned again, too
         self._in_doubt = True
         self.hurry()
 
     async def _reconcile(self) -> None:
-        """Give back the leases that this process doesn't know: of a call whose answer was lost, or from before a rewind.
+        """Give back leases that this process doesn't track: of a call with a lost answer, or from
+        before a rewind.
 
-        At once, also while there is no room for more: the keeper doesn't extend a lease that it doesn't know, and with one expired
-        lease an owner loses all of them.
+        This happens at once, also while there is no room for more. The keeper doesn't extend a
+        lease that is not tracked, and an owner with one expired lease loses all of them.
 
         Raises:
-            UnknownConsumer: the consumer is gone, and what may have been leased of another one that has its id has gone back.
+            UnknownConsumer: the consumer was deleted. Leases of another consumer that now has its
+                id are given back.
         """
         if self._settings.version is None:
             await self._learn_settings()
         rewinds = self._rewinds
         await store.reclaim(self._database, self._consumer, self._owner, list(self._custody.leases))
-        self._in_doubt = self._rewinds > rewinds  # then some of those that were known are not any more
+        self._in_doubt = self._rewinds > rewinds  # then some leases that were tracked no longer are
 
     def _asking(self) -> float:
-        """The time, and that the store is being asked."""
+        """Return the time, and note that the store is being asked."""
         now = self._clock()
         if self.unanswered_since is None:
             self.unanswered_since = now
@@ -291,7 +306,7 @@ class Fetcher:
         return batch
 
     async def _learn_settings(self) -> None:
-        """Read the settings after a lease call, whose batch goes back if that fails."""
+        """Read the settings after a lease call. If that fails, its batch is given back."""
         try:
             await self._read_settings()
         except BaseException as error:
@@ -321,7 +336,8 @@ class Fetcher:
 
     async def _dispatch(self, batch: Batch, lease_id: int) -> None:
         lanes = batch.keys if self._settings.spec.ordered or self._lanes.by_key else batch.seqs
-        # Counted from before the call, so that our deadline never comes after the store's.
+        # The deadline counts from before the call, so that it is never later than the deadline in
+        # the store.
         lease = self._custody.take(
             lease_id, batch.seqs, lanes, self._called_at + self._settings.spec.ack_wait, batch.timeline
         )
@@ -346,26 +362,28 @@ class Fetcher:
             refused = messages
             self._lanes.add(())
         if refused:
-            # Another call before the store has these back could bring what comes after them.
+            # Another lease call before the store has these back could bring later messages of their
+            # keys.
             self._desk.release(refused)
             await self._settler.flush()
 
     async def _rest(self, batch: Batch) -> None:
-        """There is no more just now: wait for news, for what falls due, or for the poll."""
+        """Wait for a notification, for what falls due, or for the poll, because there are no more
+        messages now."""
         spec = self._settings.spec
         if batch.busy and batch.due_in is not None and self.policy.listen:
             with anyio.move_on_after(batch.due_in):
                 await self._hurried.wait()
             return
         if spec.rate_limit is not None and batch.due_in is not None and batch.due_in <= 1 / spec.rate_limit:
-            # There may be no more yet: until then, news are none.
+            # The rate limit allows no message before then, so notifications are ignored.
             with anyio.move_on_after(until_token(batch.due_in, spec.rate_limit, spec.rate_burst)):
                 await self._hurried.wait()
             return
         if self.policy.listen:
             if not self.deaf and not self._idle.subscribed:
                 await self._idle.subscribe()
-                return  # and look once more, for messages that were committed before it
+                return  # look again for messages that were committed before the subscription
             self._idle.enter()
             rest = self._poll.rest(batch.due_in, deaf=self.deaf, longest=self._idle.longest_poll)
         else:
@@ -378,7 +396,7 @@ class Fetcher:
                 await self._hurried.wait()
 
     def _note_end(self, *, quiet: bool, dry: bool) -> None:
-        """A lease call has ended, or was left out because the breaker is open."""
+        """Note that a lease call has ended, or was skipped because the circuit breaker is open."""
         self._quiet_since = self._begun if quiet else 0
         self._dry_since = self._begun if dry else 0
         self._tell_watchers()
@@ -388,12 +406,12 @@ class Fetcher:
         self._ended = anyio.Event()
 
     async def dry(self) -> None:
-        """Wait until there is nothing left: to lease, in work, to settle, or to retry; or until it is stopped."""
+        """Wait until nothing is left to lease, to handle, to settle or to retry, or until it is stopped."""
         self.wake()
         await self._until(lambda asked: self._dry_since > asked)
 
     async def quiet(self) -> None:
-        """As `dry`, but what falls due later is not waited for, nor the pause of a breaker."""
+        """Like `dry`, but without waiting for what falls due later or for the pause of a circuit breaker."""
         self.hurry()
         await self._until(lambda asked: self._quiet_since > asked or self._paused)
 
@@ -402,7 +420,12 @@ class Fetcher:
         return self._guard is not None and not self._guard.closed and self._guard.left > 0
 
     async def _until(self, nothing: Callable[[int], bool]) -> None:
-        """Wait until there was nothing, as the first lease call after the one whose number is given can tell, and nothing is held."""
+        """Wait until a lease call that started after this method returns nothing and nothing is in
+        flight.
+
+        Args:
+            nothing: whether a lease call after the one with this number found nothing.
+        """
         asked = self._begun
         self._watched += 1
         try:

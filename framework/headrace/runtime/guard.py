@@ -1,8 +1,9 @@
-"""The guard: a circuit breaker at work in one consumer.
+"""The circuit breaker of one consumer (`Guard`), applied to its pipeline.
 
-It sees failures at the desk. When they open the breaker, what waits is given back and nothing more is leased; the handlers that
-run end as they end, and of what fails meanwhile no attempt is counted. After the pause one message is leased. Acks cost nothing:
-whether there was one between two failures is seen by custody's count.
+The acknowledger reports failures to it. When they open the breaker, waiting messages are given back
+and no more are leased. Handlers that run are not stopped, and failures of theirs during that time
+count no attempts. After the pause one message is leased. Acks cost nothing, because the in-flight
+tracker's count shows whether there was an ack between two failures.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ logger = logging.getLogger("headrace")
 
 
 class Guard:
-    """Opens and closes the circuit of one consumer.
+    """Opens and closes the circuit breaker of one consumer.
 
     Attributes:
-        probe: the message that is tried, while there is one.
+        probe: the message that is tried in the half-open state. Otherwise None.
     """
 
     def __init__(self, name: str, settings: Breaker, custody: Custody[Message], clock: Clock) -> None:
@@ -35,14 +36,14 @@ class Guard:
         self._custody = custody
         self._clock = clock
         self._circuit = Circuit(settings)
-        self._acked = 0  # by the failure before
+        self._acked = 0  # the tracker's count of acks at the failure before
         self._call: Any = None  # the delivery that failed last
         self.probe: Message | None = None
-        self._went_back = False  # the probe
+        self._went_back = False  # whether the probe went back or became a dead letter
 
     @property
     def closed(self) -> bool:
-        """Whether all is well."""
+        """Whether the breaker is closed."""
         return self._circuit.state == "closed"
 
     @property
@@ -51,7 +52,7 @@ class Guard:
         return self._circuit.left(self._clock())
 
     def judge(self, message: Message, failure: Failure) -> Failure:
-        """A message has failed. Returns the failure as it counts."""
+        """Count a failure of a message. Returns the failure to record, which may be a release."""
         if failure.kind != "retry":
             return failure
         if not self.closed:
@@ -67,11 +68,12 @@ class Guard:
         return failure
 
     def back(self, message: Message) -> None:
-        """A message goes back, or to the dead letters."""
+        """Note that a message goes back or becomes a dead letter."""
         self._went_back |= message is self.probe
 
     def _is_another_call(self) -> bool:
-        """Whether this is not one more message of a batch that has failed already."""
+        """Whether this failure is of another call than the last one, and not of one more message of
+        the same batch."""
         bench = at_work.get()
         call = None if bench is None else bench.delivery
         before, self._call = self._call, call
@@ -85,18 +87,20 @@ class Guard:
             )  # fmt: skip
 
     def begin_probe(self) -> None:
-        """The pause is over: the next message is tried."""
+        """Become half-open, because the pause is over. The next message is tried."""
         self._circuit.probe()
 
     def admits(self, messages: list[Message]) -> bool:
-        """Whether these, just leased, may be handled: when all is well, or the first of them as the probe."""
+        """Whether these leased messages may be handled. True if the breaker is closed, or for the
+        probe, which is the first of them."""
         if self._circuit.state == "half-open" and self.probe is None:
             self.probe = messages[0]
             return True
         return self.closed
 
     def end_probe(self) -> None:
-        """The probe has its outcome. Only an ack closes the circuit; what says nothing of the downstream is followed by another probe."""
+        """End the probe after it has an outcome. Only an ack closes the breaker. After an outcome
+        without information on the downstream, such as a release, another probe follows."""
         acked = self.probe is not None and not self.probe.lease.left and not self._went_back
         self.probe, self._went_back, self._call = None, False, None
         if acked and self._circuit.succeeded():
@@ -104,5 +108,6 @@ class Guard:
             logger.info("%s goes on: a message was handled", self._name)
 
     def statistics(self) -> dict[str, Any]:
-        """The state, seconds until the next probe, failures in a row, and the failure that opened it."""
+        """Return the state, the seconds until the next probe, the failures in a row, and the failure
+        that opened the breaker."""
         return self._circuit.statistics(self._clock())

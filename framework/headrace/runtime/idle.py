@@ -1,6 +1,7 @@
 """The idle consumers of one process, which have nothing to lease.
 
-They subscribe to the notifications of publishers, many in one statement, and share the polls that stand in for lost notifications.
+They subscribe to the notifications of publishers, many in one statement, and share the polls that
+replace lost notifications.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from headrace.flow.demand import LONGEST
 from headrace.runtime.weather import Weather
 
 SHORTEST_TERM, LONGEST_TERM = 10.0, 60.0
-"""Bounds of a subscription's term in seconds. The term grows with the number of idle consumers, ..."""
+"""Bounds of a subscription's term in seconds. The term grows with the number of idle consumers."""
 
 RENEWALS = 200
-"""... so that about this many subscriptions are renewed per second."""
+"""Target number of subscriptions renewed per second. It determines the growth of the term."""
 
 POLLS = 20
-"""Polls per second of all idle consumers together. Each polls the less often, the more they are. The janitor of the leader checks for
-missed notifications in between."""
+"""Polls per second of all idle consumers together. The more idle consumers there are, the less often
+each one polls. The leader's janitor checks for missed notifications in between."""
 
 
 class IdleConsumers:
@@ -31,8 +32,8 @@ class IdleConsumers:
 
     Args:
         database: an open database.
-        connections: how many lease calls may run at the same time. Further calls wait without a timeout, because ten thousand consumers
-            that start at once are no outage.
+        connections: how many lease calls may run at the same time. Further calls wait without a
+            timeout, because ten thousand consumers that start at once are no outage.
         clock: monotonic time in seconds.
 
     Attributes:
@@ -58,7 +59,8 @@ class IdleConsumers:
         return max(LONGEST, len(self._idle) / POLLS)
 
     def reset(self) -> None:
-        """Subscribe all anew. The database loses subscriptions when it crashes or fails over."""
+        """Forget all subscriptions, so that they are made again. The database loses them when it
+        crashes or fails over."""
         self._until.clear()
 
     async def run(self, weather: Weather) -> None:
@@ -83,7 +85,11 @@ class IdleConsumers:
         return self._clock() < self._until.get(consumer, -math.inf) - SHORTEST_TERM / 4
 
     async def subscribe(self, consumer: int) -> None:
-        """Subscribe a consumer. All that wait for the statement before are subscribed together. Raises `StoreUnavailable`."""
+        """Subscribe a consumer. All consumers that wait for the running statement are subscribed
+        together by the next one.
+
+        Raises `StoreUnavailable`.
+        """
         self._joining.add(consumer)
         async with self._statement:
             if consumer in self._joining:
@@ -101,7 +107,7 @@ class IdleConsumers:
         self._idle[consumer] = self._idle.get(consumer, 0) + 1
 
     def leave(self, consumer: int) -> None:
-        """Count one less."""
+        """Count one less idle fetcher or receiver of this consumer."""
         self._idle[consumer] -= 1
         if not self._idle[consumer]:
             del self._idle[consumer]
@@ -110,9 +116,9 @@ class IdleConsumers:
 class IdleConsumer:
     """The idle state of one fetcher or receiver.
 
-    It is idle from before it subscribes until it leases something. That includes the lease call that must follow the subscription. If
-    subscriptions were renewed only after that call, those of thousands that start at once would end before their turn to call, and all would start
-    again.
+    It is idle from before it subscribes until it leases something. That includes the lease call
+    that must follow the subscription. If subscriptions were renewed only after that call, those of
+    thousands that start at once would end before their turn to call, and all would start again.
     """
 
     def __init__(self, consumers: IdleConsumers, consumer: int) -> None:
@@ -131,7 +137,11 @@ class IdleConsumer:
         return self._consumers.longest_poll
 
     async def subscribe(self) -> None:
-        """Ask publishers to notify it. A lease call must follow, for messages that were committed before. Raises `StoreUnavailable`."""
+        """Ask publishers to notify it. A lease call must follow, to find messages that were committed
+        before.
+
+        Raises `StoreUnavailable`.
+        """
         self.enter()
         await self._consumers.subscribe(self._consumer)
 

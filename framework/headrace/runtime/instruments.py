@@ -1,4 +1,5 @@
-"""What telemetry may hook into. None of it is called when telemetry is off, and nothing of it once per message but what `process` wraps."""
+"""The hooks for telemetry. None is called when telemetry is off. Only the wrapper that `process`
+returns runs once per message."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from headrace.runtime.wiring import Call
 
 
 class Sending(Protocol):
-    """A publish that is being told of.
+    """A publish that telemetry observes.
 
     Attributes:
-        headers: of its messages, as JSON text, with the trace in them.
-        seq: set it when it is known, if there is one message.
+        headers: the headers of its messages as JSON text, with the trace in them.
+        seq: set it once it is known, if there is one message.
     """
 
     headers: Sequence[str | None]
@@ -25,7 +26,7 @@ class Sending(Protocol):
 
 
 class Untold:
-    """A publish that nobody is told of."""
+    """A publish that no telemetry observes."""
 
     __slots__ = ("headers", "seq")
 
@@ -35,25 +36,26 @@ class Untold:
 
 
 class Instruments(Protocol):
-    """See `headrace.telemetry.instrumentation`.
+    """The telemetry hooks. See `headrace.telemetry.instrumentation`.
 
     Attributes:
-        survey_every: seconds between two `surveyed`; None if it isn't wanted.
+        survey_every: seconds between calls of `surveyed`, or None for no calls.
     """
 
     survey_every: float | None
 
     def publishing(self, stream: str, headers: Sequence[str | None]) -> AbstractContextManager[Sending]:
-        """Around a publish: takes the headers of its messages as JSON text, and gives those to send, which carry the trace."""
+        """Enter around a publish. Takes the headers of its messages as JSON text, and returns the
+        headers to send, which carry the trace."""
 
     def process(self, spec: ConsumerSpec, call: Call, *, batch: bool) -> Call:
-        """The handler's call, measured and traced."""
+        """Return the handler's call, measured and traced."""
 
     def leasing(self, spec: ConsumerSpec) -> AbstractContextManager[Callable[[Leased], Any]]:
-        """Around a lease call, which tells what it brought."""
+        """Enter around a lease call. Call the returned function with the leased batch."""
 
     def settling(self, spec: ConsumerSpec, acked: int, failed: int, released: int) -> AbstractContextManager[None]:
-        """Around a settle call; how many messages had which outcome."""
+        """Enter around a settle call, with the number of messages of each outcome."""
 
     def surveyed(self, consumers: Iterable[ConsumerInfo]) -> None:
-        """How this process's consumers are in the store."""
+        """Report the state in the store of this process's consumers."""

@@ -1,7 +1,9 @@
-"""The janitor does the maintenance of a database: retention, scheduled messages, vacuum, missed notifications, and dead processes.
+"""The janitor does the maintenance of a database: retention, scheduled messages, vacuum, missed
+notifications, and dead processes.
 
-Every process has a janitor, and one of them leads. Only the leader works, except that each janitor delivers what its own process has
-scheduled. Each task is a loop of its own, so that none waits for another.
+Every process has a janitor, and one of them leads. Only the leader works, except that each janitor
+delivers what its own process has scheduled. Each task is a loop of its own, so that none waits for
+another.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from headrace.runtime.weather import Weather, keep_going
 logger = logging.getLogger("headrace")
 
 AT_ONCE, SOONEST, BUSY, USUAL, IDLE = 0.02, 0.1, 0.25, 1.0, 4.0
-"""Seconds between sweeps: when more is to be done, at least, after something was done, after nothing was, and at most."""
+"""Seconds between sweeps: while more is to be done, the shortest until an announced need, after
+something was done, after nothing was done, and the longest."""
 
 SCHEDULE = 1.0
 """Poll interval of the schedule in seconds, for messages that other processes have scheduled."""
@@ -34,20 +37,20 @@ MISSED = 1.0
 """Seconds between checks for missed notifications. One call checks a thousand consumers."""
 
 ROLL_CALL = 15.0
-"""Seconds between looks for processes that are gone."""
+"""Seconds between checks for processes that are gone."""
 
 GOODBYE = 2.0
-"""Seconds that the last word may take."""
+"""Time limit in seconds for resigning at shutdown."""
 
 SOON = 0.001
-"""The shortest wait for what is due, in seconds."""
+"""The shortest wait for a scheduled message in seconds."""
 
 REPAIR = 60.0
-"""Seconds that a chore rests after it failed for a reason that won't pass by itself, such as a missing privilege."""
+"""Pause in seconds of a task that failed for a reason that needs action, such as a missing privilege."""
 
 
 class Janitor:
-    """Looks after all streams of a database.
+    """Maintains all streams of a database.
 
     Args:
         database: an open database.
@@ -63,15 +66,16 @@ class Janitor:
         self._schedule = anyio.Event()
         self._id = uuid4()
         self._leading = anyio.Event()  # set while this process leads
-        self._own = False  # this process has scheduled messages that may be due soon
+        self._own = False  # whether this process has scheduled messages that may be due soon
 
     def hurry(self) -> None:
-        """This process has scheduled something: look when it is due."""
+        """Look up when the next scheduled message is due, because this process has scheduled one."""
         self._own = True
         self._schedule.set()
 
     async def run(self) -> None:
-        """Work until cancelled. The failure of a database is weather, and any other one is no reason to stop the app."""
+        """Run all tasks until cancelled. Tasks are retried after an outage and after any other
+        failure, so none stops the app."""
         try:
             async with anyio.create_task_group() as group:
                 for what, chore in (
@@ -114,7 +118,7 @@ class Janitor:
             began = monotonic()
             try:
                 swept = await self._sweeper.sweep()
-            except Exception as failure:  # of one stream; the others have had their turn
+            except Exception as failure:  # A failure of one stream. The other streams were swept.
                 if _passes(failure):
                     raise
                 _tell("retention", failure)
@@ -125,7 +129,7 @@ class Janitor:
             await anyio.sleep(max(_until(swept, rest), took))
 
     async def deliver(self, weather: Weather) -> None:
-        """Publish what is due until cancelled. Raises `StoreUnavailable`."""
+        """Publish due scheduled messages until cancelled. Raises `StoreUnavailable`."""
         while True:
             self._schedule = anyio.Event()
             if not self._own and not self._leading.is_set():
@@ -138,7 +142,7 @@ class Janitor:
                 await self._schedule.wait()
 
     async def vacuum(self, weather: Weather) -> None:
-        """Vacuum what needs it until cancelled. Raises `StoreUnavailable`."""
+        """Vacuum tables that need it until cancelled. Raises `StoreUnavailable`."""
         while True:
             await self._leading.wait()
             await self._vacuum.run()
@@ -155,7 +159,8 @@ class Janitor:
             await anyio.sleep(MISSED)
 
     async def forget(self, weather: Weather) -> None:
-        """Forget processes that are gone, and old witnesses of commits, until cancelled. Raises `StoreUnavailable`."""
+        """Delete the records of processes that are gone, and old witness rows of commits, until
+        cancelled. Raises `StoreUnavailable`."""
         forgotten = store.Forgotten()
         while True:
             await anyio.sleep(ROLL_CALL)
@@ -167,7 +172,7 @@ class Janitor:
 
 
 def _until(swept: store.Swept, rest: float) -> float:
-    """Seconds to rest: less while there is more to do, or while a stream fills quickly."""
+    """Seconds to wait until the next sweep. Less while there is more to do, or while a stream fills quickly."""
     if swept.more:
         return AT_ONCE
     return rest if swept.again_in is None else min(max(swept.again_in, SOONEST), rest)
@@ -188,12 +193,14 @@ def _again_and_again(what: str, chore: Callable[[Weather], Awaitable[None]]) -> 
 
 
 def _passes(failure: Exception) -> bool:
-    """Whether it is an outage, which is waited out. An error of the server that Headrace doesn't know needs somebody's attention."""
+    """Whether it is an outage, which ends without help. A server error that Headrace doesn't know
+    needs an operator."""
     return isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreError)
 
 
 def _tell(what: str, failure: Exception) -> None:
-    """What we raise on purpose says itself what would be right; of anything else the traceback is needed."""
+    """Log the failure of a task. Headrace's own errors say what to do, so only other errors are logged
+    with their traceback."""
     known = isinstance(failure, HeadraceError)
     logger.error(
         "%s failed, and is tried again later: %s",

@@ -1,4 +1,4 @@
-"""The keeper: extends leases at half their time, and stops handlers that take longer than their timeout."""
+"""The keeper: extends leases every half of `ack_wait`, and stops handlers that exceed their timeout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("headrace")
 
 
 class Keeper:
-    """Keeps the leases of one consumer."""
+    """Extends the leases of one consumer."""
 
     def __init__(
         self, database: store.Database, consumer: int, settings: Settings,
@@ -34,11 +34,12 @@ class Keeper:
         self._taken = anyio.Event()
 
     def taken(self) -> None:
-        """There is a lease to keep."""
+        """Wake up, because there is a lease to extend."""
         self._taken.set()
 
     async def _until_taken(self) -> None:
-        """Wait until there is a lease: no clock need tick for a consumer at rest, of which a process may have thousands."""
+        """Wait until there is a lease. An idle consumer needs no timer, and a process may have
+        thousands of them."""
         if not self._custody.leases:
             if self._taken.is_set():
                 self._taken = anyio.Event()
@@ -56,7 +57,8 @@ class Keeper:
     async def extend(self) -> None:
         """Extend all leases once. Raises `StoreUnavailable`."""
         asked, began, ack_wait = list(self._custody.leases.values()), self._clock(), self._settings.spec.ack_wait
-        # By the ids that are known: a lease that nobody here knows any more must expire, not live as long as the process.
+        # Extend by the ids that are tracked. A lease that this process doesn't track must expire,
+        # and not live as long as the process.
         alive = await store.extend_leases(
             self._database, self._consumer, [lease.id for lease in asked], now=self._now()
         )
@@ -70,13 +72,13 @@ class Keeper:
             )
 
     async def watch(self, timeout: float) -> None:
-        """Stop handlers that take longer than `timeout` seconds, until cancelled."""
+        """Stop handlers that exceed `timeout` seconds, until cancelled."""
         while True:
             await self._until_taken()
             await anyio.sleep(min(max(timeout / 20, 0.01), 0.5))
             self.stop_overdue(timeout)
 
     def stop_overdue(self, timeout: float) -> None:
-        """Stop handlers that have passed their timeout of so many seconds by now."""
+        """Stop the handlers that have exceeded their timeout of this many seconds by now."""
         for _ in self._actors.overdue(self._clock()):
             logger.warning("%s: a handler took longer than its timeout of %gs", self._settings.spec.name, timeout)

@@ -1,4 +1,4 @@
-"""What is in work, in the log: a filter that adds the message, and the trace, to records from below a handler."""
+"""A log filter that adds the current message and trace to the log records of a handler."""
 
 from __future__ import annotations
 
@@ -9,20 +9,26 @@ from typing import Any
 from headrace.runtime.bench import at_work
 
 FIELDS = ("stream", "consumer", "key", "seq", "attempt", "messages", "trace_id", "span_id")
-"""What it adds to a record, as far as there is such a thing. `messages`: how many there are, of a batch; then there is no seq, and a
-key only if they share it."""
+"""The fields that it adds to a record, if they exist.
+
+`messages` is the number of messages of a batch. A batch has no seq, and has a key only if its
+messages share it.
+"""
 
 
 class LogContext(logging.Filter):
-    """Lets every record pass, and adds what is in work where the record was made: in a handler, and in whatever runs below it, in
-    threads, too. Fields that the record has already, by `extra=`, stay.
+    """Adds the current delivery to each record that is made in a handler or in code that runs below
+    it, also in threads.
 
-    Put it on a handler of `logging`, not on a logger: `handler.addFilter(LogContext())`. Nothing is done for code that logs nothing.
-    A task that goes on after its handler has returned is told with what that actor works on then.
+    It drops no record. Fields that the record has already, from `extra=`, stay.
+
+    Add it to a handler of `logging`, not to a logger: `handler.addFilter(LogContext())`. It costs
+    nothing for code that logs nothing. The records of a task that outlives its handler get the
+    fields of what the same actor works on then.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Adds the fields. Returns True."""
+        """Add the fields. Returns True."""
         for name, value in in_work().items():
             if not hasattr(record, name):
                 setattr(record, name, value)
@@ -30,7 +36,8 @@ class LogContext(logging.Filter):
 
 
 def in_work() -> dict[str, Any]:
-    """The fields for whatever runs here; empty when that is not below a handler, nor inside a span."""
+    """Return the fields for the code that runs here. Empty if it runs neither below a handler nor
+    inside a span."""
     return {**_delivery(), **_span()}
 
 
@@ -48,7 +55,7 @@ def _delivery() -> dict[str, Any]:
 
 
 def _span() -> dict[str, str]:
-    trace = sys.modules.get("opentelemetry.trace")  # loaded by whoever traces; not for the log alone
+    trace = sys.modules.get("opentelemetry.trace")  # loaded if tracing is in use, otherwise not needed
     if trace is None:
         return {}
     context = trace.get_current_span().get_span_context()

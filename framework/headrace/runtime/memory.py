@@ -1,4 +1,5 @@
-"""How much of its memory the process has in use: of what its cgroup may have, or else of the machine's."""
+"""Measures the share of its memory that the process uses, relative to the limit of its cgroup or to
+the machine's memory."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ _SELF = Path("/proc/self")
 
 
 def share_in_use(cgroups: Path = _CGROUPS, process: Path = _SELF) -> float | None:
-    """From 0 to 1, or None where it can't be told. Page cache that can go at any time doesn't count.
+    """Return the share from 0 to 1, or None if it is unknown. Page cache that can be reclaimed at any
+    time doesn't count.
 
     Args:
-        cgroups: where they are mounted.
+        cgroups: where the cgroups are mounted.
         process: the process's directory in /proc.
     """
     shares = [used / limit for used, limit in _limited(cgroups, process) if 0 < limit < _physical()]
@@ -32,14 +34,14 @@ def _physical() -> int:
 
 
 def _limited(cgroups: Path, process: Path) -> Iterator[tuple[int, int]]:
-    """What is in use, and the limit, of each cgroup that the process is in, up to the root; of version 2, or else 1."""
+    """Yield the usage and limit of each cgroup of the process, up to the root, of cgroup version 2 or 1."""
     for place in _places(cgroups, process):
         for usage, limit, inactive in (
             ("memory.current", "memory.max", "inactive_file"),
             ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file"),
         ):
             try:
-                most = int((place / limit).read_text())  # "max" is none
+                most = int((place / limit).read_text())  # "max" is no limit
                 used = int((place / usage).read_text())
                 stat = dict(line.split() for line in (place / "memory.stat").read_text().splitlines())
                 yield used - int(stat.get(inactive, 0)), most
@@ -56,6 +58,7 @@ def _places(cgroups: Path, process: Path) -> Iterator[Path]:
         _, controllers, path = line.split(":", 2)
         if controllers in ("", "memory"):
             root, inner = cgroups / controllers, PurePosixPath(path)
-            # From inside a container the path may be that of the host, and its own cgroup be the root.
+            # Inside a container the path may be that of the host, while the container's own cgroup
+            # is the root.
             for step in (inner, *inner.parents):
                 yield root / step.relative_to("/")

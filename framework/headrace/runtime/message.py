@@ -1,4 +1,4 @@
-"""The message as a handler sees it."""
+"""The message that a handler receives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Desk(Protocol):
-    """Where outcomes are handed in; see `headrace.runtime.desk`."""
+    """The acknowledger, which receives the outcomes. See `headrace.runtime.desk`."""
 
     publisher: Publisher
     own: OwnAcks
@@ -35,13 +35,13 @@ class Desk(Protocol):
 
 
 class Message(msgspec.Struct, eq=False, gc=False):
-    """A message, delivered to a handler.
+    """A message that is delivered to a handler.
 
     Attributes:
-        stream, consumer: their names.
+        stream, consumer: the names of its stream and consumer.
         key: the routing key.
-        seq: its place in the stream.
-        attempt: which delivery to this consumer this is; 1 is the first.
+        seq: its sequence number in the stream.
+        attempt: the number of this delivery to the consumer, from 1.
         created_at: when it was published.
     """
 
@@ -52,58 +52,66 @@ class Message(msgspec.Struct, eq=False, gc=False):
     attempt: int
     created_at: datetime
     raw: str
-    """The payload as it was published: JSON text."""
+    """The payload as it was published, as JSON text."""
     raw_headers: str | None
     lease: Lease
     lane: Hashable
     _desk: Desk
     _payload: Any = msgspec.UNSET
     settled: bool = False
-    """Whether it has its outcome: by `ack`, `nack` or `reject`, or because the handler has ended."""
+    """Whether it has an outcome, because of `ack`, `nack` or `reject`, or because the handler has ended."""
     crashes: int = 0
-    """How often a worker died that held it; see `headrace.runtime.suspects`."""
+    """How often a worker died while it held the message. See `headrace.runtime.suspects`."""
     transaction: Transaction | None = None
-    """The one that its handler runs in, if that is transactional."""
+    """The transaction of the handler, if the handler is transactional."""
     xid: int | None = None
-    """The transaction that its handler has acked it in, to be looked up; see `headrace.runtime.own_acks`."""
+    """The id of the transaction in which the handler has acked it, to be looked up. See
+    `headrace.runtime.own_acks`."""
 
     @property
     def messages(self) -> tuple[Message]:
-        """Itself; a `Batch` has more."""
+        """The message itself, as a tuple. A `Batch` has more."""
         return (self,)
 
     @property
     def data(self) -> Any:
-        """The payload: decoded into the handler's annotated type, or else as plain Python values."""
+        """The payload, decoded into the handler's annotated type, or into plain Python values if there
+        is none."""
         if self._payload is msgspec.UNSET:
             self._payload = msgspec.json.decode(self.raw)
         return self._payload
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The headers; empty when it has none."""
+        """The headers. Empty if it has none."""
         return msgspec.json.decode(self.raw_headers) if self.raw_headers else {}
 
     async def publish(self, stream: str, key: str, data: Any, **options: Any) -> int | None:
-        """Publish a message: in a transactional handler together with its writes and its ack, or else at once.
+        """Publish a message. In a transactional handler it commits together with the handler's writes
+        and its ack.
 
-        Takes what `App.publish` takes, and returns and raises the same.
+        In other handlers it is published at once. Takes what `App.publish` takes, and returns and
+        raises the same.
         """
         if self.transaction is not None:
             options.setdefault("tx", self.transaction)
         return await self._desk.publisher.publish(stream, key, data, **options)
 
     async def ack(self, tx: Any = None) -> None:
-        """Settle it as done now, before the handler ends; what the handler does afterwards no longer counts.
+        """Ack the message now, before the handler ends. What the handler does afterwards has no effect
+        on the outcome.
 
         Args:
-            tx: a transaction of yours, on the same database, for the ack to commit with: a `Transaction`, or a connection or session
-                as `headrace.drivers` knows them. Make it the last statement before the commit. It is looked up when the handler
-                ends: if it was rolled back, the attempt has failed.
+            tx: a transaction of yours on the same database. The ack commits with it. It is a
+                `Transaction`, or a connection or session that `headrace.drivers` supports. Make the
+                ack the last statement before the commit. The transaction is looked up when the
+                handler ends. If it was rolled back, the attempt has failed.
 
         Raises:
-            LeaseLost: somebody else may have it by now, and the ack changed nothing; what is in `tx` can't be committed.
-            ConfigurationError: `tx` is no transaction; or the handler is transactional, and has no use for this.
+            LeaseLost: the lease is lost, and another process may have the message. The ack changed
+                nothing. The writes in `tx` can't be committed.
+            ConfigurationError: `tx` is no transaction, or the handler is transactional, so that its
+                ack is in its own transaction.
         """
         if tx is not None or self.transaction is not None:
             await self._desk.own.ack(self, tx)
@@ -111,19 +119,22 @@ class Message(msgspec.Struct, eq=False, gc=False):
             await self._settle(None)
 
     async def nack(self, delay: Duration | None = None) -> None:
-        """Have it again after `delay`, or when None after the consumer's backoff. Raises `LeaseLost`."""
+        """Request redelivery after `delay`, or after the consumer's backoff if it is None. Raises
+        `LeaseLost`."""
         after = None if delay is None else seconds(delay, "delay")
         await self._settle(nacked(after, self.attempt, self._desk.backoff))
 
     async def reject(self, reason: str = "rejected by the handler") -> None:
-        """Send it to the dead letters. Raises `LeaseLost`."""
+        """Make it a dead letter. Raises `LeaseLost`."""
         await self._settle(rejected(reason))
 
     async def extend(self) -> None:
-        """Hold the lease for the consumer's `ack_wait` from now. Done for running handlers anyway, at half that time.
+        """Extend the lease to the consumer's `ack_wait` from now.
+
+        This happens automatically for running handlers, every half of `ack_wait`.
 
         Raises:
-            LeaseLost: it is no longer ours.
+            LeaseLost: this process no longer holds the lease.
         """
         await self._desk.extend_now(self)
 

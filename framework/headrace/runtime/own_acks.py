@@ -1,6 +1,7 @@
-"""Acks in a transaction that the user brings, and commits himself: `await message.ack(tx=session)`.
+"""Acks in a transaction that you bring and commit yourself: `await message.ack(tx=session)`.
 
-Whether it was committed is known only when the handler has ended; then it is looked up, before the next message of the key is begun.
+Whether it was committed is known only after the handler has ended. Then the transaction is looked
+up, before the next message of the key starts.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from headrace.store.translate import translated
 
 
 class RolledBack(HeadraceError):
-    """The transaction in which a handler acked its message was rolled back; the message comes again."""
+    """The transaction in which a handler acked its message was rolled back. The message is delivered again."""
 
 
 class Acking(Protocol):
-    """The desk, as far as it goes here."""
+    """The acknowledger, as this module uses it."""
 
     def ack(self, message: Message) -> None: ...
     async def settle_before(self, message: Message) -> None: ...
@@ -62,10 +63,10 @@ class OwnAcks:
         message.settled = True
 
     async def confirm(self, message: Message, failed: Callable[[Message, BaseException], None]) -> bool:
-        """After its handler's end: wait until it is known what became of the transaction, and hand in the outcome.
+        """Look up the transaction after the handler has ended, and record the outcome.
 
         Args:
-            failed: called when it was not committed, with the reason.
+            failed: called with the message and the reason if it was not committed.
 
         Returns:
             Whether it was committed.
@@ -73,7 +74,7 @@ class OwnAcks:
         try:
             error = await self._look_up(message)
         except BaseException:
-            # The store knows better: should it turn out to be committed, giving it back changes nothing.
+            # If it turns out to be committed, giving the message back changes nothing in the store.
             self._desk.give_up(message)
             raise
         if error is None:

@@ -1,4 +1,4 @@
-"""The pipeline of one consumer in one process: its parts, wired in the order of travel."""
+"""The pipeline of one consumer in one process: its parts, wired in the order in which messages pass."""
 
 from __future__ import annotations
 
@@ -48,13 +48,14 @@ class Pipeline:
     Args:
         consumer: the consumer's id.
         spec: its settings in the store.
-        handler: what to run ...
-        handling: ... and how.
+        handler: the function to run.
+        handling: how to run it.
         shared: what the consumers of this process share.
 
     Attributes:
-        on_gone: called when the consumer turns out to be deleted. Then this pipeline ends by itself: it leases nothing more, and lets handlers
-            finish, though their acks are lost.
+        on_gone: called when the consumer turns out to be deleted. Then this pipeline ends
+            automatically. It leases nothing more, and lets handlers finish, although their acks are
+            lost.
     """
 
     def __init__(self, consumer: int, spec: ConsumerSpec, handler: Handler, handling: Handling, shared: Shared) -> None:
@@ -64,12 +65,12 @@ class Pipeline:
         self.settings = settings = Settings(spec)
         self._clock = time.clock
         self._handling = handling
-        owner = uuid4()  # one worker process is one owner: it may hold a run of a key
+        owner = uuid4()  # one process is one owner, which may hold several messages of a key
         self.lanes = _lanes(handling)
         self._runner = Runner(handler, handling, time.clock)
         self.custody: Custody[Message] = Custody() if shared.witness is None else shared.witness.custody(spec)
         if handling.rests:
-            self.custody.linger = 0.0  # the next message of a key waits for the ack of this one
+            self.custody.linger = 0.0  # the next message of a key waits for the ack of the one before
         self.governor = Governor(*handling.concurrency, unit=handling.unit)
         self.guard = None if handling.breaker is None else Guard(spec.name, handling.breaker, self.custody, time.clock)
         self.desk = Desk(self.lanes, self.custody, settings, shared.publisher, time.clock, self.guard)
@@ -102,7 +103,7 @@ class Pipeline:
         self.desk.on_cleared = self.actors.wake
         self.on_gone: Callable[[], None] = lambda: None
         self._stop = anyio.Event()
-        self._ending = anyio.Event()  # it was stopped, or its consumer is gone
+        self._ending = anyio.Event()  # set when it was stopped or the consumer is deleted
         self._ended = anyio.Event()
         self._drain = Drain(spec.name, shared.shutdown_timeout)
 
@@ -126,7 +127,7 @@ class Pipeline:
         return self.settings.gone
 
     async def run(self) -> None:
-        """Run until `stop`, or until the consumer is deleted, and drain."""
+        """Run until `stop` is called or the consumer is deleted, then drain."""
         try:
             await self._run()
         finally:
@@ -156,7 +157,7 @@ class Pipeline:
             group.cancel_scope.cancel()
 
     async def _fetch(self, weather: Weather) -> None:
-        """Fetch until stopped, or until the consumer is deleted. Raises `StoreUnavailable`."""
+        """Fetch until stopped or until the consumer is deleted. Raises `StoreUnavailable`."""
         try:
             await self.fetcher.run(weather)
         except UnknownConsumer:
@@ -166,19 +167,20 @@ class Pipeline:
             self.on_gone()
 
     async def _await_stop(self) -> None:
-        """When it is stopped, handlers have a bounded time; when its consumer is deleted, they have what they need."""
+        """Begin to drain with a time limit for handlers after `stop`. If the consumer was deleted
+        there is no limit."""
         await self._stop.wait()
         self._drain.limit()
         self._ending.set()
 
     async def idle(self) -> None:
-        """Wait until there is nothing left: to lease, in work, to settle, or to retry."""
+        """Wait until nothing is left to lease, to handle, to settle or to retry."""
         await self.fetcher.dry()
         if self.gone:
             await self._ended.wait()
 
     async def notice_time(self, *, extend: bool) -> None:
-        """The clock was moved by hand: do now what falls due by it, and what a live worker would have done meanwhile."""
+        """Do what is due after a test moved the clock, and what a live worker would have done meanwhile."""
         if self._handling.timeout is not None:
             self.keeper.stop_overdue(self._handling.timeout)
         if extend and self.custody.leases:
@@ -187,7 +189,7 @@ class Pipeline:
         self.fetcher.hurry()
 
     def be_patient(self, patient: bool) -> None:
-        """Whether batches may wait to fill."""
+        """Set whether batches may wait to fill."""
         if self._batches is not None:
             self._batches.be_patient(patient)
 
@@ -196,11 +198,11 @@ class Pipeline:
         self._stop.set()
 
     def hurry(self) -> None:
-        """Stop the handlers that still run."""
+        """Stop the handlers that still run, now."""
         self._drain.hurry()
 
     def statistics(self) -> dict[str, Any]:
-        """Counts and states of every part, and whether the consumer was deleted."""
+        """Return counts and states of every part, and whether the consumer was deleted."""
         return {
             "deleted": self.gone,
             "leased": self.fetcher.leased,
@@ -212,14 +214,15 @@ class Pipeline:
         }
 
     def _scaling(self) -> dict[str, Any]:
-        """Why there are so many actors, what led there, and the state of the breaker if there is one."""
+        """Return the reason for the number of actors, the latest decisions, and the state of the
+        circuit breaker if there is one."""
         reason = "consumers of higher priority go first" if self.actors.held else self.governor.decision.reason
         if self.gone:
             reason = "it was deleted: start this process again to declare it again"
         now = self._clock()
         decisions = [
             {"ago": now - d.at, "actors": d.actors, "reason": d.reason, "rate": d.rate, "latency": d.latency}
-            for d in list(self.governor.history)  # at once: this is called from exporters' threads, too
+            for d in list(self.governor.history)  # copied, because exporters call this from other threads, too
         ]
         breaker = {} if self.guard is None else {"breaker": self.guard.statistics()}
         return {"reason": reason, "decisions": decisions, **breaker}
@@ -232,7 +235,7 @@ def _lanes(handling: Handling) -> Lanes[Message]:
 
 
 async def _tell(ended: anyio.Event, run: Callable[..., Awaitable[None]], *args: Any) -> None:
-    """Run, and tell when it has ended, however."""
+    """Run, and set `ended` at the end, even after an error."""
     try:
         await run(*args)
     finally:

@@ -1,4 +1,4 @@
-"""The publisher: appends messages for the app and its handlers, and wakes the consumers of this process that wait for them."""
+"""The publisher: appends messages for the app and its handlers, and wakes waiting consumers of this process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from headrace.store.translate import translated
 
 
 class Publisher:
-    """Publishes.
+    """Publishes messages to streams.
 
     Args:
-        database: the open database, asked for at each call.
-        committed: told the stream, and when it is for later the time, once a message is there.
-        date: the time of day, from which a delay counts.
+        database: returns the open database, and is called for each publish.
+        committed: called with the stream, and with the delivery time of scheduled messages or None.
+            This is after the commit, or after the publish if it is in a transaction on your own
+            connection.
+        date: returns the current time, from which a delay counts.
 
     Attributes:
         committed: as given.
@@ -82,7 +84,7 @@ class Publisher:
                 else:
                     count = await store.publish_all(self._database(), stream, keys, data, sending.headers, **more)
         except InvalidInput:
-            for key in keys:  # the store can't say which one it was
+            for key in keys:  # the store doesn't report which key was invalid
                 check_key(key)
             raise
         self._tell(stream, due, tx)
@@ -91,7 +93,7 @@ class Publisher:
     def _tell(self, stream: str, due: datetime | None, tx: Any) -> None:
         if isinstance(tx, Transaction):
             tx.published.append((stream, due))
-        else:  # the commit of a connection of the user's is out of sight: too early a look costs little, and the poll comes round
+        else:  # Your own commit comes later and unseen. Looking too early costs little, and the poll finds it
             self.committed(stream, due)
 
     def _told(self, stream: str, headers: Sequence[str | None]) -> AbstractContextManager[Sending]:
@@ -100,5 +102,8 @@ class Publisher:
         )
 
     def _translated(self, tx: Any) -> AbstractContextManager[None]:
-        """Errors of a user's own connection are as our own's. It need not be to this app's database, nor the app connected."""
+        """Translate the errors of your own connection like those of the app's connection.
+
+        Your connection need not be to the app's database, and the app need not be connected.
+        """
         return nullcontext() if tx is None else translated("the given connection")

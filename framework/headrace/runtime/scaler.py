@@ -1,4 +1,5 @@
-"""The scaler: samples the actors, asks the governor, and has as many as it says."""
+"""The scaler: samples the actors, passes the samples to the governor, and sets the number of actors
+that it decides."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ from headrace.runtime.wiring import Clock
 logger = logging.getLogger("headrace")
 
 LOOK = 10
-"""Samples after which the memory is looked at again."""
+"""Number of samples between measurements of the memory."""
 
 
 class Scaler:
     """Scales the actors of one consumer.
 
     Args:
-        most: what bounds them besides the governor's own limits, or None.
+        most: another upper bound on the actors besides the governor's own limits, or None.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Scaler:
         self._taken = anyio.Event()
 
     def taken(self) -> None:
-        """There is something to do for actors."""
+        """Wake up, because there is work for actors."""
         self._taken.set()
 
     async def run(self) -> None:
@@ -57,7 +58,7 @@ class Scaler:
             self.step()
 
     def step(self) -> None:
-        """Take a sample, and follow the decision."""
+        """Take a sample, and apply the governor's decision."""
         sample, actors = self._sample(), self._actors
         if actors.held:
             self._governor.pause()

@@ -1,4 +1,5 @@
-"""The settings of a consumer while it runs: an operator may change them, and they count from the next lease call."""
+"""The settings of a running consumer. An operator may change them, and the next lease call applies the
+change."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from headrace.model.specs import ConsumerSpec
 
 
 class Settings:
-    """What all parts of a pipeline go by.
+    """The current settings, shared by all parts of a pipeline.
 
     Attributes:
-        spec: the newest settings that are known.
+        spec: the newest known settings.
         version: their version in the store, or None before the first lease call.
-        gone: whether the consumer was deleted, and all its leases with it.
+        gone: whether the consumer was deleted together with its leases.
     """
 
     def __init__(self, spec: ConsumerSpec) -> None:
@@ -25,13 +26,16 @@ class Settings:
         self._changed = anyio.Event()
 
     def change(self, spec: ConsumerSpec, version: int) -> None:
-        """Go by these from now on."""
+        """Apply new settings."""
         self.spec, self.version = spec, version
         self._changed.set()
         self._changed = anyio.Event()
 
     async def look_for(self, database: store.Database, consumer: int) -> bool:
-        """Leases were lost: find out whether that is because the consumer was deleted. Returns whether it is there, as far as is known."""
+        """Find out whether leases were lost because the consumer was deleted.
+
+        Returns whether the consumer exists, as far as is known.
+        """
         try:
             if not self.gone:
                 await store.consumer_spec(database, consumer)
@@ -42,12 +46,12 @@ class Settings:
         return not self.gone
 
     async def rest(self) -> None:
-        """Wait for half of `ack_wait`, that of the newest settings: they may change meanwhile."""
+        """Wait for half of `ack_wait`. If it changes meanwhile, the newest value applies."""
         while True:
             wait = self.spec.ack_wait / 2
             with anyio.move_on_after(wait):
                 await self._changed.wait()
                 if self.spec.ack_wait / 2 < wait:
-                    return  # leases have been taken that end sooner than one had planned to wake
+                    return  # leases have been taken that end sooner than the planned end of this wait
                 continue
             return

@@ -1,4 +1,4 @@
-"""The settler: tells the store what became of messages, many at once, one parcel at a time."""
+"""The settler: writes the outcomes of messages to the store, many at once, one parcel at a time."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ logger = logging.getLogger("headrace")
 
 
 class Settler:
-    """Sends parcels until each has arrived. While it lags behind, the fetcher leases no more than may be unsettled.
+    """Sends each parcel again until it has arrived. While the settler lags behind, the limit of
+    unsettled messages holds up the fetcher.
 
     Attributes:
-        dead_lettered: messages that have become dead letters by what was settled.
+        dead_lettered: the number of messages that became dead letters.
     """
 
-    fetcher: Fetching  # wired by the pipeline
+    fetcher: Fetching  # set by the pipeline
 
     def __init__(
         self, database: store.Database, consumer: int, settings: Settings,
@@ -45,14 +46,14 @@ class Settler:
         self._instruments = instruments
         self.dead_lettered = 0
         self._news = anyio.Event()
-        self._flushed: list[anyio.Event] = []  # who waits for everything recorded so far
+        self._flushed: list[anyio.Event] = []  # events of callers that wait for everything recorded so far
 
     def wake(self) -> None:
-        """There is something to settle, at once or before long."""
+        """Wake up, because there is something to settle, at once or soon."""
         self._news.set()
 
     async def flush(self) -> None:
-        """Wait until everything that has been recorded is settled."""
+        """Wait until everything recorded so far is settled."""
         done = anyio.Event()
         self._flushed.append(done)
         self.wake()
@@ -83,12 +84,13 @@ class Settler:
                 lost = await self._settle(parcel) if parcel.settlement else []
                 break
             except TimelineChanged:
-                # Unless a lease call has told it already, while this was under way: what has been leased since is as good as any.
+                # A lease call may have noticed this meanwhile. Then the current leases are of the
+                # new timeline and remain valid.
                 if parcel.timeline == self._custody.timeline:
                     self.fetcher.rewound()
                 lost = []
                 break
-            except UnknownConsumer:  # deleted just now; nothing of it is left to settle, as the fetcher finds out, too
+            except UnknownConsumer:  # deleted, so nothing is left to settle. The fetcher notices that, too
                 lost = []
                 break
             except StoreUnavailable as error:
@@ -96,8 +98,9 @@ class Settler:
                 await weather.wait_out(error)
         weather.cleared()
         if doubtful:
-            # It may have been settled at once, and only the answer lost: then what it was for is now told as lost, though
-            # the lease may hold other messages still. One that is lost indeed is noticed by the next extension.
+            # The first try may have settled it and only the answer was lost. Then the next try
+            # reports its messages as lost, although the lease may still hold other messages. The
+            # next extension notices a lease that is really lost.
             lost = []
         if lost:
             await self._settings.look_for(self._database, self._consumer)
@@ -108,7 +111,7 @@ class Settler:
         self._lanes.settled(parcel.outcomes)
         self.fetcher.room()
         if parcel.keys:
-            self.fetcher.wake()  # what went back may be due before the poll comes round
+            self.fetcher.wake()  # a returned message may be due before the next poll
 
     async def _settle(self, parcel: Parcel) -> list[Lost]:
         told: AbstractContextManager[None] = nullcontext()
@@ -122,7 +125,7 @@ class Settler:
             )
 
     def _is_final(self, message: Message, failure: Failure) -> bool:
-        """Whether the store has made a dead letter of it."""
+        """Whether the store has made the message a dead letter."""
         spec = self._settings.spec
         exhausted = failure.kind == "retry" and -1 != spec.max_deliver <= message.attempt
         dead = failure.kind in ("reject", "invalid") or (exhausted and spec.on_exhausted != "drop")

@@ -1,4 +1,4 @@
-"""What the consumers of one process share."""
+"""The resources that the consumers of one process share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.runtime.wiring import SYSTEM_TIME, Time, Witness
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
-    """Given to each pipeline.
+    """The resources that each pipeline is given.
 
     Args:
         database: an open database.
@@ -27,9 +27,9 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
         dependencies: what handlers take besides their messages.
         middleware: what runs around handlers, the outermost first.
         instruments: telemetry, or None when it is off.
-        priorities: which of the consumers go first.
+        priorities: the priority ranks of the consumers.
         time: the clocks.
-        witness: who watches from close by, if anybody does.
+        witness: the test kit's hooks, or None.
     """
 
     database: store.Database

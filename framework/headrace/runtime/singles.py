@@ -1,4 +1,5 @@
-"""One message at a time: what an actor does with a lane when its handler takes single messages."""
+"""The executor of single messages: what an actor does with a lane if its handler takes one message at
+a time."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from headrace.runtime.verdicts import Verdicts, from_within
 from headrace.runtime.wiring import Call, Clock
 
 STRETCH = 64
-"""Messages after which an actor lets others have the event loop, if its handler never waited."""
+"""Number of messages after which an actor yields the event loop, in case its handler never waited."""
 
 
 class Singles:
-    """Runs a lane's messages in turn."""
+    """Runs the messages of a lane one after the other."""
 
     unit = 1
 
@@ -39,9 +40,10 @@ class Singles:
         self._clock = clock
 
     async def run(self, lane: Lane[Message], bench: Bench) -> bool:
-        """Run a lane until it is dry, or until a timeout has spent the bench's scope. Returns whether it is dry.
+        """Run a lane until it is empty, or until a timeout has cancelled the actor slot's scope.
+        Returns whether it is empty.
 
-        This is what happens once per message.
+        Its loop runs once per message, so it is optimized.
         """
         next_message, clock, timeout = self._lanes.next, self._clock, self._timeout
         decode, call, ack, verdicts = self._decode, self._call, self._desk.ack, self._verdicts
@@ -78,7 +80,7 @@ class Singles:
                 elif not message.settled:
                     message.settled = True
                     ack(message)
-            if message.xid is not None:  # acked in a transaction of the handler's own
+            if message.xid is not None:  # acked in a transaction of the handler
                 await self._desk.own.confirm(message, verdicts.failed)
             if timeout is not None:
                 if bench.overdue:
@@ -91,8 +93,8 @@ class Singles:
         return True
 
     async def _run_suspect(self, payload: Any, message: Message, bench: Bench) -> Any:
-        """Run the handler with a message that was in the hands of a worker when it died."""
-        bench.until = NEVER  # waiting for its turn is not the handler's time
+        """Run the handler with a message that a worker held when it died."""
+        bench.until = NEVER  # the wait for its turn doesn't count against the timeout
         async with self._suspects.starting((message,)):
             if self._timeout is not None:
                 bench.until = self._clock() + self._timeout

@@ -1,4 +1,5 @@
-"""The survey: asks the store now and then how this process's consumers are, for telemetry. Whoever collects metrics never waits for it."""
+"""The survey: reads the state of this process's consumers from the store regularly, for telemetry. So
+a metrics collector never waits for the database."""
 
 from __future__ import annotations
 
@@ -14,14 +15,15 @@ from headrace.runtime.weather import Weather
 from headrace.store.database import within
 
 LOOK = 1000
-"""Messages above a consumer's position that are looked at, at most, to count the pending ones."""
+"""Largest number of messages after a consumer's position that are examined to count the pending ones."""
 
 LIMIT = 2.0
-"""Seconds that one question may take. A consumer whose condition takes longer is asked for without its pending ones."""
+"""Time limit of one query in seconds. If a consumer's condition takes longer, its pending messages are
+not counted."""
 
 
 class Survey:
-    """Surveys consumers, one question at a time.
+    """Surveys consumers, with one query at a time.
 
     Args:
         consumers: their streams and names.
@@ -43,7 +45,8 @@ class Survey:
             await anyio.sleep(self._instruments.survey_every)
 
     async def once(self) -> None:
-        """Ask for each, and tell. One that was deleted meanwhile is left out. Raises `StoreUnavailable`."""
+        """Read the state of each consumer, and report it to the instruments. Deleted consumers are
+        left out. Raises `StoreUnavailable`."""
         found = [await self._ask(stream, name) for stream, name in self._consumers]
         self._instruments.surveyed(info for info in found if info is not None)
 

@@ -1,11 +1,12 @@
-"""Suspects: messages that were in the hands of a worker when it died. One of them may have been what killed it.
+"""Suspects: messages that a worker held when it died. One of them may have killed it.
 
-Before a suspect is started, that is written down; when the worker dies again, the store knows which of its suspects were at
-work, and counts a crash for these only. What has crashed while it was written down runs alone from then on, one at a time in
-this process, so that soon only the culprit goes on collecting crashes, until `max_deliver` of them make it a dead letter.
+The start of a suspect is recorded in the store first. When the worker dies again, the store knows
+which of its suspects were in work, and counts a crash for these only. After `ALONE` crashes a
+message runs alone, one at a time in this process. Soon only the culprit collects more crashes,
+until `max_deliver` of them make it a dead letter.
 
-Of a large batch there may be a hundred thousand suspects, for which a call each would take days. They are run some at a time, so many that by
-the last attempt each runs alone.
+A large batch may leave a hundred thousand suspects, and a separate call for each would take days.
+So they run in groups, sized so that each suspect runs alone by the last attempt.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from headrace.runtime.desk import Desk
 from headrace.runtime.message import Message
 
 ALONE = 2
-"""Crashes from which on a message runs alone, if there are few of them."""
+"""Number of crashes after which a message runs alone, if there are few such messages."""
 
 FEW = 32
-"""Up to so many suspects of a batch run one by one."""
+"""Up to this many suspects of a batch run one by one."""
 
 ATTEMPTS_LEFT = 3
-"""In so many attempts at the most suspects are narrowed down to one."""
+"""Largest number of attempts in which the suspects are narrowed down to one."""
 
 
 class Suspects:
-    """Lets the suspects of one consumer start."""
+    """Controls the start of the suspects of one consumer."""
 
     def __init__(self, database: store.Database, consumer: int, desk: Desk) -> None:
         self._database = database
@@ -44,10 +45,10 @@ class Suspects:
 
     @asynccontextmanager
     async def starting(self, messages: Sequence[Message]) -> AsyncIterator[None]:
-        """Around the run of messages that have crashes, some of them.
+        """Enter before messages are run of which some have crashes.
 
         Raises:
-            LeaseLost: it can't be written down that they are started, so they must not be.
+            LeaseLost: the start can't be recorded, so they must not be started.
         """
         suspects = [message for message in messages if message.crashes]
         if max(message.crashes for message in suspects) < ALONE:
@@ -55,7 +56,8 @@ class Suspects:
             yield
         else:
             async with self._alone:
-                # The acks of those before must not be lost when this one is the culprit: they would count as its accomplices.
+                # Settle earlier acks first. If this message is the culprit and kills the process,
+                # unsettled messages would count as suspects, too.
                 await self._desk.settler.flush()
                 await self._mark(suspects)
                 yield
@@ -71,10 +73,11 @@ class Suspects:
 
 
 def parts(messages: Sequence[Message], max_deliver: int = -1) -> list[list[Message]]:
-    """A batch, cut so that what must run alone does. Its order stays.
+    """Split a batch so that messages that must run alone do. The order is kept.
 
     Args:
-        max_deliver: attempts before a message is exhausted, -1 for no end: by the last one each suspect runs alone.
+        max_deliver: attempts before a message is exhausted, -1 for no limit. By the last attempt
+            each suspect runs alone.
     """
 
     def stage(message: Message) -> int:
@@ -90,7 +93,7 @@ def parts(messages: Sequence[Message], max_deliver: int = -1) -> list[list[Messa
 
 
 def _together(suspects: int, attempt: int, max_deliver: int) -> int:
-    """How many of so many suspects run together: the number is cut by the same factor at each attempt that is left."""
+    """How many of the suspects run together. Each remaining attempt divides the number by the same factor."""
     if suspects <= FEW:
         return 1
     left = ATTEMPTS_LEFT if max_deliver == -1 else max(1, min(max_deliver - attempt + 1, ATTEMPTS_LEFT))

@@ -1,8 +1,10 @@
-"""A transaction of the database, as a handler or a service sees it.
+"""A database transaction of a handler or a service.
 
-It ends in one of three ways: committed, rolled back, or in doubt. A COMMIT whose answer is lost, because the connection broke or the
-server restarted just then, may have happened or not. Nothing may be done again before that is known, so it is looked up, however long that
-takes: by the transaction's id, and by a row that it has written itself, since a server that was rewound gives ids again.
+It ends in one of three ways: committed, rolled back, or in doubt. A COMMIT is in doubt if its
+answer is lost, because the connection broke or the server restarted at that moment. Nothing may be
+done again before the outcome is known, so the transaction is looked up, however long that takes. It
+is looked up by its id and by a row that it has written itself, since a server that was rewound
+assigns ids again.
 """
 
 from __future__ import annotations
@@ -25,20 +27,24 @@ if TYPE_CHECKING:
     from headrace.store.connection import Hold
 
 LOOK_AGAIN = 0.02
-"""Seconds until a transaction that is still in progress is looked up again."""
+"""Interval in seconds between lookups of a transaction that is still in progress."""
 
 IDLE = 30.0
-"""Seconds after which the server ends a transaction of a service in which nothing happens."""
+"""Timeout in seconds after which the server ends an idle transaction of a service."""
 
 Last = Callable[[Any], Awaitable[int | store.Witness | None]]
-"""The last statement before COMMIT, on a connection. Returns what to look the transaction up by, or None if it wrote nothing."""
+"""Runs the last statement before COMMIT on a connection.
+
+Returns what identifies the transaction for a lookup, or None if it wrote nothing.
+"""
 
 
 class Transaction:
-    """An open transaction: what is written and published through it commits together, or not at all.
+    """An open transaction. What is written and published through it commits together, or not at all.
 
-    The methods are those of an asyncpg connection. A handler with `transactional=True` takes one; a service opens one with
-    `async with app.transaction() as tx:`. After its end it can't be used any more.
+    The methods are those of an asyncpg connection. A handler with `transactional=True` takes one,
+    and a service opens one with `async with app.transaction() as tx:`. It can't be used after its
+    end.
     """
 
     __slots__ = ("_database", "_hold", "_publisher", "published")
@@ -48,11 +54,12 @@ class Transaction:
         self._publisher = publisher
         self._hold: Hold | None = hold
         self.published: list[tuple[str, datetime | None]] = []
-        """Streams that were published to, and when for; told to this process's consumers after the commit."""
+        """The streams that it published to, each with the delivery time of scheduled messages. After
+        the commit this process's consumers are notified of them."""
 
     @property
     def connection(self) -> Any:
-        """The asyncpg connection itself. Raises `ConfigurationError` after the end of the transaction."""
+        """The asyncpg connection. Raises `ConfigurationError` after the end of the transaction."""
         if self._hold is None:
             raise ConfigurationError(
                 "The transaction has ended: use it only inside its handler, or inside `async with app.transaction() as tx:`,"
@@ -65,59 +72,66 @@ class Transaction:
         return await self.connection.execute(query, *args, timeout=timeout)  # type: ignore[no-any-return]
 
     async def executemany(self, query: str, args: Iterable[Sequence[Any]], *, timeout: float | None = None) -> None:
-        """Run a statement once for each of the argument lists, in one go."""
+        """Run a statement once for each of the argument lists, in one call."""
         await self.connection.executemany(query, args, timeout=timeout)
 
     async def fetch(self, query: str, /, *args: Any, timeout: float | None = None) -> list[Any]:
-        """All rows."""
+        """Run a query. Returns all rows."""
         return await self.connection.fetch(query, *args, timeout=timeout)  # type: ignore[no-any-return]
 
     async def fetchrow(self, query: str, /, *args: Any, timeout: float | None = None) -> Any:
-        """The first row, or None."""
+        """Run a query. Returns the first row, or None."""
         return await self.connection.fetchrow(query, *args, timeout=timeout)
 
     async def fetchval(self, query: str, /, *args: Any, timeout: float | None = None) -> Any:
-        """The first column of the first row, or None."""
+        """Run a query. Returns the first column of the first row, or None."""
         return await self.connection.fetchval(query, *args, timeout=timeout)
 
     def cursor(self, query: str, *args: Any, **options: Any) -> Any:
-        """Rows as they come: `async for row in tx.cursor("select …")`."""
+        """Iterate over the rows without loading all of them: `async for row in tx.cursor("select …")`."""
         return self.connection.cursor(query, *args, **options)
 
     async def copy_records_to_table(self, table: str, *, records: Any, **options: Any) -> str:
-        """Write many rows with COPY; see asyncpg for `columns`, `schema_name` and the rest."""
+        """Write many rows with COPY. See asyncpg for `columns`, `schema_name` and other options."""
         return await self.connection.copy_records_to_table(table, records=records, **options)  # type: ignore[no-any-return]
 
     def transaction(self) -> Any:
-        """A savepoint: `async with tx.transaction():`. What is inside is taken back alone when an exception passes."""
+        """Open a savepoint: `async with tx.transaction():`. An exception that leaves the block rolls
+        back only the block."""
         return self.connection.transaction()
 
     async def publish(self, stream: str, key: str, data: Any, **options: Any) -> int | None:
-        """Publish a message: it is there when this commits. Takes, returns and raises what `App.publish` does."""
+        """Publish a message when this transaction commits. Takes, returns and raises what
+        `App.publish` does."""
         return await self._publisher.publish(stream, key, data, tx=self, **options)
 
     async def publish_many(self, stream: str, messages: Iterable[tuple[Any, ...]], **options: Any) -> int:
-        """Publish messages in their order: they are there when this commits. See `App.publish_many`."""
+        """Publish messages in their order when this transaction commits. See `App.publish_many`."""
         return await self._publisher.publish_many(stream, messages, tx=self, **options)
 
-    # --- its beginning and its end, which are not the user's
+    # --- begin and end, not called by users
 
     @classmethod
     async def begin(cls, database: store.Database, publisher: Publisher, idle: float) -> Transaction:
-        """Open one; whoever does must `end` it. Raises `StoreUnavailable`. `idle`: see `Database.begin`."""
+        """Open a transaction. The caller must `end` it. Raises `StoreUnavailable`. `idle`: see
+        `Database.begin`."""
         return cls(database, publisher, await database.begin(idle))
 
     async def commit(self, last: Last, what: str, *, acks: store.Acks | None = None) -> None:
-        """Run the last statement, commit, and know that it is committed. Can't be cancelled but while that is looked up.
+        """Run the last statement and commit. Returns when the commit is known. It can be cancelled
+        only during the lookup.
 
         Args:
-            what: whose commit it is, for the log.
-            acks: what `last` acks, if it does.
+            last: runs the last statement.
+            what: a name for the commit in the log.
+            acks: the acks that `last` makes, if any.
 
         Raises:
             StoreUnavailable: it is not committed, nor will it be.
-            InDoubt: the database was away from this process for so long, and rewound meanwhile, that it can't be known.
-            Exception: what `last` raises, or a constraint that was deferred until the COMMIT.
+            InDoubt: the outcome can't be known any more, because the database was unreachable for
+                long and was rewound meanwhile.
+            Exception: what `last` raises, or the violation of a constraint that was deferred until
+                the COMMIT.
         """
         hold, left, asked = self._hold, None, False
         assert hold is not None
@@ -136,7 +150,7 @@ class Transaction:
             self._publisher.committed(stream, due)
 
     async def end(self) -> None:
-        """Give the connection back. What is not committed is rolled back."""
+        """Return the connection. Uncommitted changes are rolled back."""
         hold, self._hold = self._hold, None
         if hold is not None:
             await self._database.end(hold)
@@ -146,19 +160,19 @@ async def was_committed(
     database: store.Database, left: int | store.Witness, acks: store.Acks | None, what: str,
     until: Callable[[], bool] = lambda: False,
 ) -> bool | None:  # fmt: skip
-    """Look up what became of a transaction, however long that takes.
+    """Look up whether a transaction was committed, however long that takes.
 
     Args:
-        left: its id, or the witness that it left.
-        acks: what it acked, if it did.
-        what: whose commit it is, for the log.
-        until: when to give up.
+        left: its id, or the witness row that it wrote.
+        acks: the acks that it made, if any.
+        what: a name for the commit in the log.
+        until: returns True to give up.
 
     Returns:
-        Whether it was committed; None when given up.
+        Whether it was committed. None if given up.
 
     Raises:
-        InDoubt: that can't be known any more.
+        InDoubt: the outcome can't be known any more.
     """
     weather = Weather(what)
     witness = left if isinstance(left, store.Witness) else None

@@ -1,4 +1,4 @@
-"""Verdicts: what became of a message whose handler did not simply return, told to the desk and to the log."""
+"""Failure handling: turns a failed call of a handler into the outcome of its message, and logs it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headrace.runtime.wiring import Clock
 
 
 class Verdicts:
-    """Judges the failures of one consumer.
+    """Handles the failures of one consumer.
 
     Args:
         timeout: seconds that a handler may take, or None.
-        stoppable: whether a handler that takes longer can be stopped.
+        stoppable: whether a handler that exceeds the timeout can be stopped.
     """
 
     def __init__(self, desk: Desk, clock: Clock, timeout: float | None, *, stoppable: bool) -> None:
@@ -29,18 +29,19 @@ class Verdicts:
         self._log = FailureLog(clock)
 
     def undecodable(self, message: Message, error: Exception) -> None:
-        """Its payload is not what the handler takes."""
+        """Settle a message with a payload that can't be decoded into the handler's type."""
         if isinstance(error, (msgspec.MsgspecError, UnicodeError, RecursionError)):
             self.settle(message, invalid(error))
-        else:  # from code of the user's that a type runs when it is made, such as __post_init__
+        else:  # raised by your code in a type, such as __post_init__
             self.failed(message, error)
 
     def failed(self, message: Message, error: BaseException) -> None:
-        """Its handler raised, or returned a `Retry` or a `Reject`."""
+        """Settle a message after its handler raised an exception, or returned a `Retry` or a `Reject`."""
         self.settle(message, failure_of(error, message.attempt, self._desk.backoff))
 
     def stopped(self, message: Message, bench: Bench) -> None:
-        """Its handler was cancelled: by a timeout, or by the end of the drain, and then that is not the message's fault."""
+        """Settle a message after its handler was cancelled. A timeout counts as a failure, the end of
+        a drain doesn't."""
         if bench.overdue:
             assert self._timeout is not None
             self.settle(
@@ -50,7 +51,7 @@ class Verdicts:
             self.settle(message, RELEASE)
 
     def settle(self, message: Message, failure: Failure) -> None:
-        """Hand in this outcome, unless it has one."""
+        """Record this outcome, unless the message has one already."""
         if not message.settled:
             message.settled = True
             self._desk.fail(message, failure)
@@ -59,5 +60,6 @@ class Verdicts:
 
 
 def from_within(error: BaseException) -> bool:
-    """Whether it is a cancellation that nobody asked of us: the handler waited for something else that was cancelled."""
+    """Whether it is a cancellation from within the handler, which waited for something else that was
+    cancelled."""
     return isinstance(error, anyio.get_cancelled_exc_class()) and anyio.current_effective_deadline() > float("-inf")

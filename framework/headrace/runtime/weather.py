@@ -1,4 +1,7 @@
-"""The failure of a database is weather: connections drop, servers restart, poolers move. Wait a little and go on."""
+"""Database retry: waits and tries again while the database can't be reached.
+
+Connections drop, servers restart, and poolers move. None of this stops a loop.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,23 @@ from headrace.model.errors import StoreError, StoreUnavailable
 logger = logging.getLogger("headrace")
 
 SHORTEST, LONGEST = 0.05, 2.0
-"""Bounds of the wait between tries, in seconds."""
+"""Bounds of the delay between tries in seconds."""
 
 REPEAT = 60.0
-"""Seconds between log records of an error that Headrace doesn't know, while it lasts."""
+"""Interval in seconds between log records of an error that Headrace doesn't know, while it lasts."""
 
 
 class Weather:
-    """How long to wait after a failure, and saying so once and not at every try."""
+    """The retry state of one loop: the delay, and whether the outage was logged. An outage is logged
+    once, not at every try."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._delay = SHORTEST
-        self._logged_at = float("-inf")  # the last error that Headrace doesn't know
+        self._logged_at = float("-inf")  # when an error that Headrace doesn't know was last logged
 
     async def wait_out(self, error: StoreUnavailable) -> None:
-        """Sleep, longer at each failure in a row."""
+        """Sleep before the next try, longer at each failure in a row."""
         if isinstance(error, StoreError):
             self._report(error)
         elif self._delay == SHORTEST:
@@ -38,20 +42,27 @@ class Weather:
         self._delay = min(self._delay * 2, LONGEST)
 
     def _report(self, error: StoreError) -> None:
-        """An outage ends by itself, and one line tells of it. This may need somebody's help, so it is logged again and again."""
+        """Log an error that Headrace doesn't know.
+
+        An outage ends without help, so one record is enough. An unknown error may need an operator,
+        so it is logged repeatedly.
+        """
         if (now := monotonic()) >= self._logged_at + REPEAT:
             self._logged_at = now
             logger.error("%s failed, and is tried again: %s", self._what, error, exc_info=error)
 
     def cleared(self) -> None:
-        """A try went well."""
+        """Reset the delay after a success."""
         if self._delay > SHORTEST:
             logger.info("%s goes on", self._what)
             self._delay = SHORTEST
 
 
 async def keep_going(what: str, loop: Callable[[Weather], Awaitable[None]]) -> None:
-    """Run `loop` until it returns, and again whenever the store was unavailable. It calls `cleared` when things go well."""
+    """Run `loop` until it returns, and start it again whenever the store was unavailable.
+
+    The loop calls `cleared` after each success.
+    """
     weather = Weather(what)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What the parts of a pipeline know of those further on: only this. The pipeline ties them together."""
+"""The interfaces through which the parts of a pipeline call each other. The pipeline connects the parts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from headrace.flow.custody import Custody
 from headrace.model.specs import ConsumerSpec
 
 Clock = Callable[[], float]
-"""Seconds, monotonic."""
+"""A monotonic clock in seconds."""
 
 
 class Time(msgspec.Struct, frozen=True):
-    """The clocks that a service goes by. A test hands in its own.
+    """The clocks of a service. A test passes its own.
 
     Attributes:
-        clock: seconds, monotonic: deadlines, waits and rates in this process.
-        now: the time of day for leases and settles, or None for that of the database server.
-        date: the time of day that the server stamps messages with, as far as it is known here: what is published for later
-            counts from it.
+        clock: seconds, monotonic, for deadlines, waits and rates in this process.
+        now: the time for leases and settles, or None for the time of the database server.
+        date: the time that the server gives to messages, as far as this process knows it. Delays of
+            scheduled messages count from it.
     """
 
     clock: Clock = time.monotonic
@@ -34,31 +34,32 @@ class Time(msgspec.Struct, frozen=True):
 SYSTEM_TIME = Time()
 
 Call = Callable[[Any, Any], Awaitable[Any]]
-"""Run a handler: takes the payload and the message, or the payloads and the `Batch`, and returns what the handler returned."""
+"""Runs a handler. Takes the payload and the message, or the payloads and the `Batch`, and returns what
+the handler returned."""
 
 
 class Witness(Protocol):
-    """Who watches every delivery from close by, and does the janitor's work when it wants it done: the test kit."""
+    """The test kit's hooks. They observe every delivery, and the test kit runs the janitor's work on demand."""
 
     def custody(self, spec: ConsumerSpec) -> Custody[Any]:
-        """Where the outcomes of a consumer are recorded."""
+        """Return the in-flight tracker of a consumer."""
 
     def inside(self, spec: ConsumerSpec, call: Call) -> Call:
-        """The handler's call, with something next to the function, inside of everything else that is around it."""
+        """Wrap the call directly around the function, inside everything else."""
 
     def outside(self, spec: ConsumerSpec, call: Call) -> Call:
-        """The call as the actor makes it, with something around everything else."""
+        """Wrap the call that the actor makes, outside everything else."""
 
 
 class Settling(Protocol):
-    """The settler, as the desk and the fetcher see it."""
+    """The settler, as the acknowledger and the fetcher see it."""
 
     def wake(self) -> None: ...
     async def flush(self) -> None: ...
 
 
 class Keeping(Protocol):
-    """The keeper, as the desk sees it."""
+    """The keeper, as the acknowledger sees it."""
 
     async def extend(self) -> None: ...
 
@@ -76,6 +77,6 @@ class Acting(Protocol):
 
     @property
     def appetite(self) -> int:
-        """How many messages they can work on at a time."""
+        """How many messages the actors can work on at the same time."""
 
     def wake(self) -> None: ...

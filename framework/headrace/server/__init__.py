@@ -1,1 +1,1 @@
-"""The HTTP API in its three dialects, push, and webhooks, in front of any database."""
+"""HTTP server for an app's database: the API in three dialects, push consumers and webhooks."""

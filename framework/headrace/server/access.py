@@ -1,21 +1,22 @@
-"""Access: who may call what.
+"""Access control by tokens and scopes.
 
-A server is open until a token is made, by the command line or by the API. From then on, each call wants one with a scope for it:
+A server is open until the first token is created, by the command line or by the API. From then on
+each call needs a token with a matching scope.
 
-| calls | need | about |
+| calls | scope | of |
 | --- | --- | --- |
 | publish | `publish` | the stream |
-| receive, ack, nack, extend; look at a consumer, its messages, dead letters and blocked keys | `consume` | its stream |
-| look at a stream, read its messages, list its consumers | `consume` | the stream |
-| make, change, move, pause, resume, replay, redrive, purge, delete | `admin` | the stream |
-| republish | `consume` the one stream and `publish` the other | each |
+| receive, ack, nack, extend, read a consumer, its messages, dead letters and blocked keys | `consume` | its stream |
+| read a stream and its messages, list its consumers | `consume` | the stream |
+| create, change, seek, pause, resume, replay, redrive, purge, delete | `admin` | the stream |
+| republish | `consume` of the one stream and `publish` of the other | each |
 | list all streams or all consumers | `consume` | all |
 | webhook sources | `admin` | the stream that they fill |
-| sources that capture tables, which read a database by a role of their own; lists of sources and of backfills | `admin` | all |
+| sources that capture tables with a database role of their own, lists of sources and backfills | `admin` | all |
 | tokens, overview, `/metrics` | `admin` | all |
 
-`admin` is `publish` and `consume`, too. No token is wanted by webhooks, which prove themselves by their signatures, by `/health` and
-`/ready`, and by the API's description.
+`admin` includes `publish` and `consume`. No token is needed for webhooks, which are authenticated
+by their signatures, for `/health` and `/ready`, and for the API's description.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from headrace.server.token_cache import Known, TokenCache
 __all__ = ["Access", "Forbidden", "Need", "Unauthorized"]
 
 _BEARER = re.compile(r"bearer +(hr_([0-9a-z]{12})_[0-9a-z]{32,64})", re.ASCII | re.IGNORECASE)
-_NO_DIGEST = bytes(32)  # of which nobody knows a text
+_NO_DIGEST = bytes(32)  # the digest of no known text
 _PREFIXES = ("/v1/", "/api/")
 _WEBHOOKS = ("/v1/webhook/", "/api/webhook/")
 
 
 class Access:
-    """Judges calls by their tokens.
+    """Authenticates and authorizes calls by their tokens.
 
     Args:
-        database: the open database, asked for at each reading.
-        clock: seconds, monotonic.
-        date: seconds since 1970, for tokens that expire.
+        database: returns the open database. It is called at each read.
+        clock: monotonic time in seconds.
+        date: seconds since 1970, for the expiry of tokens.
     """
 
     def __init__(
@@ -58,20 +59,23 @@ class Access:
 
     @property
     def open(self) -> bool:
-        """Whether any call may pass without `check`: no token was ever made, as of a second ago at most.
+        """Whether every call may pass without `check`, because no token was ever created. The
+        information is at most a second old.
 
-        Where that has to be looked up first it is False, and `check` does it.
+        It is False while that is unknown. `check` then looks it up.
         """
         return self._cache.surely_none
 
     async def admit(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Let a request come in, before its body is read or a name in it looked up: it has a good token, whatever for, or wants none.
+        """Authenticate a request before its body is read or a name in it is looked up. Any valid
+        token is enough here.
 
-        So who has none costs little, and learns nothing: neither which streams there are, nor what a body should have been.
+        So a caller without a token costs little, and learns neither which streams exist nor what a
+        body should contain.
 
         Args:
-            path: below where the server is mounted.
-            headers: as ASGI has them.
+            path: the path below the mount point of the server.
+            headers: the headers in the form of ASGI.
 
         Raises:
             Unauthorized, StoreUnavailable: as `check`.
@@ -80,17 +84,19 @@ class Access:
             await self.authenticate(authorization_of(headers))
 
     async def check(self, authorization: str | None, need: Need, stream: str | None) -> None:
-        """Let a call pass, or raise.
+        """Check that a call's token has the required scope.
 
         Args:
-            authorization: the header of that name.
-            need: what the call needs; see the table above.
-            stream: the name, not the id, of the stream that it is about; None for a call about no one stream, which takes a scope for all.
+            authorization: the `Authorization` header.
+            need: the scope that the call needs. See the table above.
+            stream: the name, not the id, of the stream. None for a call that isn't about one
+                stream. It needs a scope for all streams.
 
         Raises:
-            Unauthorized: there is no token, or none that is good.
-            Forbidden: the token has no such scope.
-            StoreUnavailable: the token is not known here, or hasn't been read for a minute, and the database doesn't answer.
+            Unauthorized: the token is missing or invalid.
+            Forbidden: the token lacks the scope.
+            StoreUnavailable: the token isn't cached, or was read more than a minute ago, and the
+                database doesn't answer.
         """
         known = await self.authenticate(authorization)
         if known is not None and not allows(known.scopes, need, stream):
@@ -98,7 +104,8 @@ class Access:
             raise Forbidden(f"The token {known.name!r} lacks the scope for this call: {scopes}.")
 
     async def authenticate(self, authorization: str | None) -> Known | None:
-        """The token of a call, whatever it may; None while the server is open. For calls whose stream has to be looked up by an id first.
+        """Return the token of a call without checking its scopes. None while the server is open.
+        For calls that name their stream by an id, which must be looked up first.
 
         Raises:
             Unauthorized, StoreUnavailable: as `check`.
@@ -110,7 +117,8 @@ class Access:
             raise Unauthorized("This server wants a token: send the header `Authorization: Bearer hr_…`.")
         token, token_id = match.groups()
         known = await self._cache.find(token_id)
-        # Compared also when there is none: to judge takes as long either way. To look it up may not, but an id is no secret.
+        # Compare even if the token is unknown, so that the comparison takes equally long. The
+        # look-up may not, but an id is no secret.
         same = hmac.compare_digest(digest(token), _NO_DIGEST if known is None else known.digest)
         if known is None or not same or known.revoked:
             raise Unauthorized("The token is unknown or revoked: take one that `headrace token add` has made.")
@@ -119,10 +127,10 @@ class Access:
         return known
 
     def changed(self, token_id: str) -> None:
-        """This server has made or revoked the token, which counts at once."""
+        """Make the creation or revocation of a token by this server effective at once."""
         self._cache.changed(token_id)
 
 
 def authorization_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The header of that name, of those that ASGI has."""
+    """Return the `Authorization` header of ASGI headers."""
     return next((str(value, "latin-1") for name, value in headers if name == b"authorization"), None)

@@ -1,4 +1,5 @@
-"""The ASGI application: limits first, then the data plane by hand, then Litestar for everything else."""
+"""The ASGI application. It applies the limits, dispatches the data plane directly, and passes
+everything else to Litestar."""
 
 from __future__ import annotations
 
@@ -22,19 +23,22 @@ from headrace.server.webhooks import Webhooks
 from headrace.sources.postgres.capture.capturing import Capturing
 
 CLIENT_GONE = 499
-"""What a request is counted under whose client went away before it was answered, as nginx has it."""
+"""Status under which a request is counted if its client disconnected before the answer. It is
+the same as in nginx."""
 
 
 class Server:
-    """The HTTP API of an app's database, as an ASGI application: run it by itself, or mount it into another.
+    """The HTTP API of an app's database as an ASGI application. Run it alone, or mount it into
+    another application.
 
-    It works while the app runs: `async with app.running()`, around the web server or in the lifespan of the application that it is
-    mounted into.
+    It works while the app runs. Put `async with app.running()` around the web server, or into the
+    lifespan of the application that it is mounted into.
 
     Args:
         app: the app.
-        options: limits, and what push consumers may do.
-        access: who may call; by default whoever has a token, and everybody while there is none.
+        options: the limits, and the networks that push consumers may reach.
+        access: checks the callers. By default, every call needs a token once a token has been
+            created.
     """
 
     def __init__(self, app: App, options: Options | None = None, access: Access | None = None) -> None:
@@ -86,14 +90,14 @@ class Server:
         except Exception as error:
             reply = reply_of(error)
         if reply is not None:
-            answer = scope.get(ANSWER)  # of our own web server
+            answer = scope.get(ANSWER)  # of Headrace's own web server
             if answer is None or not answer(reply):
                 await reply.send(send)
         status = CLIENT_GONE if reply is None else reply.status
         self.monitoring.requests.answered(endpoint.__name__, method, status, perf_counter() - began)
 
     async def _manage(self, scope: Scope, path: str, receive: Receive, send: Send) -> tuple[str, int]:
-        """Let Litestar answer. Returns the route's template and the status."""
+        """Answer through Litestar. Returns the route's template and the status."""
         status = CLIENT_GONE
 
         async def seen(message: MutableMapping[str, Any]) -> None:
@@ -107,7 +111,8 @@ class Server:
         except Exception as error:
             await reply_of(error).send(seen)
             return "unread", status
-        # What an application around this one has put into the scope is its own, and the path is ours alone.
+        # Keys that an outer application has put into the scope are left out. The path is the one
+        # below the mount point.
         inner = {name: scope[name] for name in _OURS if name in scope}
         inner |= {"path": path, "root_path": "", "app_root_path": scope.get("root_path", ""), "state": {}}
         await self._management(inner, replay(body, receive), seen)  # type: ignore[arg-type]
@@ -120,11 +125,11 @@ _OURS = (
 
 
 def _path(scope: Scope) -> str:
-    """The path below where we are mounted. Some frameworks leave the whole path in the scope, and some don't."""
+    """Return the path below the mount point. Some frameworks leave the whole path in the scope, and some don't."""
     path: str = scope["path"]
     root = scope.get("root_path", "").rstrip("/")
     if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
         path = path[len(root) :]
     if path.endswith("/") and scope.get("raw_path", b"")[-3:].lower() != b"%2f":
-        path = path.rstrip("/")  # some put one behind it
+        path = path.rstrip("/")  # some frameworks append a slash
     return path or "/"

@@ -1,4 +1,4 @@
-"""Bodies of the data plane: what requests hold, checked, and what answers say."""
+"""Request and answer bodies of the data plane, with their checks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from headrace.server.publishing import Incoming
 from headrace.server.receiver import Share
 
 MOST_ACK_IDS = 10_000
-"""Messages that one request may settle."""
+"""Largest number of messages that one request may settle."""
 
 _NULL = msgspec.Raw(b"null")
 _MISSING = msgspec.Raw()
 
 
 class NewMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """A message to be published."""
+    """A message to publish."""
 
     key: str
     data: msgspec.Raw
@@ -34,7 +34,7 @@ class NewMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Publish(msgspec.Struct, forbid_unknown_fields=True):
-    """One message to be published, or several, all or nothing."""
+    """One message to publish, or several, all or none."""
 
     messages: list[NewMessage] | None = None
     key: str | None = None
@@ -46,14 +46,18 @@ class Publish(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Receive(msgspec.Struct, forbid_unknown_fields=True):
-    """What to receive: at most how many, and how long to wait for the first one, in milliseconds or as text such as "60s"."""
+    """A receive request.
+
+    `batch_size` limits the number of messages. `wait_for` is the wait for the first one, in
+    milliseconds or as text such as "60s".
+    """
 
     batch_size: int = 1
     wait_for: float | str = 0
 
 
 class Settle(msgspec.Struct, forbid_unknown_fields=True):
-    """Which messages to ack, nack or extend. `ack_ids` and `ack_tokens` are two words for one thing."""
+    """The messages to ack, nack or extend. `ack_ids` and `ack_tokens` are synonyms."""
 
     ack_ids: list[str] = []
     ack_tokens: list[str] = []
@@ -61,14 +65,14 @@ class Settle(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Nack(Settle, forbid_unknown_fields=True):
-    """Which messages failed, when they may come again, and why they failed."""
+    """The messages that failed, the delay until their next attempt, and the error."""
 
     delay_ms: float | None = None
     error: str | None = None
 
 
 class WireMessage(msgspec.Struct):
-    """A message as it is delivered."""
+    """A delivered message."""
 
     key: str
     data: msgspec.Raw
@@ -80,14 +84,14 @@ class WireMessage(msgspec.Struct):
 
 
 class Delivery(msgspec.Struct):
-    """A message, and what to ack it by."""
+    """A message, and the id to ack it by."""
 
     ack_id: str
     message: WireMessage
 
 
 class Deliveries(msgspec.Struct):
-    """What was received."""
+    """The messages that were received."""
 
     data: list[Delivery]
 
@@ -97,7 +101,7 @@ _receive = msgspec.json.Decoder(Receive)
 
 
 def told(share: Share) -> bytes:
-    """What was received, as dialect A has it: `Deliveries`."""
+    """Encode received messages for dialect A, as `Deliveries`."""
     return b'{"data":[%b]}' % b",".join([
         b'{"ack_id":"%b","message":{%b,"attempt":%d}}' % (ack_id.encode(), message.told, attempt)
         for ack_id, message, attempt in zip(share.ack_ids, share.messages, share.attempts, strict=True)
@@ -105,7 +109,7 @@ def told(share: Share) -> bytes:
 
 
 def read_messages(body: bytes) -> Incoming:
-    """What a request publishes. Raises what `reply_of` explains."""
+    """Decode and check a publish request. Raises errors that `reply_of` converts."""
     asked = _publish.decode(body)
     incoming = Incoming()
     for number, message in enumerate(_messages(asked)):
@@ -150,7 +154,7 @@ def _due(message: NewMessage) -> datetime | None:
 
 
 def delay_of(milliseconds: float) -> float:
-    """Seconds. Raises a `Problem` for what is no delay."""
+    """Convert milliseconds to seconds. Raises a `Problem` for a delay out of range."""
     if not 0 <= milliseconds <= 365 * 86_400_000:
         raise Problem(
             422, "invalid", f"delay_ms={milliseconds:g} must be from 0 to a year.", validation_errors={"delay_ms": ["from 0 to a year"]}
@@ -159,7 +163,7 @@ def delay_of(milliseconds: float) -> float:
 
 
 def read_receive(call: Call) -> tuple[int, float]:
-    """Batch size, and seconds to wait, from the query and the body; what the body says counts."""
+    """Return the batch size and the seconds to wait, from the query and the body. The body takes precedence."""
     asked = _receive.decode(call.body) if call.body.strip() else Receive()
     query = call.query
     if query:
@@ -173,7 +177,7 @@ def read_receive(call: Call) -> tuple[int, float]:
 
 
 def _seconds(wait_for: float | str) -> float:
-    """Seconds to wait, from milliseconds or text such as "60s"."""
+    """Return the seconds to wait, from milliseconds or text such as "60s"."""
     try:
         wait = _milliseconds(wait_for) if isinstance(wait_for, str) else wait_for / 1000
     except (ConfigurationError, ValueError):
@@ -184,7 +188,7 @@ def _seconds(wait_for: float | str) -> float:
 
 
 def _milliseconds(text: str) -> float:
-    """Seconds, from a number of milliseconds or a duration with its unit."""
+    """Return seconds, from a number of milliseconds or a duration with a unit."""
     return float(text) / 1000 if text.replace(".", "", 1).isdecimal() else seconds(text, "wait_for")
 
 
@@ -200,7 +204,7 @@ def _refused(field: str, value: object, right: str) -> Problem:
 
 
 def named(asked: Settle) -> list[str]:
-    """The ids that a request names. Raises a `Problem` when there are none, or too many."""
+    """Return the ids of a settle request. Raises a `Problem` if there are none or too many."""
     ack_ids = asked.ack_ids + asked.ack_tokens
     if not 1 <= len(ack_ids) <= MOST_ACK_IDS:
         raise Problem(

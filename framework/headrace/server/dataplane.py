@@ -1,7 +1,8 @@
-"""The data plane of the API: publish, receive, ack, nack, extend. These are called for every batch, all else now and then.
+"""The data plane of the API: publish, receive, ack, nack, extend. Clients call these for every
+batch, and everything else rarely.
 
-An endpoint takes a `Call` and answers it; routes are found by splitting the path, since there are few of them. The dialects differ in
-names alone, so each has its endpoints made here of the same parts.
+An endpoint takes a `Call` and returns its answer. Routes are few, so they are found by splitting
+the path. The dialects differ only in names, so their endpoints are made from the same parts.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class DataPlane:
     """The endpoints that all dialects share.
 
     Args:
-        engine: does the work.
-        access: who may.
-        limits: what requests that wait are counted apart by.
+        engine: publishes, leases and settles.
+        access: checks callers.
+        limits: counts waiting requests separately.
     """
 
     def __init__(self, engine: Engine, access: Access, limits: Limits) -> None:
@@ -57,7 +58,8 @@ class DataPlane:
         self._dialects = {pull.PREFIX: self.pull.find, consume.PREFIX: self.consume.find}
 
     def find(self, method: str, path: str) -> tuple[Endpoint, tuple[str, ...]] | None:
-        """The endpoint for a path, and the names in it; None when it is for somebody else."""
+        """Return the endpoint for a path and the names in the path. None if the path isn't part
+        of the data plane."""
         parts = path.split("/")
         if len(parts) < 5 or parts[1] not in ("v1", "api"):
             return None
@@ -78,7 +80,7 @@ class DataPlane:
         return None
 
     async def allow(self, call: Call, need: Need, stream: str | None) -> None:
-        """Raise unless the caller may."""
+        """Raise unless the caller has the scope."""
         if not self._access.open:
             await self._access.check(call.authorization, need, stream)
 
@@ -119,15 +121,16 @@ class DataPlane:
         try:
             consumer = self.engine.known(*call.names) or await self.engine.consumer(*call.names)
         except (UnknownStream, UnknownConsumer):
-            await self.allow(call, "consume", call.names[0])  # who may not see it isn't told whether it is there
+            await self.allow(call, "consume", call.names[0])  # doesn't reveal whether it exists
             raise
         await self.allow(call, "consume", consumer.stream.name)
         return consumer
 
-    # --- what the dialects share
+    # --- shared by the dialects
 
     async def received(self, call: Call, consumer: KnownConsumer, batch_size: int, wait_for: float) -> Share | None:
-        """What the client receives; None if it goes away before it can be told, and then nothing is held for it."""
+        """Lease messages for a client. None if it disconnects before the answer. The messages
+        are then released."""
         try:
             with self._limits.wait():
                 share = await self.engine.receive(consumer, batch_size, wait_for, call.gone)
@@ -139,11 +142,15 @@ class DataPlane:
         return share
 
     async def acked(self, consumer: KnownConsumer, asked: Settle) -> Reply:
-        """Ack what is named."""
+        """Ack the messages of a request."""
         return _settled(asked, await self.engine.settle(consumer, named(asked), strict=asked.strict))
 
     async def nacked(self, consumer: KnownConsumer, asked: Nack) -> Reply:
-        """Give back what is named as failed. Without a delay: at once, or after the consumer's backoff if it was given one."""
+        """Nack the messages of a request.
+
+        Without a delay they are delivered again at once, or after the consumer's backoff if it has
+        one of its own.
+        """
         ack_ids = named(asked)
         if asked.delay_ms is None and consumer.spec.backoff != Backoff():
             return _settled(asked, await self._back_off(consumer, ack_ids, asked))

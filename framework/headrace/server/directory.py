@@ -1,4 +1,4 @@
-"""The directory: streams and consumers by what clients call them, an id or a name."""
+"""Cache of streams and consumers, by their ids and names."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 FRESH = 2.0
-"""Seconds for which what was found is taken to be so still. What was deleted meanwhile is told by the store."""
+"""Cache TTL in seconds. If something was deleted meanwhile, the store's calls raise an error."""
 
 MOST = 10_000
-"""How many are remembered."""
+"""Largest number of cached entries of each kind."""
 
 
 class KnownStream(msgspec.Struct, frozen=True):
-    """A stream. `number` is the database's, `id` the API's."""
+    """A stream. `number` is its id in the database, `id` the one in the API."""
 
     number: int
     id: str
@@ -33,7 +33,8 @@ class KnownStream(msgspec.Struct, frozen=True):
 
 
 class KnownConsumer(msgspec.Struct, frozen=True):
-    """A consumer. `number` is the database's, `id` the API's; `version` that of its settings."""
+    """A consumer. `number` is its id in the database, `id` the one in the API. `version` is the
+    version of its settings."""
 
     number: int
     id: str
@@ -44,11 +45,11 @@ class KnownConsumer(msgspec.Struct, frozen=True):
 
 
 class Directory:
-    """Finds streams and consumers, and remembers them for a moment.
+    """Looks up streams and consumers, and caches them for `FRESH` seconds.
 
     Args:
-        database: the open database, asked for at each look.
-        clock: seconds, monotonic.
+        database: returns the open database. It is called at each look-up.
+        clock: monotonic time in seconds.
     """
 
     def __init__(self, database: Callable[[], store.Database], clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,28 +60,30 @@ class Directory:
         self._searches: dict[tuple[int, Any], asyncio.Future[Any]] = {}
 
     def forget(self) -> None:
-        """Something was made, changed or deleted: look anew."""
+        """Clear the cache after something was created, changed or deleted."""
         self._streams.clear()
         self._consumers.clear()
         self._searches.clear()
 
     async def stream(self, ref: str) -> KnownStream:
-        """A stream by its id or name. Raises `UnknownStream`."""
+        """Return a stream by its id or name. Raises `UnknownStream`."""
         return await self._remembered(self._streams, ref, lambda: self._find_stream(ref))
 
     async def consumer(self, stream: str, ref: str) -> KnownConsumer:
-        """A consumer by its id or name, of a stream by its. Raises `UnknownStream`, `UnknownConsumer`."""
+        """Return a consumer by its id or name, of a stream given by its id or name. Raises
+        `UnknownStream`, `UnknownConsumer`."""
         return await self._remembered(self._consumers, (stream, ref), lambda: self._find_consumer(stream, ref))
 
     def known(self, stream: str, ref: str) -> KnownConsumer | None:
-        """A consumer that is remembered, by what `consumer` was asked."""
+        """Return a cached consumer by the arguments of `consumer`. None if it isn't cached."""
         known = self._consumers.get((stream, ref))
         return None if known is None or known[0] <= self._clock() else known[1]
 
     async def consumer_anywhere(self, ref: str) -> KnownConsumer:
-        """A consumer by its id, by a name that only one stream has a consumer of, or as `stream:name`.
+        """Return a consumer by its id, by a name that is unique among all streams, or as
+        `stream:name`.
 
-        Raises `UnknownConsumer`, or a `Problem` when several streams have one.
+        Raises `UnknownConsumer`, or a `Problem` if several streams have a consumer of this name.
         """
         return await self._remembered(self._consumers, (None, ref), lambda: self._find_anywhere(ref))
 
@@ -90,7 +93,8 @@ class Directory:
         known = memory.get(key)
         if known is not None and known[0] > self._clock():
             return known[1]
-        # Many ask at the moment that it grows old: one of them looks for all, whatever becomes of his own request.
+        # Many requests miss the cache when an entry expires. They share one look-up, which goes on
+        # if the request that began it is cancelled.
         search = self._searches.get((id(memory), key))
         if search is None:
             search = asyncio.ensure_future(self._search(memory, key, find))
@@ -103,7 +107,7 @@ class Directory:
         if self._searches.get(place) is done:
             del self._searches[place]
         if not done.cancelled():
-            done.exception()  # those who asked may all have gone
+            done.exception()  # retrieve it, all waiting requests may have ended
 
     async def _search(self, memory: dict[K, tuple[float, T]], key: K, find: Callable[[], Coroutine[Any, Any, T]]) -> T:
         found = await find()
@@ -119,7 +123,7 @@ class Directory:
         known = await self.stream(stream)
         found = await store.find_consumers(self._database(), ref, known.name)
         if not found:
-            await store.stream(self._database(), known.name)  # says so when it is the stream that has gone
+            await store.stream(self._database(), known.name)  # raises if the stream no longer exists
             raise UnknownConsumer(f"There is no consumer {ref!r} on the stream {known.name!r}.")
         return await self._known(found[0])
 

@@ -1,10 +1,10 @@
-"""The engine: what the dialects of the API stand on, one for each server process.
+"""Engine of the API's dialects. Each server process has one.
 
     publish ── Publishes (a stream) ── store.publish_many
     receive ── Receivers (a consumer) ── store.lease, dealt in shares
     settle ─── Settles (a consumer) ─── store.settle
 
-What arrives together goes to the database together. Nothing is kept here that another server would need.
+Concurrent requests share database calls. The engine keeps no state that another server would need.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from headrace.server.turns import Turns
 logger = logging.getLogger("headrace")
 
 MOST_RECEIVED = 1000
-"""Messages that one request may receive."""
+"""Largest number of messages that one request may receive."""
 
 LONGEST_WAIT = 3600.0
-"""Seconds that one request may wait."""
+"""Longest time in seconds that one request may wait."""
 
 MOST_PUBLISHED = 10_000
-"""Messages that one request may publish."""
+"""Largest number of messages that one request may publish."""
 
 IDLE = 60.0
-"""Seconds after which what is kept in memory of a consumer that nobody asks for is forgotten."""
+"""Seconds after which the state of an unused consumer is removed from memory."""
 
 
 class Counts(msgspec.Struct):
-    """What was done since the start, in messages."""
+    """Numbers of messages since the start, by what happened to them."""
 
     published: int = 0
     received: int = 0
@@ -61,14 +61,16 @@ class Counts(msgspec.Struct):
 
 
 class Engine:
-    """Runs beside an app's consumers; see `headrace.app.attached`.
+    """Publishes, leases and settles for the API, beside an app's consumers. See
+    `headrace.app.attached`.
 
     Args:
-        app: the app whose database it serves. It works while that runs.
+        app: the app with the database. The engine works while the app runs.
 
     Attributes:
-        counts: what was done.
-        requests: tells how many requests were answered, `requests`, and how many are `in_flight`, where they are counted.
+        counts: numbers of messages by what happened to them.
+        requests: returns the number of answered requests as `requests` and that of running requests
+            as `in_flight`, where they are counted.
     """
 
     def __init__(self, app: App, clock: Callable[[], float] = time.monotonic) -> None:
@@ -79,7 +81,7 @@ class Engine:
         self._directory = Directory(lambda: app.database, clock)
         self._memories = [self._directory.forget]
         self._ack_ids: AckIds | None = None
-        self._history: UUID | None = None  # that the last lease call read from
+        self._history: UUID | None = None  # of the last lease call
         self._group: anyio.abc.TaskGroup | None = None
         self._shared: Shared | None = None
         self._draining = anyio.Event()
@@ -95,40 +97,43 @@ class Engine:
     # --- names
 
     async def stream(self, ref: str) -> KnownStream:
-        """A stream by its id or name. Raises `UnknownStream`."""
+        """Return a stream by its id or name. Raises `UnknownStream`."""
         return await self._directory.stream(ref)
 
     async def consumer(self, stream: str, ref: str) -> KnownConsumer:
-        """A consumer by its id or name, of a stream by its. Raises `UnknownStream`, `UnknownConsumer`."""
+        """Return a consumer by its id or name, of a stream given by its id or name. Raises
+        `UnknownStream`, `UnknownConsumer`."""
         return await self._directory.consumer(stream, ref)
 
     def known(self, stream: str, ref: str) -> KnownConsumer | None:
-        """As `consumer`, if it is remembered."""
+        """Like `consumer`, from the cache only."""
         return self._directory.known(stream, ref)
 
     async def consumer_anywhere(self, ref: str) -> KnownConsumer:
-        """A consumer by its id, by a name that only one stream has a consumer of, or as `stream:name`.
+        """Return a consumer by its id, by a name that is unique among all streams, or as
+        `stream:name`.
 
-        Raises `UnknownConsumer`, or a `Problem` when several streams have one.
+        Raises `UnknownConsumer`, or a `Problem` if several streams have a consumer of this name.
         """
         return await self._directory.consumer_anywhere(ref)
 
     def forget(self) -> None:
-        """Something was made, changed or deleted: look anew."""
+        """Clear all caches after something was created, changed or deleted."""
         for forget in self._memories:
             forget()
 
     def remember(self, forget: Callable[[], None]) -> None:
-        """Somebody else remembers what he found: call this when he has to look anew, too."""
+        """Register a function that clears another cache. `forget` calls it."""
         self._memories.append(forget)
 
     # --- messages
 
     async def publish(self, stream: KnownStream, messages: Incoming) -> int:
-        """Publish messages, all or nothing; the answer comes after the commit.
+        """Publish messages, all or none. Returns after the commit.
 
         Returns:
-            How many: without those whose id is known, and, for a request that came alone, those that `dedupe` found unchanged.
+            The number of published messages. It excludes messages with a known message id. For a
+            request that was published alone, it also excludes those that `dedupe` found unchanged.
 
         Raises:
             UnknownStream, InvalidInput, StreamFull, StoreUnavailable.
@@ -152,15 +157,15 @@ class Engine:
     async def receive(
         self, consumer: KnownConsumer, batch_size: int = 1, wait_for: float = 0.0, gone: Gone | None = None
     ) -> Share:
-        """Lease messages to one client. Cancelled, it has changed nothing.
+        """Lease messages for one client. A cancelled call changes nothing.
 
         Args:
-            batch_size: at most so many.
-            wait_for: seconds to wait for the first one.
-            gone: waits until the client has gone away.
+            batch_size: the largest number of messages.
+            wait_for: seconds to wait for the first message.
+            gone: waits until the client has disconnected.
 
         Raises:
-            ClientGone: it has, and nothing has changed.
+            ClientGone: the client has disconnected. Nothing has changed.
             TooManyWaiting: the consumer's max_waiting is reached.
             UnknownConsumer, StoreUnavailable, InvalidInput.
         """
@@ -181,23 +186,23 @@ class Engine:
         return share
 
     async def give_back(self, consumer: KnownConsumer, share: Share) -> None:
-        """The client went away before it could be told: the messages go back untouched."""
+        """Release the messages of a client that disconnected before its answer. The attempt is not counted."""
         self.counts.received -= len(share.seqs)
         await (await self._receivers_of(consumer)).give_back(share)
 
     async def settle(
         self, consumer: KnownConsumer, ack_ids: Sequence[str], failure: Failure | None = None, *, strict: bool = False
     ) -> list[str]:
-        """Ack messages, or with a failure give them back as failed; the answer comes after the commit.
+        """Ack messages, or nack them with a failure. Returns after the commit.
 
         Args:
-            strict: whether to find out of every single one whether its lease was lost; see `Settles.settle`.
+            strict: whether to check the lease of every message. See `Settles.settle`.
 
         Returns:
-            The ids that changed nothing, since their leases were lost.
+            The ids that changed nothing, because their leases were lost.
 
         Raises:
-            InvalidAckId: one of them is none. Nothing is settled.
+            InvalidAckId: an ack id is invalid. Nothing is settled.
             UnknownConsumer, StoreUnavailable.
         """
         ours, stale = await self._opened(consumer, ack_ids)
@@ -215,7 +220,7 @@ class Engine:
                 ]
             receivers = self._receivers.get(consumer.number)
             if receivers is not None:
-                receivers.wake()  # keys have come free, and there is room
+                receivers.wake()  # keys have become free, and there is capacity
         done = distinct - len(stale)
         if failure is None:
             self.counts.acked += done
@@ -225,10 +230,10 @@ class Engine:
         return stale
 
     async def extend(self, consumer: KnownConsumer, ack_ids: Sequence[str]) -> list[str]:
-        """Hold messages for another `ack_wait` from now; with each, all that came with it in one answer.
+        """Extend leases by another `ack_wait` from now. A lease covers all messages of one answer.
 
         Returns:
-            The ids whose leases were lost. Raises as `settle` does.
+            The ids of lost leases. Raises as `settle` does.
         """
         ours, stale = await self._opened(consumer, ack_ids)
         if ours:
@@ -238,7 +243,8 @@ class Engine:
         return stale
 
     async def _opened(self, consumer: KnownConsumer, ack_ids: Sequence[str]) -> tuple[dict[str, AckId], list[str]]:
-        """What the ids say, each once; and those that are another consumer's, or of one of that name that was deleted."""
+        """Decode distinct ack ids. Returns those of this consumer, and those of others, such as
+        a deleted consumer of the same name."""
         opener = self._ack_ids or await self.sealing()
         texts = list(dict.fromkeys(ack_ids))
         ours = dict(zip(texts, opener.open_all(texts), strict=True))
@@ -248,13 +254,14 @@ class Engine:
         return ours, stale
 
     async def sealing(self) -> AckIds:
-        """What makes ack ids and reads them."""
+        """Return the object that makes and reads ack ids."""
         if self._ack_ids is None:
             self._ack_ids = AckIds(await store.secret(self._up().database, "ack_ids"))
         return self._ack_ids
 
     async def _sealing_in(self, history: UUID | None) -> AckIds:
-        """As `sealing`, of this history. Numbers, tokens and the key that were found in another one may be others by now."""
+        """Like `sealing`, for a given history of the database. Ids, tokens and the key that were
+        read in another history may have changed."""
         if history != self._history:
             self._history = history
             self._ack_ids = None
@@ -296,21 +303,21 @@ class Engine:
         self.forget()
 
     def statistics(self) -> dict[str, Any]:
-        """Counts since the start, and how many requests wait for messages now."""
+        """Return the counts since the start and the number of requests that wait for messages."""
         waiting = sum(one.waiting for one in self._receivers.values())
         return {**msgspec.structs.asdict(self.counts), "waiting": waiting}
 
     def tells(self) -> dict[str, Any]:
-        """For the app's statistics: what went through the server, and what it is asked."""
+        """Return the server's part of the app's statistics: messages and requests."""
         return {"server": {**self.statistics(), **self.requests()}}
 
     # --- as attached to the app
 
     async def run(self, shared: Shared) -> None:
-        """Serve until `drain`, and until what was begun has ended."""
+        """Serve until `drain`, and until the tasks that were started have ended."""
         self._hushed = False
         self._shared = shared
-        self._ack_ids = None  # it may be another database than the last time
+        self._ack_ids = None  # the database may not be the same as last time
         self.forget()
         try:
             async with anyio.create_task_group() as group:
@@ -321,7 +328,7 @@ class Engine:
                     await asyncio.wait(self._tasks)
                 group.cancel_scope.cancel()
         finally:
-            self._draining = anyio.Event()  # not at the beginning: somebody may have asked to drain before it
+            self._draining = anyio.Event()  # reset here, since `drain` may be called before `run` begins
             self._group = self._shared = None
             self._publishes.clear()
             self._receivers.clear()
@@ -330,12 +337,12 @@ class Engine:
             with anyio.CancelScope(shield=True):
                 await asyncio.sleep(
                     0
-                )  # a task that is cancelled before it has begun would leave its requests unanswered
+                )  # lets every task begin, since one cancelled before that would leave its requests unanswered
             for task in self._tasks:
                 task.cancel()
 
     def hush(self) -> None:
-        """Let nobody wait for messages any more: the requests that do are answered. All else goes on."""
+        """Answer all requests that wait for messages, and let no others wait. Everything else goes on."""
         self._hushed = True
         for receivers in self._receivers.values():
             receivers.drain()
@@ -360,7 +367,7 @@ class Engine:
 
     def hear(self, *, deaf: bool) -> None:
         self._deaf = deaf
-        if deaf:  # the next lease call says whether history was rewound; until then there is no use for what is kept
+        if deaf:  # history may be rewound, which the next lease call detects
             self._shelves.clear()
         for receivers in self._receivers.values():
             receivers.deaf = deaf
@@ -372,7 +379,7 @@ class Engine:
         return self._shared
 
     def _start(self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        """Start a task that goes on though the request that needed it ends. It happens too often for a task group."""
+        """Start a task that outlives the request that needed it. A task group would cost too much at this rate."""
         if self._group is None:
             raise StoreUnavailable("The server is not running: it starts, or stops. Try again.")
         task = asyncio.ensure_future(self._finish(function, *args))
@@ -388,7 +395,7 @@ class Engine:
             logger.exception("the server could not finish something, of what nobody expected")
 
     async def _tidy(self) -> None:
-        """Forget what nobody asks for."""
+        """Remove the state of consumers that are no longer used."""
         while True:
             await anyio.sleep(IDLE)
             before = self._clock() - IDLE

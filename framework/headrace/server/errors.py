@@ -1,4 +1,5 @@
-"""Errors as HTTP tells them: what is wrong and what would be right, a code for programs, and which fields it is about."""
+"""HTTP error responses: a sentence about what is wrong and how to correct it, a code for
+programs, and the invalid fields."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from headrace.server.http import Reply
 logger = logging.getLogger("headrace")
 
 RETRY_AFTER = "1"
-"""Seconds after which a client that was refused may well come again."""
+"""Seconds after which a refused client may try again."""
 
 
 class Problem(HeadraceError):
@@ -38,11 +39,11 @@ class Problem(HeadraceError):
 
     Args:
         status: the HTTP status.
-        code: in snake case, for programs.
-        summary: what is wrong and what would be right.
-        validation_errors: what is wrong with which field.
-        headers: of the answer, besides.
-        more: further fields of the answer.
+        code: a code in snake case, for programs.
+        summary: what is wrong and how to correct it.
+        validation_errors: what is wrong with each invalid field.
+        headers: additional headers of the response.
+        more: additional fields of the response's body.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Problem(HeadraceError):
 
 
 class TooManyWaiting(Problem):
-    """As many requests wait for messages of the consumer as its `max_waiting` allows."""
+    """The number of requests that wait for messages of a consumer has reached its `max_waiting`."""
 
     def __init__(self, consumer: str, most: int) -> None:
         super().__init__(
@@ -71,7 +72,7 @@ class TooManyWaiting(Problem):
 
 
 class StaleAckIds(Problem):
-    """A strict settle named messages whose leases are lost. What was named beside them is settled."""
+    """A strict settle had ack ids with lost leases. The other ids are settled."""
 
     def __init__(self, stale: list[str]) -> None:
         super().__init__(
@@ -84,7 +85,7 @@ class StaleAckIds(Problem):
 
 
 def reply_of(error: Exception) -> Reply:
-    """The answer that tells an error. One that nobody expected is logged, and told as no more than that."""
+    """Convert an error to a response. Unexpected errors are logged and returned as a generic 500."""
     problem = problem_of(error)
     body: dict[str, Any] = {"summary": str(problem), "code": problem.code}
     if problem.validation_errors:
@@ -94,7 +95,7 @@ def reply_of(error: Exception) -> Reply:
 
 
 def problem_of(error: Exception) -> Problem:
-    """An error, as the API tells it."""
+    """Convert an error to the API's `Problem`."""
     match error:
         case Problem():
             return error
@@ -132,7 +133,7 @@ _FIELD = re.compile(r"field `([^`]*)`")
 
 
 def invalid(error: msgspec.ValidationError) -> Problem:
-    """What msgspec finds wrong with a body that is JSON, as fields and sentences."""
+    """Convert msgspec's error about a JSON body into fields and sentences."""
     text = str(error)
     place = _PLACE.search(text)
     field = place[1] if place else ""

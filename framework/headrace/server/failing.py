@@ -1,4 +1,4 @@
-"""Telling requests that wait together that what they wait for has failed."""
+"""Failing of requests that wait together for the same result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from headrace.model.errors import StoreUnavailable
 
 
 def fail(answers: Iterable[asyncio.Future[Any]], error: BaseException) -> None:
-    """Have those that are not answered yet raise the error. When it is a cancellation, nobody can tell how far it came."""
+    """Raise the error in all requests that are not answered yet.
+
+    A cancellation becomes `StoreUnavailable`, since nothing is known about how far the work came.
+    """
     if not isinstance(error, Exception):
         error = StoreUnavailable("The server stops, and can't tell whether this was done. Try again.")
     for answer in answers:

@@ -1,4 +1,4 @@
-"""Health: whether a server can do its work, and if not, why."""
+"""Health and readiness of a server, with reasons."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ PATIENCE = 2.0
 """Seconds that the database has to answer."""
 
 FRESH = 1.0
-"""Seconds for which an answer counts. Probes of many come to one question."""
+"""Cache TTL of a result in seconds, so that many probes cause one query."""
 
 UNATTENDED = 15.0
-"""Seconds for which nobody may have captured a source in whose database this process captures. To be taken over takes less than 10."""
+"""Seconds after which a source without a capturing process makes this process not ready, if it
+captures. A takeover takes less than 10."""
 
 
 class SourceReadiness(msgspec.Struct, frozen=True, kw_only=True):
-    """A source that captures tables, and does not do so now, or not all of them; see `CaptureInfo`."""
+    """A source that captures none or only some of its tables now. See `CaptureInfo`."""
 
     name: str
     state: CaptureState
@@ -35,15 +36,15 @@ class SourceReadiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server is.
+    """Readiness of a server.
 
     Attributes:
-        ready: whether requests should be sent here.
-        reasons: why not, a sentence for each.
-        draining: it was told to stop; nothing is wrong.
+        ready: whether requests should be sent to it.
+        reasons: why not, one sentence each.
+        draining: whether the server is stopping, which is no failure.
         database: whether the database answers.
-        schema: whether its schema is the one that this server knows.
-        sources: those that capture nothing now, whatever the reason, or not all of their tables.
+        schema: whether the schema has the version that this server requires.
+        sources: the sources that capture none or only some of their tables now, for any reason.
     """
 
     ready: bool
@@ -55,7 +56,8 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What the database has told: whether it answers, whether its schema is right, what is wrong, and how sources are."""
+    """State of the database: whether it answers, whether its schema is right, what is wrong, and
+    the sources that have problems."""
 
     database: bool
     schema: bool
@@ -64,15 +66,15 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health:
-    """Looks at an app and its database.
+    """Checks an app and its database.
 
     Args:
         app: the app.
-        clock: seconds, monotonic.
+        clock: monotonic time in seconds.
 
     Attributes:
-        draining: whether the server was told to stop.
-        captures: whether this process captures what nobody else does.
+        draining: whether the server is stopping.
+        captures: whether this process captures the sources that no other process captures.
     """
 
     def __init__(self, app: App, clock: Callable[[], float] = time.monotonic) -> None:
@@ -87,10 +89,12 @@ class Health:
         self.captures = False
 
     async def readiness(self, *, sources: bool = True) -> Readiness:
-        """How it is now. It takes as long as the database does to answer, `PATIENCE` at most.
+        """Return the current readiness. It takes as long as the database needs to answer, at most
+        `PATIENCE`.
 
         Args:
-            sources: whether a source that is stopped makes it not ready. It is told in any case.
+            sources: whether a stopped source makes the server not ready. Such sources are returned
+                in any case.
         """
         at_work = self._app.readiness()
         draining = self.draining or at_work.draining
@@ -108,7 +112,7 @@ class Health:
         )  # fmt: skip
 
     def _of_sources(self, sources: Sequence[SourceReadiness]) -> list[str]:
-        """What is wrong with them, a sentence for each."""
+        """Return one sentence for each source that makes the server not ready."""
         return [sentence for one in sources if (sentence := self._of_source(one))]
 
     def _of_source(self, one: SourceReadiness) -> str:
@@ -132,7 +136,7 @@ class Health:
             return self._found
 
     def _note(self, sources: Sequence[SourceReadiness]) -> None:
-        """Remember since when nobody captures them."""
+        """Record since when each source has had no capturing process."""
         now = self._clock()
         self._unattended = {
             one.name: self._unattended.get(one.name, now) for one in sources if one.state == "unattended"
@@ -154,7 +158,7 @@ class Health:
 
 
 def troubled(sources: Sequence[SourceInfo]) -> list[SourceReadiness]:
-    """The sources that should capture tables, and don't do so now, or not all of them."""
+    """Return the sources that should capture tables and now capture none or only some of them."""
     return [
         SourceReadiness(name=one.name, state=how.state, reason=how.reason, mend=how.mend)
         for one in sources

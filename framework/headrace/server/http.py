@@ -1,5 +1,8 @@
-"""The data plane's plain HTTP: a request with its body read, and an answer. No framework, since this is what happens thousands of
-times a second; everything else goes through Litestar."""
+"""Plain HTTP of the data plane: a request with its body, and a response.
+
+It uses no framework, since it runs thousands of times a second. Everything else goes through
+Litestar.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +18,24 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 TURNS = 3
-"""Turns of the event loop in which an application around us may tell that the client has gone."""
+"""Turns of the event loop in which an outer application can report a disconnect."""
 
 ANSWER = "headrace.answer"
-"""In the scope of a request to our own web server: answers it in one write. Through ASGI it would be two, of which each wakes the client."""
+"""Key in the scope of Headrace's own web server. Its function sends an answer in one write. ASGI
+needs two, and each wakes the client."""
 
 _JSON = (b"content-type", b"application/json")
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """An answer: status, JSON body, and headers besides content-type and content-length."""
+    """A response: status, JSON body, and headers in addition to content-type and content-length."""
 
     status: int
     body: bytes
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
     async def send(self, send: Send) -> None:
-        """Send it."""
+        """Send the response."""
         length = (b"content-length", b"%d" % len(self.body))
         await send({"type": "http.response.start", "status": self.status, "headers": [_JSON, length, *self.headers]})
         await send({"type": "http.response.body", "body": self.body})
@@ -41,8 +45,8 @@ class Call:
     """A request of the data plane.
 
     Attributes:
-        names: what stood in the path's places: stream, consumer.
-        body: all of it.
+        names: the names in the path, such as stream and consumer.
+        body: the whole body.
     """
 
     __slots__ = ("_receive", "_scope", "body", "names")
@@ -55,7 +59,7 @@ class Call:
 
     @property
     def authorization(self) -> str | None:
-        """The header of that name."""
+        """The `Authorization` header."""
         for name, value in self._scope["headers"]:
             if name == b"authorization":
                 return str(value, "latin-1")
@@ -63,17 +67,17 @@ class Call:
 
     @property
     def headers(self) -> Iterable[tuple[bytes, bytes]]:
-        """As they came, the names in lower case."""
+        """The headers as received, with lower-case names."""
         return self._scope["headers"]  # type: ignore[no-any-return]
 
     @property
     def query_string(self) -> bytes:
-        """The query as it came."""
+        """The query string as received."""
         return self._scope["query_string"]  # type: ignore[no-any-return]
 
     @property
     def query(self) -> dict[str, str]:
-        """The query's parameters; of one that comes twice the last counts."""
+        """The query's parameters. If a parameter occurs twice, the last value counts."""
         text = self._scope["query_string"]
         if not text:
             return {}
@@ -82,16 +86,18 @@ class Call:
         return {name: value for name, _, value in (part.partition("=") for part in text.decode("latin-1").split("&"))}
 
     async def gone(self) -> None:
-        """Wait until the client has gone away."""
+        """Wait until the client has disconnected."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     async def left(self) -> bool:
-        """Whether the client has gone away by now. It waits for nothing but its turn."""
+        """Return whether the client has disconnected by now. It waits for at most a few turns of
+        the event loop."""
         known = getattr(getattr(self._receive, "__self__", None), "disconnected", None)
-        if isinstance(known, bool):  # uvicorn's own, and nobody's between us
+        if isinstance(known, bool):  # uvicorn's own `receive`, with no wrapper around it
             return known
-        # A task, since what stands between may not bear to be left half way other than by a cancellation.
+        # In a task, since a wrapper of `receive` may support no other interruption than a
+        # cancellation.
         asking = asyncio.ensure_future(self._receive())
         for _ in range(TURNS):
             if asking.done():
@@ -103,4 +109,4 @@ class Call:
 
 
 Endpoint = Callable[[Call], Awaitable[Reply | None]]
-"""Answers a call; None when nobody is there any more to be answered."""
+"""Answers a call. It returns None if the client has disconnected."""

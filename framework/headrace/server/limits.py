@@ -1,7 +1,8 @@
-"""Limits: what the requests of one server may take together, so that a crowd is told 503 and memory stays as it is.
+"""Limits on a server's concurrent requests. Requests above them get 503, so that memory use stays
+bounded.
 
-Every request passes here, thousands a second, so a request costs two additions, and its body one entry in a set: the clock is not set for
-each body, but looked at twice a second for all that are on their way.
+Every request passes here, thousands a second, so a request costs two additions, and its body one
+entry in a set. Bodies have no timers of their own. All of them are checked twice a second.
 """
 
 from __future__ import annotations
@@ -18,25 +19,26 @@ from headrace.server.options import Options
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 TICK = 0.5
-"""Seconds between two looks at the bodies on their way."""
+"""Interval in seconds at which incoming bodies are checked."""
 
 SLOWEST = 1000
-"""Bytes a second that a body must come with on average, beyond the time that one piece may take."""
+"""Lowest average rate of a body in bytes a second, apart from twice the time that one piece may take."""
 
 _HELD = "headrace.held"
 
 
 class Limits:
-    """The requests of one server.
+    """Counts and limits the requests of one server.
 
     Args:
-        options: how many there may be, how large, and how slow.
+        options: the limits of number, size and speed.
 
     Attributes:
-        under_way: requests that are being worked on.
-        waiting: requests that wait for messages, which count apart: each consumer's `max_waiting` bounds them.
+        under_way: requests being processed.
+        waiting: requests that wait for messages. They are counted separately, since each consumer's
+            `max_waiting` limits them.
         held: bytes of the bodies of both.
-        refused: how many requests were refused since the start, by the status that they were told.
+        refused: refused requests since the start, by HTTP status.
     """
 
     def __init__(self, options: Options) -> None:
@@ -49,7 +51,7 @@ class Limits:
         self._ticks = False
 
     def around(self, application: Application) -> Application:
-        """The application, behind the bound on requests under way."""
+        """Wrap an application in the limit of concurrent requests."""
 
         async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
@@ -67,7 +69,7 @@ class Limits:
 
     @contextmanager
     def wait(self) -> Iterator[None]:
-        """Around the wait for messages: it counts apart."""
+        """Count a request as waiting for messages in this context."""
         self.under_way -= 1
         self.waiting += 1
         try:
@@ -77,23 +79,23 @@ class Limits:
             self.waiting -= 1
 
     def refuse(self, problem: Problem) -> Problem:
-        """Count a refusal; returns it."""
+        """Count a refusal. Returns it."""
         self.refused[problem.status] = self.refused.get(problem.status, 0) + 1
         return problem
 
     async def read_body(self, scope: Scope, receive: Receive) -> bytes:
-        """The body of a request; afterwards `receive` has nothing to tell but that the client has gone. The bytes are held until the
-        request is done.
+        """Read the body of a request. After that, `receive` reports only that the client has
+        disconnected.
+
+        The bytes count as held until the request ends.
 
         Raises:
-            Problem: it is too large (413), comes too slowly (408), the server holds too many already (503), or the client has gone
-                away before its end (400).
+            Problem: the body is too large (413) or too slow (408), the server holds too many bytes
+                (503), or the client has disconnected before the end of the body (400).
         """
         most = self.options.max_body
         declared = _declared(scope)
-        if (
-            declared is None and ANSWER in scope
-        ):  # HTTP/1.1, parsed by ourselves: no body is announced, so there is none
+        if declared is None and ANSWER in scope:  # Headrace's own HTTP/1.1 parser, and no header announces a body
             return b""
         if declared is not None and declared > most:
             raise self.refuse(_too_large(most))
@@ -137,7 +139,7 @@ class Limits:
         return reading
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look at the bodies on their way, and again as long as there are any."""
+        """Check all incoming bodies, and schedule the next check while there are any."""
         now = loop.time()
         for reading in self._reading:
             reading.judge(now)
@@ -147,7 +149,7 @@ class Limits:
 
 
 class _Reading:
-    """A body on its way, and the task that waits for it."""
+    """An incoming body, and the task that waits for it."""
 
     __slots__ = ("_began", "_came", "_cancelling", "_late", "_loop", "_size", "_task", "_timeout")
 
@@ -161,25 +163,25 @@ class _Reading:
         self._late = False
 
     def came(self, size: int) -> None:
-        """A piece has come. An empty one is no progress."""
+        """Record a piece of the body. An empty one is no progress."""
         if size:
             self._came = self._loop.time()
             self._size += size
 
     def judge(self, now: float) -> None:
-        """Wake the task when nothing has come for too long, or too little all in all."""
+        """Cancel the task if the next piece is late, or if the body as a whole is too slow."""
         due = min(self._came + self._timeout, self._began + 2 * self._timeout + self._size / SLOWEST)
         if now > due and not self._late and self._task is not None:
             self._late = True
             self._task.cancel()
 
     def was_late(self) -> bool:
-        """Whether a cancellation was by `judge`, and by nobody else."""
+        """Return whether `judge` caused the cancellation, and nothing else did."""
         return self._late and self._task is not None and self._task.uncancel() <= self._cancelling
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """What an application receives whose request's body has been read already: that, and then what comes after it."""
+    """Return a `receive` that first returns a body that was already read, and then what follows it."""
     told = False
 
     async def replayed() -> Any:
@@ -193,8 +195,12 @@ def replay(body: bytes, receive: Receive) -> Receive:
 
 
 def _declared(scope: Scope) -> int | None:
-    """What content-length says, 0 for a body of unknown length, and None when no header speaks of a body. It is digits: the server's
-    parser takes nothing else, and what another says is counted, too."""
+    """Return the content-length, 0 for a body of unknown length, and None if no header announces a
+    body.
+
+    Headrace's own parser only accepts digits. Under another web server the bytes are counted as
+    they arrive.
+    """
     for name, value in scope["headers"]:
         if name == b"content-length":
             return int(value) if value.isdigit() and len(value) < 20 else 0

@@ -1,5 +1,7 @@
-"""Where `headrace serve` listens: the socket, and uvicorn's protocol on it; without uvicorn's own server, which takes over signals and
-logging, and wakes ten times a second.
+"""Listening of `headrace serve`: its sockets, and uvicorn's protocol on them.
+
+uvicorn's own server is not used, since it takes over signals and logging, and wakes ten times a
+second.
 """
 
 from __future__ import annotations
@@ -26,36 +28,37 @@ from headrace.server.protocol import connection_of
 from headrace.store.liveness import keep_alive
 
 BACKLOG = 2048
-"""Connections that may wait to be accepted; the kernel may allow fewer."""
+"""Connections that may wait to be accepted. The kernel may allow fewer."""
 
 CLIENT_PROBED_AFTER = 15
-"""Seconds without a packet after which the kernel asks whether a client is there still: it may have vanished while it waits for messages."""
+"""Seconds without a packet after which the kernel probes a client, which may have vanished while
+it waits for messages."""
 
 CLIENT_PATIENCE = 60
-"""Seconds for which a client may be silent altogether, or take in nothing of its answer."""
+"""Seconds after which a client is dropped that answers no probe, or takes in nothing of its response."""
 
 GOODBYE = 2.0
-"""Seconds for which clients may still take their last answers."""
+"""Seconds that clients have at the end to take in their last responses."""
 
 
 class CantListen(HeadraceError):
-    """The address is taken, or isn't this machine's."""
+    """The address is taken, or isn't one of this machine."""
 
     exit_code = 69  # EX_UNAVAILABLE
 
 
 class Address:
-    """Where to listen.
+    """An address to listen on.
 
     Args:
-        host: a name, or an address; "0.0.0.0" or "::" for all of this machine.
-        port: 0 for any that is free.
+        host: a name or an address. "0.0.0.0" or "::" for all addresses of this machine.
+        port: 0 for any free port.
 
     Attributes:
         loopback: whether only this machine can reach it.
 
     Raises:
-        ConfigurationError: the host is none.
+        ConfigurationError: the host can't be resolved.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -66,14 +69,17 @@ class Address:
             raise ConfigurationError(
                 f"--host {host!r} is no host: name an address of this machine, or 0.0.0.0 for all of them."
             ) from error
-        found.sort(key=lambda one: one[0] != socket.AF_INET)  # localhost is mostly both
+        found.sort(key=lambda one: one[0] != socket.AF_INET)  # IPv4 first, since localhost is mostly both
         self._family: int = found[0][0]
         self._address: Any = found[0][4]
         self.loopback = all(_is_loopback(str(one[4][0])) for one in found)
 
     def bind(self) -> socket.socket:
-        """A socket of that address. It doesn't listen yet: until a server is ready its clients are to be refused, and go to another one, not
-        to wait. Raises `CantListen`."""
+        """Bind a socket to the address, without listening. Raises `CantListen`.
+
+        Until a server is ready, its clients should be refused and try another one, instead of
+        waiting.
+        """
         one = socket.socket(self._family, socket.SOCK_STREAM)
         try:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -100,10 +106,10 @@ def _complaint(error: OSError, host: str, port: int) -> str:
 
 
 def listen(one: socket.socket) -> None:
-    """Have clients wait for whoever will accept them. Raises `CantListen`."""
+    """Let clients connect and wait to be accepted. Raises `CantListen`."""
     try:
         one.listen(BACKLOG)
-    except OSError as error:  # somebody else took the port after it was bound here
+    except OSError as error:  # the port was taken after it was bound here
         raise CantListen(_complaint(error, *one.getsockname()[:2])) from error
 
 
@@ -112,14 +118,15 @@ def _is_loopback(address: str) -> bool:
 
 
 def url_of(listening: socket.socket, *, tls: bool) -> str:
-    """Where clients find it, as far as we know."""
+    """Return the URL for clients, as far as it is known."""
     host, port = listening.getsockname()[:2]
     scheme = "https" if tls else "http"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:
-    """uvicorn takes it for a failure of the application that we end what is under way."""
+    """Filter of uvicorn's log. It drops records of requests that this server has cancelled,
+    which uvicorn takes for failures."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
@@ -127,8 +134,8 @@ class Listener:
     """The connections of one server process.
 
     Args:
-        application: what answers.
-        limits: what clients may send, and how slowly.
+        application: answers requests.
+        limits: the limits of size and speed for clients.
         tls: the certificate, or None for plain HTTP.
     """
 
@@ -139,8 +146,8 @@ class Listener:
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
         self._closed = anyio.Event()
-        self._left = anyio.Event()  # a connection has
-        # What uvicorn has to tell is of clients that send what isn't HTTP, and they are told so.
+        self._left = anyio.Event()  # set when a connection has ended
+        # uvicorn only reports clients that send invalid HTTP, and they get an error response.
         told = logging.getLogger("uvicorn.error")
         told.setLevel(logging.ERROR)
         told.addFilter(_is_no_cancellation)
@@ -152,7 +159,7 @@ class Listener:
 
     @property
     def connections(self) -> int:
-        """How many there are."""
+        """Current number of connections."""
         return len(self._state.connections)
 
     async def open(self, listening: Sequence[socket.socket]) -> None:
@@ -169,7 +176,7 @@ class Listener:
             self._servers.append(server)
 
     async def run(self) -> None:
-        """Tell each answer the time of day, until closed."""
+        """Keep the Date header of responses current, until closed."""
         while not self._closed.is_set():
             self._tell_time()
             with anyio.move_on_after(1 - time.time() % 1):
@@ -179,7 +186,7 @@ class Listener:
         self._state.default_headers = [(b"date", formatdate(time.time(), usegmt=True).encode())]
 
     def close(self) -> None:
-        """Accept nothing more, and let connections end with the answers that are under way."""
+        """Accept no more connections, and close each one after its current response."""
         self._closed.set()
         for server in self._servers:
             server.close()
@@ -187,7 +194,8 @@ class Listener:
             connection.shutdown()
 
     async def drained(self) -> None:
-        """Wait until every request is answered, and the answers are taken, as far as clients are quick to."""
+        """Wait until every request is answered, and until clients have taken in the answers or
+        `GOODBYE` is over."""
         while self._state.tasks:
             await asyncio.wait(self._state.tasks)
         with anyio.move_on_after(GOODBYE):
@@ -199,7 +207,7 @@ class Listener:
         self._left.set()
 
     async def abort(self) -> None:
-        """End what is under way. Nobody is answered any more."""
+        """Close all connections and cancel all requests, without responses."""
         self.close()
         for connection in list(self._state.connections):
             connection.transport.abort()

@@ -1,4 +1,5 @@
-"""Everything but the data plane, by Litestar: the routes of all topics under both prefixes, and their description."""
+"""Everything except the data plane, as a Litestar application: the routes under both prefixes,
+and their OpenAPI description."""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ TOPICS = (streams, messages, consumers, moves, dead_letters, http_consumers, ove
 
 
 def management(engine: Engine, access: Access, data: DataPlane, options: Options) -> ASGIApp:
-    """The routes of the management plane."""
+    """Make the management plane's application."""
     handlers = [handler for topic in TOPICS for handler in topic.routes(engine, access)]
     handlers += data_plane.routes(data, data.pull, data.consume)
     app = Litestar(
         [
-            # The one prefix is described for both.
+            # The OpenAPI description has one prefix only, since both are equal.
             *(Router(prefix, route_handlers=handlers, include_in_schema=prefix == "/v1") for prefix in PREFIXES),
             *pages(),
         ],

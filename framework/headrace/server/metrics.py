@@ -1,6 +1,7 @@
-"""Metrics of a server, in Prometheus's text format: what it was asked, how long that took, what went through, and how consumers are.
+"""Metrics of a server in Prometheus's text format: requests, their duration, messages, and the
+state of consumers.
 
-Counting a request is a look-up and three additions; the text is made when somebody asks for it.
+To count a request takes a look-up and three additions. The text is made on demand.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import Any
 from headrace.model.records import ConsumerInfo
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
-"""Seconds: bounds of the histogram of requests."""
+"""Bounds of the request histogram in seconds."""
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
 Labels = tuple[tuple[str, str], ...]
 Sample = tuple[str, Labels, float]
-"""What stands behind the family's name, labels, and the value."""
+"""The suffix of the family's name, the labels, and the value."""
 
 
 class Series:
@@ -34,13 +35,13 @@ class Series:
 
 
 class Requests:
-    """Counts requests by route, method and status. Routes are templates, so there are only so many of them."""
+    """Counts requests by route, method and status. Routes are templates, so their number is bounded."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, str, int], Series] = {}
 
     def answered(self, route: str, method: str, status: int, seconds: float) -> None:
-        """A request has been answered after so many seconds."""
+        """Count an answered request and its duration in seconds."""
         series = self._series.get((route, method, status))
         if series is None:
             series = self._new(route, method, status)
@@ -53,11 +54,11 @@ class Requests:
 
     @property
     def count(self) -> int:
-        """All that were answered."""
+        """Number of answered requests."""
         return sum(series.count for series in list(self._series.values()))
 
     def samples(self) -> Iterator[Sample]:
-        """As a histogram."""
+        """Return the samples of a histogram."""
         for (route, method, status), series in list(self._series.items()):
             labels = (("route", route), ("method", method), ("status", str(status)))
             below = 0
@@ -69,18 +70,18 @@ class Requests:
 
 
 class Text:
-    """Families of metrics, in the order of their coming; those of several processes under one head."""
+    """Metric families in order of insertion. Samples of several processes share one head."""
 
     def __init__(self) -> None:
         self._families: dict[str, tuple[list[str], list[str]]] = {}
 
     def add(self, name: str, kind: str, about: str, samples: Iterable[Sample]) -> None:
-        """A family. `kind` is counter, gauge or histogram."""
+        """Add a family. `kind` is counter, gauge or histogram."""
         lines = [f"{name}{suffix}{_labels(labels)} {_number(value)}" for suffix, labels, value in samples]
         self._family(name, [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]).extend(lines)
 
     def merge(self, text: str, labels: Labels = ()) -> None:
-        """What another has told, with further labels for each of its samples."""
+        """Add metrics in text format, with additional labels for each sample."""
         lines: list[str] = []
         for line in text.splitlines():
             if line.startswith("# "):
@@ -101,7 +102,7 @@ class Text:
 
 
 def _labelled(line: str, labels: Labels) -> str:
-    """A sample's line with further labels, which come first: what stands in quotes behind them may be anything."""
+    """Add labels to a sample's line. They come first, since the quoted values behind them may contain anything."""
     told = _labels(labels)[1:-1]
     end = min(place for place in (line.find("{"), line.find(" ")) if place >= 0)
     if line[end] == " ":
@@ -128,7 +129,7 @@ def _number(value: float) -> str:
 
 
 def of_messages(counts: Mapping[str, Any]) -> Iterator[tuple[str, str, str, list[Sample]]]:
-    """The families of what went through an engine, from its statistics."""
+    """Return the metric families of messages, from an engine's statistics."""
     about = {
         "published": "Messages published by this server.",
         "received": "Messages given to clients.",
@@ -145,7 +146,7 @@ def of_messages(counts: Mapping[str, Any]) -> Iterator[tuple[str, str, str, list
 
 
 def of_consumers(consumers: Iterable[ConsumerInfo]) -> Iterator[tuple[str, str, str, list[Sample]]]:
-    """The families of how consumers are in the store."""
+    """Return the metric families of consumers' state in the store."""
     found = [((("stream", one.stream), ("consumer", one.name)), one) for one in consumers]
     about = {
         "lag": ("lag_messages", "Sequence numbers above the consumer's position."),

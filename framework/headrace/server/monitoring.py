@@ -1,4 +1,4 @@
-"""What machines ask of a server: `/health` of the process, `/ready` of all that it needs, `/metrics` of what it does."""
+"""Endpoints for monitoring: `/health` of the process, `/ready` of all that it requires, `/metrics` of its work."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from headrace.store.database import within
 PATHS = ("/health", "/ready", "/metrics")
 
 LOOK = 1000
-"""Messages above a consumer's position that are looked at, to tell how many are pending."""
+"""Largest number of messages above a consumer's position that are examined to count the pending ones."""
 
 LIMIT = 2.0
-"""Seconds in which consumers must be counted, and sources, or they are left out."""
+"""Time limit in seconds for counting consumers and for reading sources. Figures that take longer are left out."""
 
 FRESH = 5.0
-"""Seconds for which they are taken to be so still."""
+"""Cache TTL of these figures in seconds."""
 
 _TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 _JSON = b"application/json"
@@ -43,7 +43,7 @@ Page = tuple[int, bytes, bytes]
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """What the database tells, which is the same for every server."""
+    """Figures from the database, which are the same for every server."""
 
     consumers: list[ConsumerInfo] = []
     sources: list[SourceInfo] = []
@@ -51,19 +51,22 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Monitoring:
-    """Answers the paths that aren't of the API. They are not counted among the requests, and no limit holds for them.
+    """Answers the monitoring endpoints. They are not counted among the requests, and no limit
+    applies to them.
 
     Args:
-        engine: what is told of.
-        access: who may read the metrics, which name streams and consumers: once there are tokens, one with `admin` for all.
-        limits: of the server.
+        engine: counts the messages.
+        access: checks readers of the metrics, which contain names of streams and consumers. Once
+            tokens exist, they need one with `admin` for all streams.
+        limits: the limits of the server.
 
     Attributes:
-        health: of the server.
-        requests: counted by the server.
-        further: makes metrics of others in the same format, such as the app's own telemetry ...
-        siblings: ... and what other processes on the same port tell, with the labels that set them apart.
-        labels: those that set this one apart.
+        health: the health of the server.
+        requests: the request counts of the server.
+        further: returns further metrics in the same format, such as the app's own telemetry.
+        siblings: returns the metrics of other processes on the same port, with the labels that
+            distinguish them.
+        labels: the labels that distinguish this process.
     """
 
     def __init__(self, engine: Engine, access: Access, limits: Limits) -> None:
@@ -81,7 +84,7 @@ class Monitoring:
         self._pages = dict(zip(PATHS, (self._health, self._ready, self._metrics), strict=True))
 
     async def answer(self, path: str, scope: Scope, send: Send) -> bool:
-        """Answer, if it is one of the paths; returns whether it is."""
+        """Answer a monitoring request. Returns whether the path is one of `PATHS`."""
         page = self._pages.get(path)
         if page is None:
             return False
@@ -115,13 +118,13 @@ class Monitoring:
         if self.siblings is not None:
             for told, labels in await self.siblings():
                 text.merge(told, labels)
-        stored = await self._look()  # the same for all processes, so it is told once
+        stored = await self._look()  # the same for all processes, so it is added once
         for family in (*of_consumers(stored.consumers), *of_sources(stored.sources), *of_backfills(stored.backfills)):
             text.add(*family)
         return 200, _TEXT, str(text).encode()
 
     def own(self) -> str:
-        """What this process alone has to tell."""
+        """Return the metrics of this process alone."""
         text, limits = Text(), self._limits
         text.add(
             "headrace_server_request_duration_seconds", "histogram",
@@ -145,7 +148,8 @@ class Monitoring:
         return str(text)
 
     async def _look(self) -> Stored:
-        """How consumers and sources are in the store, as of a moment ago at most; none while it does not say."""
+        """Return consumers and sources, at most `FRESH` seconds old. They are empty while the
+        store doesn't answer."""
         async with self._counting:
             if time.monotonic() >= self._until:
                 sources, backfills = await self._ask_for_sources()

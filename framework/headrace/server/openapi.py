@@ -1,4 +1,5 @@
-"""The API's description: what Litestar makes of the routes, with what it can't know added; and a page to read it."""
+"""The OpenAPI description: what Litestar generates from the routes, with additions, and an HTML
+page that shows it."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ _ERRORS_OF_A_BODY = ("400", "413", "422")
 
 
 class _Json(OpenAPIRenderPlugin):
-    """The description as JSON."""
+    """Renders the description as JSON."""
 
     def __init__(self) -> None:
         super().__init__(path="/", media_type=MediaType.JSON)
@@ -59,17 +60,17 @@ class _Json(OpenAPIRenderPlugin):
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
         if self._completed is None:
             self._completed = completed(openapi_schema)
-        root = request.scope.get("root_path") or "/"  # where another application has mounted this one
+        root = request.scope.get("root_path") or "/"  # the mount point in an outer application
         return msgspec.json.encode({**self._completed, "servers": [{"url": root}]})
 
 
 def config() -> OpenAPIConfig:
-    """How Litestar is to describe the routes, at /openapi.json."""
+    """Return the configuration with which Litestar describes the routes, at /openapi.json."""
     taken: set[str] = set()
 
     def operation_id(handler: HTTPRouteHandler, method: HttpMethod, path: list[Any]) -> str:
         name = handler.handler_name + ("_by_put" if method == HttpMethod.PUT else "")
-        if name in taken:  # one handler of several paths
+        if name in taken:  # a handler with several paths
             name = f"{name}_{path[-1]}"
         taken.add(name)
         return name
@@ -91,7 +92,7 @@ def config() -> OpenAPIConfig:
 
 
 def pages() -> Sequence[HTTPRouteHandler]:
-    """The page to read it."""
+    """Return the route of the HTML page."""
     page = (files(__package__) / "docs.html").read_text(encoding="utf-8")
 
     @get("/docs", include_in_schema=False, media_type="text/html")
@@ -102,7 +103,7 @@ def pages() -> Sequence[HTTPRouteHandler]:
 
 
 def completed(document: dict[str, Any]) -> dict[str, Any]:
-    """The description with its errors, its examples, and the paths that Litestar doesn't serve."""
+    """Return the description with its errors, its examples, and the paths that Litestar doesn't serve."""
     found: dict[str, Any] = _plain(msgspec.json.decode(_LISTED.sub(rb"ListOf\1", msgspec.json.encode(document))))
     schemas = found["components"].setdefault("schemas", {})
     schemas |= msgspec.json.schema_components([Error, NewMessage, NewMessages], ref_template=_REF)[1]
@@ -116,7 +117,8 @@ def completed(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(schema: Any) -> Any:
-    """The same with `anyOf` instead of `oneOf`: a whole number is an integer and a number, and may be."""
+    """Replace `oneOf` by `anyOf` in a schema. A whole number matches both integer and number,
+    which `oneOf` forbids."""
     if isinstance(schema, list):
         return [_plain(one) for one in schema]
     if not isinstance(schema, dict):
@@ -129,7 +131,7 @@ def _plain(schema: Any) -> Any:
 
 
 def _close(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Say of a body that it takes no other fields."""
+    """Declare that a request body takes no other fields."""
     schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
     for one in (schema, *schema.get("anyOf", ())):
         name = one.get("$ref", "").rpartition("/")[2]
@@ -148,7 +150,7 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     for status, answer in answers.items():
         answer["description"] = {"200": "It is done.", "201": "It is made."}.get(status, answer.get("description"))
     for status in [status for status in answers if status.startswith(("4", "5"))]:
-        del answers[status]  # as Litestar would tell them
+        del answers[status]  # Litestar's own descriptions of errors
     body = operation.get("requestBody")
     for name, (_, status) in ANSWERS.items():
         if _may_answer(status, path, method, has_body=body is not None, has_parameters="parameters" in operation):
@@ -157,7 +159,7 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
         answers["200"] = {**answers["201"], "description": "It was there already, the same."}
     if body is not None:
         content = body["content"]["application/json"]
-        if content["schema"].get("$ref") == _REF.format(name="Publish"):  # it is the one or the other
+        if content["schema"].get("$ref") == _REF.format(name="Publish"):  # one message, or several
             content["schema"] = {"anyOf": [{"$ref": _REF.format(name=name)} for name in ("NewMessage", "NewMessages")]}
         body["required"] = not _optional(content["schema"])
         example = EXAMPLES.get((method, path))

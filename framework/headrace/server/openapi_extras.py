@@ -1,4 +1,5 @@
-"""What the API's description has besides what routes tell of themselves: errors, examples, and paths that are served by hand."""
+"""Additions to the OpenAPI description that routes can't make: errors, examples, and paths that
+Litestar doesn't serve."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ ANSWERS: dict[str, tuple[str, str]] = {
     "TooManyWaiting": ("As many requests wait as the consumer's `max_waiting` allows.", "429"),
     "Unavailable": ("The database is away, or the server has too much to do; try again after `Retry-After`.", "503"),
 }
-"""For each error its name, what it says, and its status."""
+"""Descriptions and statuses of the errors, by their names."""
 
 _KEY = "orders.us.cus_a.order_1"
 _CONSUMER = "/v1/streams/{stream}/consumers/{consumer}"
@@ -81,10 +82,10 @@ EXAMPLES: dict[tuple[str, str], Any] = {
     ("post", "/v1/sources/{source}/failures/drop"): {"ids": [1, 2]},
     ("post", "/v1/tokens"): {"name": "ci", "scopes": ["publish:mystream"]},
 }
-"""Bodies of requests, by method and path."""
+"""Example request bodies by method and path."""
 
 REPEATABLE = {("post", "/v1/sources")}
-"""What may be asked for once more: if it is there already, and the same, the answer is 200."""
+"""Requests that may be repeated. If the object exists with equal settings, the answer is 200."""
 
 
 def _json(description: str) -> dict[str, Any]:
@@ -137,4 +138,4 @@ PATHS: dict[str, Any] = {
         }
     },
 }
-"""Paths that are served before Litestar is asked."""
+"""Paths that are answered before Litestar."""

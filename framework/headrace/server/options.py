@@ -1,4 +1,4 @@
-"""What whoever runs a server may choose."""
+"""Options of a server."""
 
 from __future__ import annotations
 
@@ -6,25 +6,29 @@ import msgspec
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server behaves. Sizes are in bytes, times in seconds.
+    """Limits and behavior of a server. Sizes are in bytes, times in seconds.
 
     Args:
-        max_body: the largest body of a request.
-        max_requests: how many requests may be under way at a time, those that wait for messages apart; then it is 503.
-        max_held: how large the bodies of the requests under way may be together; then it is 503.
-        body_timeout: how long each next piece of a body may take to come.
-        push_allow: where push consumers may send to though it is not public: CIDRs, "private" or "loopback".
+        max_body: the largest request body.
+        max_requests: the most concurrent requests, without those that wait for messages. Others get
+            503.
+        max_held: the largest total size of the bodies of concurrent requests. Others get 503.
+        body_timeout: the longest wait for the next piece of a body.
+        push_allow: networks that push consumers may reach though they are not public: CIDRs,
+            "private" or "loopback".
         capture: whether to capture the tables of all sources that no other process captures.
 
-    The rest is for `headrace serve`, which has the connections in its hands:
+    The rest is for `headrace serve`, which handles the connections itself:
 
     Args:
-        max_connections: how many connections there may be at a time; one more is told 503 and closed.
-        max_head: the largest request line and headers, together ...
-        max_headers: ... and the most headers.
-        head_timeout: how long they may take to come, from the first byte on, or from when a connection is made.
-        idle_timeout: after which a connection is closed on which nothing comes any more.
-        write_timeout: how long a client may leave an answer untouched.
+        max_connections: the most concurrent connections. Others get 503 and are closed.
+        max_head: the largest total size of request line and headers.
+        max_headers: the most headers of a request.
+        head_timeout: the longest time that request line and headers may take, from their first
+            byte, or from the connection's start.
+        idle_timeout: after this time without a request a connection is closed.
+        write_timeout: after this time without progress in reading a response, its client is
+            disconnected.
     """
 
     max_body: int = 10_000_000

@@ -1,7 +1,9 @@
-"""One connection of `headrace serve`: uvicorn's protocol, with bounds on what a client may send, and on how long it may take.
+"""A connection of `headrace serve`: uvicorn's protocol, with limits on the size and the duration of
+requests.
 
-What a request costs more for it is a few comparisons. Timers are set only for clients that dawdle: whose request line and headers don't
-come in one piece, or who leave an answer untouched.
+The limits cost a few comparisons per request. After the first request of a connection, timers are
+set only for slow clients: if request line and headers arrive in several pieces, or if a response is
+not read.
 """
 
 from __future__ import annotations
@@ -21,17 +23,18 @@ from headrace.server.http import ANSWER, Reply
 from headrace.server.limits import Limits
 
 LINGER = 2.0
-"""Seconds for which the rest of what a refused client sends is read and thrown away. Closed at once, it would lose our answer, too."""
+"""Seconds for which the rest of a refused request is read and discarded. If the connection were
+closed at once, the response would be lost."""
 
 COURTESY = 100
-"""Connections beyond the most there may be that are told so. Those beyond that are closed without a word."""
+"""Connections above the limit that get a 503 response. Those above that are closed without one."""
 
 MOST_PIPELINED = 100
-"""Requests that a client may send ahead of the answers."""
+"""Most requests that a client may send ahead of their responses."""
 
 
 class Connection(HttpToolsProtocol):
-    """A connection. What is the server's is of the class: see `connection_of`."""
+    """A connection. The server's part is in class attributes. See `connection_of`."""
 
     limits: Limits
     gone: Callable[[], None]
@@ -43,17 +46,17 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._options = self.limits.options
         self._in_head = False
-        self._head = 0  # bytes of it that came after the piece that it began in
-        self._piece = self._first = 0  # bytes of what came last, and of the piece that the head began in
-        self._deaf = False  # nothing more is read of this client
+        self._head = 0  # bytes of the head after its first piece
+        self._piece = self._first = 0  # bytes of the last piece, and of the one in which the head began
+        self._deaf = False  # nothing more is read from this client
         self._refusal: Problem | None = None
-        self._impatience: asyncio.TimerHandle | None = None  # of the head, of a refusal, of the rest of a refused body
+        self._impatience: asyncio.TimerHandle | None = None  # of the head, a refusal, or the rest of a refused body
         self._stalled: asyncio.TimerHandle | None = None
 
     # --- the beginning and the end
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client has come."""
+        """Accept a client's connection, or refuse it above the limit."""
         super().connection_made(transport)
         crowd, most = len(self.connections), self._options.max_connections
         if crowd <= most:
@@ -65,7 +68,7 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has gone."""
+        """Clean up after the connection has ended."""
         self._patient()
         if self._stalled is not None:
             self._stalled.cancel()
@@ -83,17 +86,17 @@ class Connection(HttpToolsProtocol):
 
     def _lose_patience(self) -> None:
         self._impatience = None
-        if not self._in_head or self._deaf:  # it has said nothing, so there is nothing to answer
+        if not self._in_head or self._deaf:  # no request has begun, so none is answered
             self.transport.close()
             return
         self._refuse(
             Problem(408, "too_slow", f"A request's headers must have come in {self._options.head_timeout:g} seconds.")
         )
 
-    # --- what it sends
+    # --- requests
 
     def data_received(self, data: bytes) -> None:
-        """Something has come."""
+        """Parse a piece of input."""
         if self._deaf:
             return
         if self.timeout_keep_alive_task is not None:
@@ -107,7 +110,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(self._refusal or Problem(400, "malformed", "What came is not HTTP/1.1."))
             return
         except httptools.HttpParserUpgrade:
-            pass  # answered as if nothing had been said of it
+            pass  # the upgrade is ignored, and the request answered as usual
         cycle = self.cycle
         if self._in_head:
             if self._head > self._options.max_head or self._is_too_large():
@@ -115,17 +118,17 @@ class Connection(HttpToolsProtocol):
             else:
                 self._wait_for_head()
         elif cycle is None or (cycle.response_complete and not cycle.more_body):
-            self._wait_for_head()  # empty lines are no request yet
+            self._wait_for_head()  # empty lines are no request
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Begin a request."""
         super().on_message_begin()
         self._in_head = True
         self._head = 0
         self._first = self._piece
 
     def on_headers_complete(self) -> None:
-        """Its headers are complete. Raises to refuse them."""
+        """Check the complete headers of a request. Raises to refuse them."""
         options = self._options
         if self._is_too_large():
             self._refusal = _head_too_large(options.max_head)
@@ -142,15 +145,18 @@ class Connection(HttpToolsProtocol):
         self.scope[ANSWER] = partial(_answer, self.cycle)  # type: ignore[literal-required]  # its task has not begun
 
     def _is_too_large(self) -> bool:
-        """Whether what is known of the head is too large. A header that began in the piece that the head did, and has not ended, is not:
-        but a piece is bounded, too."""
+        """Return whether the known part of the head is too large.
+
+        A header that began in the head's first piece and has not ended is not counted, but the size
+        of a piece is bounded, too.
+        """
         most = self._options.max_head
-        if self._first + self._head <= most:  # all that came; mostly that is all there is to look at
+        if self._first + self._head <= most:  # all that has arrived, which is usually enough to know
             return False
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > most
 
     def on_message_complete(self) -> None:
-        """Its body is complete, perhaps long after it was refused."""
+        """End a request's body, which may have been refused long before."""
         cycle = self.cycle
         if cycle.response_complete and cycle.more_body:
             cycle.more_body = False
@@ -158,10 +164,11 @@ class Connection(HttpToolsProtocol):
             self._keep_alive()
         super().on_message_complete()
 
-    # --- what it is answered
+    # --- responses
 
     def on_response_complete(self) -> None:
-        """An answer is given. Where it did not await the body's end, that is awaited for a moment, so that the client sees the answer."""
+        """End a response. If the request's body has not ended, the rest is awaited for a moment,
+        so that the client gets the response."""
         cycle = self.cycle
         super().on_response_complete()
         if cycle is self.cycle and cycle.response_complete and cycle.more_body and not self.transport.is_closing():
@@ -173,14 +180,14 @@ class Connection(HttpToolsProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def _refuse(self, problem: Problem) -> None:
-        """Answer with a problem, and have done with this client."""
+        """Respond with a problem and end the connection."""
         self.limits.refuse(problem)
         self._deaf = True
         self._patient()
         if self.transport.is_closing():
             return
         if self.cycle is not None and not self.cycle.response_complete:
-            self.transport.close()  # it awaits another answer, into which this one must not be written
+            self.transport.close()  # the client awaits another response, into which this one must not be written
             return
         reply = reply_of(problem)
         lines = [
@@ -196,18 +203,18 @@ class Connection(HttpToolsProtocol):
             self.transport.write_eof()
             self._impatience = self.loop.call_later(LINGER, self.transport.close)
         else:
-            self.transport.close()  # TLS says goodbye by itself
+            self.transport.close()  # TLS has its own end of the connection
 
-    # --- answers that it does not take
+    # --- unread responses
 
     def pause_writing(self) -> None:
-        """It reads more slowly than we write."""
+        """Start the timer of a client that reads more slowly than the server writes."""
         super().pause_writing()
         if self._stalled is None:
             self._watch_writing(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """It has read."""
+        """Stop the timer of a client that has read."""
         super().resume_writing()
         if self._stalled is not None:
             self._stalled.cancel()
@@ -225,8 +232,11 @@ class Connection(HttpToolsProtocol):
 
 
 def _answer(cycle: RequestResponseCycle, reply: Reply) -> bool:
-    """Answer a request, as `RequestResponseCycle.send` does in two steps. Not while the client leaves earlier answers untouched, or they
-    would pile up: then it returns False, and `send` waits for it."""
+    """Send a response in one write, where `RequestResponseCycle.send` takes two steps.
+
+    While the client doesn't read earlier responses, it returns False, since responses would pile
+    up. Then `send` waits for the client.
+    """
     if cycle.disconnected:
         return True
     if cycle.flow.write_paused:
@@ -244,10 +254,11 @@ def _answer(cycle: RequestResponseCycle, reply: Reply) -> bool:
 
 
 def connection_of(limits: Limits, gone: Callable[[], None]) -> type[Connection]:
-    """The class of a server's connections: uvicorn makes them, and knows nothing of limits.
+    """Make the class of a server's connections. uvicorn instantiates it, and has no arguments for
+    limits.
 
     Args:
-        limits: of the server.
+        limits: the limits of the server.
         gone: called when a connection has ended.
     """
     return type("Connection", (Connection,), {"limits": limits, "gone": staticmethod(gone)})

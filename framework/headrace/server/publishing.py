@@ -1,4 +1,5 @@
-"""Publishing: what requests that arrive together publish to one stream is committed together; each all or nothing all the same."""
+"""Batched publishing. Concurrent requests to one stream share a transaction. Each is still
+published completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from headrace.server.failing import fail
 from headrace.store.publish import CHUNK_CHARACTERS, CHUNK_MESSAGES
 
 AT_ONCE = 2
-"""Transactions of one stream under way at a time: one may be written while another waits for the disk."""
+"""Concurrent transactions of one stream. One may be written while another waits for the disk."""
 
 
 class Incoming(msgspec.Struct):
-    """Messages to be published. The lists run in parallel; `data` and `headers` are JSON text."""
+    """Messages to publish. The lists are parallel. `data` and `headers` are JSON text."""
 
     keys: list[str] = []
     data: list[str] = []
@@ -30,7 +31,7 @@ class Incoming(msgspec.Struct):
     def add(
         self, key: str, data: str, headers: str | None = None, message_id: str | None = None, deliver_at: datetime | None = None
     ) -> None:  # fmt: skip
-        """One more."""
+        """Add a message."""
         self.keys.append(key)
         self.data.append(data)
         self.headers.append(headers)
@@ -46,7 +47,7 @@ class Incoming(msgspec.Struct):
 
     @property
     def plain(self) -> bool:
-        """Whether no message has an id, or is for later."""
+        """Whether no message has an id or a scheduled time."""
         return not any(self.message_ids) and not any(self.deliver_at)
 
 
@@ -60,12 +61,12 @@ class _Request:
 
 
 class Publishes:
-    """What requests of this process publish to one stream.
+    """Publishes the messages of this process's requests to one stream.
 
     Args:
         database: an open database.
         stream: the stream's name.
-        start: starts a task that lives as long as the engine does.
+        start: starts a task that lives as long as the engine.
     """
 
     def __init__(self, database: store.Database, stream: str, start: Callable[..., None]) -> None:
@@ -76,7 +77,7 @@ class Publishes:
         self._at_work = 0
 
     async def publish(self, messages: Incoming) -> int:
-        """Publish, all or nothing. Returns how many were published or are scheduled.
+        """Publish messages, all or none. Returns how many were published or scheduled.
 
         Raises:
             UnknownStream, InvalidInput, StreamFull, StoreUnavailable.
@@ -94,17 +95,21 @@ class Publishes:
                 requests = self._next()
                 try:
                     await self._publish(requests)
-                except BaseException as error:  # theirs to hear of
+                except BaseException as error:  # raised in the requests
                     fail([one.answer for one in requests], error)
                     if not isinstance(error, Exception):
                         raise
         finally:
             self._at_work -= 1
-            left, self._queue = self._queue, []  # by a cancellation alone
+            left, self._queue = self._queue, []  # empty unless cancelled
             fail([one.answer for one in left], StoreUnavailable("The server stops. Try again."))
 
     def _next(self) -> list[_Request]:
-        """As many as one statement carries. What has ids, or is for later, goes by itself: it is told how much of it was new."""
+        """Take the requests that fit into one statement.
+
+        A request with message ids or scheduled messages is published alone, since its answer is the
+        number of new messages.
+        """
         first = self._queue.pop(0)
         taken = [first]
         if not first.messages.plain:
@@ -130,11 +135,11 @@ class Publishes:
             together.headers += request.messages.headers
         try:
             await store.publish_many(self._database, self._stream, together.keys, together.data, together.headers)
-        except InvalidInput:  # of one of them, and nothing is published
+        except InvalidInput:  # from one of them, and nothing is published
             for request in requests:
                 await self._publish_one(request)
             return
-        for request in requests:  # also where `dedupe` found some unchanged: it can't say whose
+        for request in requests:  # with `dedupe`, too, which can't count the unchanged messages per request
             _answer(request, len(request.messages))
 
     async def _publish_one(self, request: _Request) -> None:
@@ -156,7 +161,7 @@ def _answer(request: _Request, count: int) -> None:
 
 
 def _named(messages: Incoming, error: Exception) -> Exception:
-    """The store can't say which key it was."""
+    """Find the invalid key of an error, which the store can't name."""
     if isinstance(error, InvalidInput):
         try:
             for key in messages.keys:

@@ -1,4 +1,4 @@
-"""Messages for who looks on, letter by letter as they were published: what `Admin` gives as Python's objects."""
+"""Read messages without decoding their JSON. `Admin` returns the same messages as Python objects."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headrace.server.directory import KnownConsumer
 
 
 class Reading(Base):
-    """Reads messages. Data and headers are `msgspec.Raw`; everything else is as `Admin` has it."""
+    """Reads messages. Data and headers are `msgspec.Raw`. Everything else is as in `Admin`."""
 
     async def messages(
         self, stream: str, *, filter: Filter, where: Where, start_seq: int | None, limit: int, newest: bool  # noqa: A002
     ) -> list[StoredMessage]:  # fmt: skip
-        """Messages of a stream, in the order of seq."""
+        """Return messages of a stream in seq order."""
         filters, condition = filters_of(filter), condition_of(where)
         check_seq("start_seq", start_seq)
         check_limit(limit)
@@ -28,13 +28,13 @@ class Reading(Base):
             )  # fmt: skip
 
     async def message(self, stream: str, key: str) -> StoredMessage | None:
-        """The latest message of a key."""
+        """Return the latest message of a key."""
         check_key(key)
         async with self._bounded(None) as executor:
             return await store.latest(executor, stream, key, raw=True)
 
     async def peek(self, consumer: KnownConsumer, limit: int) -> list[PeekedMessage]:
-        """What a consumer is at, at most `limit` messages of each state."""
+        """Return a consumer's messages in flight, parked, blocked and next, at most `limit` of each state."""
         check_limit(limit)
         async with self._bounded(None) as executor:
             return await store.peek(executor, consumer.number, limit=limit, raw=True)
@@ -42,7 +42,7 @@ class Reading(Base):
     async def dead_letters(
         self, consumer: KnownConsumer, *, limit: int, filter: Filter = None, where: Where = None, above: int = 0  # noqa: A002
     ) -> list[DeadLetter]:  # fmt: skip
-        """Dead letters that match, in the order of seq."""
+        """Return the dead letters that match, in seq order."""
         filters, condition = filters_of(filter), condition_of(where)
         check_limit(limit)
         async with self._bounded(condition) as executor:

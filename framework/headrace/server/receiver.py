@@ -1,4 +1,4 @@
-"""A receiver: one request that wants messages, and the share of a lease call that answers it."""
+"""A request that receives messages, and its share of a lease call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.server.shelf import Kept
 
 
 class Share(msgspec.Struct, frozen=True, gc=False):
-    """What a request received, under a lease of its own. The lists run in parallel."""
+    """The messages that a request received, under a lease of its own. The lists are parallel."""
 
     lease: int | None
     ack_ids: Sequence[str] = ()
@@ -26,12 +26,12 @@ class Share(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def data(self) -> list[str]:
-        """JSON text each."""
+        """JSON text of each message."""
         return [one.data for one in self.messages]
 
     @property
     def headers(self) -> list[str | None]:
-        """JSON text each, or None."""
+        """JSON text of each message, or None."""
         return [one.headers for one in self.messages]
 
     @property
@@ -43,15 +43,16 @@ NOTHING = Share(None)
 
 
 class ClientGone(Exception):
-    """The client that waited has gone away."""
+    """The client has disconnected while it waited."""
 
 
 Gone = Callable[[], Awaitable[None]]
-"""Waits until the client has gone away."""
+"""Waits until the client has disconnected."""
 
 
 class Receiver:
-    """A request that wants messages. `until`: when it has waited long enough; `called`: it is part of a lease call under way."""
+    """A request that receives messages. `until` is the end of its wait. `called` is whether a
+    running lease call includes it."""
 
     __slots__ = ("answer", "called", "gone", "since", "timer", "until", "want", "watching")
 
@@ -66,7 +67,7 @@ class Receiver:
         self.watching: asyncio.Task[None] | None = None
 
     async def watch(self, gone: Gone) -> None:
-        """Wait for the client to go away, and then for nothing else any more."""
+        """Wait until the client disconnects, then fail the request."""
         await gone()
         if not self.answer.done():
             self.answer.set_exception(ClientGone())

@@ -1,7 +1,8 @@
-"""Receiving: the requests that wait for messages of one consumer, served together by one lease call at a time.
+"""Receiving. One lease call at a time serves all requests that wait for messages of a consumer.
 
-A call deals its messages out in shares, one for each request, in the order of their coming. While there is nothing, all of them wait
-together for a publisher's notification, and a poll stands behind it: a thousand that wait cost as much as one.
+The messages of a call are divided into shares, one per request, in order of arrival. While there
+are no messages, all requests wait together for a publisher's notification, with polling as a
+fallback. A thousand waiting requests cost as much as one.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from headrace.server.turns import Turns
 from headrace.store.lease import MAX_LOOK
 
 MOST = 1000
-"""Messages in one lease call."""
+"""Largest number of messages in one lease call."""
 
 WATCH = 0.05
-"""Seconds that a request has waited when somebody begins to watch whether its client is still there."""
+"""Seconds that a request waits before its client's connection is watched."""
 
 PATIENCE = 1.0
-"""Seconds to look on for a request that doesn't wait, while there is more to look through."""
+"""Seconds that a request without a wait may take, while there are more messages to look through."""
 
 
 NOBODY = UUID(int=0)
-"""Who asks for shares has no leases himself."""
+"""The owner in lease calls with shares. The process itself holds no leases."""
 
 
 def _places(called: Sequence[Receiver], batch: Batch, leases: Sequence[int]) -> Iterator[tuple[Receiver, int, slice]]:
-    """Who is dealt what: a request, its lease, and where its messages are in the batch."""
+    """Divide a batch. Yields each request with its lease and the slice of its messages."""
     first = 0
     for receiver, lease in zip(called, leases, strict=False):
         last = min(first + receiver.want, len(batch.seqs))
@@ -60,19 +61,21 @@ def _add(back: Settlement, lease: int, seqs: Sequence[int]) -> None:
 
 
 class Receivers:
-    """The requests of this process that want messages of one consumer.
+    """The requests of this process that receive messages of one consumer.
 
     Args:
         database: an open database.
         consumer: the consumer.
-        ack_ids: makes the ids.
-        start: starts a task that lives as long as the engine does.
-        given_back: told how many messages were given back for clients that went away.
-        turns: of the lease calls of this process.
-        shelves: where messages are kept that others may want, too.
+        ack_ids: makes the ack ids.
+        start: starts a task that lives as long as the engine.
+        given_back: called with the number of messages that were released because their clients
+            disconnected.
+        turns: coalesces the lease calls of this process.
+        shelves: the cache of messages that other consumers may read, too.
         idle: the idle consumers of this process.
-        sealing: told the history that a batch is from; what was remembered from another one is forgotten, and what makes the ids returned.
-        clock: seconds, monotonic.
+        sealing: called with the database's history of a batch. It drops what was cached from
+            another history, and returns what makes the ack ids.
+        clock: monotonic time in seconds.
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class Receivers:
         self._shelves = shelves
         self._idle = idle.consumer(consumer.number)
         self._sealing = sealing
-        self._history: UUID | None = None  # in which the consumer is known to be the one of its number
+        self._history: UUID | None = None  # in which the number is known to be this consumer's
         self._clock = clock
         self._shelf = self._shelf_of(consumer)
         self._queue: list[Receiver] = []
@@ -104,25 +107,26 @@ class Receivers:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of waiting requests."""
         return self._waits
 
     def wake(self) -> None:
-        """Something may have been published, or come free."""
+        """Look for messages again, since some may have been published or become free."""
         self._news.set()
 
     def drain(self) -> None:
-        """Let nobody wait any more."""
+        """Answer all waiting requests, and let no others wait."""
         self._draining = True
         for receiver in list(self._queue):
             self._expire(receiver)
         self._news.set()
 
     async def receive(self, want: int, wait: float, gone: Gone | None = None) -> Share:
-        """Lease up to `want` messages; wait up to `wait` seconds for the first of them. Cancelled, it has changed nothing.
+        """Lease up to `want` messages. Wait up to `wait` seconds for the first of them. A cancelled
+        call changes nothing.
 
         Raises:
-            ClientGone: `gone` has said so meanwhile, and nothing has changed.
+            ClientGone: `gone` has returned. Nothing has changed.
             TooManyWaiting: the consumer's max_waiting is reached.
             UnknownConsumer, StoreUnavailable, FilterTooSlow.
         """
@@ -137,7 +141,7 @@ class Receivers:
             self._at_work = True
             self._start(self._serve)
         elif wait <= 0 or self.deaf or not self._idle.subscribed:
-            self._news.set()  # else the others who wait have looked, and will hear
+            self._news.set()  # else the waiting requests have looked, and will be notified
         if wait > 0:
             receiver.timer = asyncio.get_running_loop().call_later(min(wait, WATCH), self._look_after, receiver)
         try:
@@ -152,7 +156,7 @@ class Receivers:
                 self._leave(receiver)
 
     def _look_after(self, receiver: Receiver) -> None:
-        """It has waited a little: from now on somebody watches whether its client is still there. Or it has waited long enough."""
+        """End a request's wait if it is over. Otherwise begin to watch whether its client is connected."""
         left = receiver.until - self._clock()
         if left <= 0:
             self._expire(receiver)
@@ -162,13 +166,13 @@ class Receivers:
             receiver.watching = asyncio.ensure_future(receiver.watch(receiver.gone))
 
     def _take_back(self, answer: asyncio.Future[Share]) -> None:
-        """Who waited for this has gone; it may have been dealt just then."""
+        """Release a share that was assigned just as its request was cancelled."""
         if answer.done() and not answer.cancelled() and answer.exception() is None:
-            with suppress(StoreUnavailable):  # the server stops, and the messages come again after their lease
+            with suppress(StoreUnavailable):  # the server stops, and the messages are delivered again after their lease
                 self._start(self.give_back, answer.result())
 
     def _expire(self, receiver: Receiver) -> None:
-        """It has waited long enough. While a lease call asks for it, that answers it."""
+        """End a request's wait. If it is part of a running lease call, that answers it."""
         if not receiver.called and not receiver.answer.done():
             self._leave(receiver)
             receiver.answer.set_result(NOTHING)
@@ -178,22 +182,22 @@ class Receivers:
             self._queue.remove(receiver)
 
     async def _serve(self) -> None:
-        """Serve until nobody is left."""
+        """Serve until no requests are left."""
         try:
             while self._queue:
                 try:
                     batch = await self._call()
                     if not batch.more and self._queue:
                         await self._rest(batch)
-                except Exception as error:  # theirs to hear of; others go on being served
+                except Exception as error:  # raised in the requests, while others are still served
                     self._fail(error)
         finally:
             self._at_work = False
             self._idle.leave()
-            self._fail(StoreUnavailable("The server stops. Try again."))  # those who are left, when it was cancelled
+            self._fail(StoreUnavailable("The server stops. Try again."))  # those left after a cancellation
 
     async def _call(self) -> Batch:
-        """One lease call for those that are first in the queue."""
+        """Make one lease call for the first requests in the queue."""
         async with self._turns.one():
             called = self._first()
             try:
@@ -208,12 +212,12 @@ class Receivers:
             self._idle.leave()
             await self._deal(called, batch, batch.lease_ids)
         self._answer_the_impatient(called, batch)
-        # Also those whose clients went away meanwhile: nobody may rest, and be waited for, on their behalf.
+        # Also remove requests of disconnected clients. Otherwise `_rest` would wait for them.
         self._queue = [one for one in self._queue if not one.answer.done()]
         return batch
 
     def _first(self) -> list[Receiver]:
-        """Those that the next call is for."""
+        """Return the requests that the next call includes."""
         self._news = anyio.Event()
         called: list[Receiver] = []
         room = MOST
@@ -228,7 +232,7 @@ class Receivers:
     async def _lease(self, shares: list[int]) -> Batch:
         spec, total = self.consumer.spec, sum(shares)
         if spec.where is None:
-            # Without filters what is looked at is mostly what is found; the rest are messages of keys that are busy.
+            # Without filters, most messages looked at are delivered. The others have busy keys.
             look = max(2 * total, 100) if spec.filters == (">",) else MAX_LOOK
             return await store.lease(self._database, self.consumer.number, NOBODY, total, look=look, shares=shares,
                 known=self._shelf.ranges, history=self._shelves.history, patient=False,
@@ -247,7 +251,7 @@ class Receivers:
         return batch
 
     async def _deal(self, called: list[Receiver], batch: Batch, leases: list[int]) -> None:
-        """Give each its share. What is for clients that have gone away goes back untouched."""
+        """Give each request its share. Shares of clients that have disconnected are released."""
         stream = self.consumer.stream
         try:
             if batch.history != self._history:
@@ -266,10 +270,11 @@ class Receivers:
             await self._settle_back(back)
 
     async def _identify(self, history: UUID | None) -> None:
-        """Make sure that the number is still this consumer's: a failover may have taken it back, and given its number to another one.
+        """Check that the number still is this consumer's. A failover may have lost the consumer and
+        given its number to another one.
 
         Raises:
-            UnknownConsumer: it is another's.
+            UnknownConsumer: the number is another consumer's.
         """
         self._ack_ids = await self._sealing(history)
         found = await store.find_consumers(self._database, self.consumer.id)
@@ -281,7 +286,8 @@ class Receivers:
         self._history = history
 
     async def _give_all_back(self, called: list[Receiver], batch: Batch, leases: list[int]) -> None:
-        """None of it can be dealt. What can't be given back, since the database is away, comes again when its lease has expired."""
+        """Release a batch that can't be delivered. If the database is unavailable, its messages
+        are delivered again after the lease."""
         back = Settlement()
         for _, lease, place in _places(called, batch, leases):
             _add(back, lease, batch.seqs[place])
@@ -291,14 +297,14 @@ class Receivers:
     def _share(self, batch: Batch, messages: Sequence[Kept | None], lease: int, place: slice) -> Share:
         seqs, found = batch.seqs[place], messages[place]
         attempts = [1] * len(seqs) if batch.attempts is None else batch.attempts[place]
-        if None in found:  # retention was quicker: nobody can be told of these any more
+        if None in found:  # retention has deleted them since, so they can't be delivered
             there = [one is not None for one in found]
             seqs, found, attempts = (list(compress(values, there)) for values in (seqs, found, attempts))  # type: ignore[assignment]
         ids = self._ack_ids.seal_all(self.consumer.number, lease, seqs, attempts)
         return Share(lease, ids, seqs, attempts, found)  # type: ignore[arg-type]
 
     async def give_back(self, share: Share) -> None:
-        """Its client has gone away before it could be told: nobody has seen these messages."""
+        """Release a share because the client disconnected before the answer."""
         if share.lease is not None:
             await self._settle_back(Settlement(leases=[share.lease] * len(share.seqs), seqs=list(share.seqs)))
 
@@ -309,7 +315,8 @@ class Receivers:
         self._news.set()
 
     def _answer_the_impatient(self, called: list[Receiver], batch: Batch) -> None:
-        """Those that don't wait any longer, once all has been looked through that there is, or for long enough."""
+        """Answer the requests that have waited long enough, once all messages have been looked
+        through or `PATIENCE` is over."""
         now = self._clock()
         for receiver in called:
             if receiver.answer.done() or (receiver.until > now and not self._draining):
@@ -318,7 +325,7 @@ class Receivers:
                 receiver.answer.set_result(NOTHING)
 
     def _fail(self, error: Exception) -> None:
-        """Nobody is served now; they may ask again."""
+        """Fail all requests in the queue. They may try again."""
         queue, self._queue = self._queue, []
         fail([one.answer for one in queue], error)
 
@@ -327,7 +334,7 @@ class Receivers:
         self.renew(msgspec.structs.replace(self.consumer, spec=spec, version=version))
 
     def renew(self, consumer: KnownConsumer) -> None:
-        """Its settings have changed."""
+        """Apply changed settings."""
         self.consumer = consumer
         self._shelf = self._shelf_of(consumer)
 
@@ -335,13 +342,14 @@ class Receivers:
         return self._shelves.of((consumer.stream.number, consumer.spec.filters, repr(consumer.spec.where)))
 
     async def _rest(self, batch: Batch) -> None:
-        """There is nothing just now: wait for news, for what falls due, or for the poll."""
+        """Wait while there are no messages: for a notification, for a message that becomes due,
+        or for the next poll."""
         if batch.busy and batch.due_in is not None:
             await anyio.sleep(batch.due_in)
             return
         if not self.deaf and not self._idle.subscribed:
             await self._idle.subscribe()
-            return  # and look once more, for messages that were committed before it
+            return  # and look again, for messages that were committed before
         self._idle.enter()
         with anyio.move_on_after(self._poll.rest(batch.due_in, deaf=self.deaf, longest=self._idle.longest_poll)):
             await self._news.wait()

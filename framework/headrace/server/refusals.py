@@ -1,4 +1,4 @@
-"""What Litestar refuses, told as all errors of the API are."""
+"""Conversion of Litestar's errors into the API's error responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AnyRequest = Request[Any, Any, Any]
 
 
 def refuse(request: AnyRequest, error: Exception) -> Response[bytes]:
-    """The answer that tells an error."""
+    """Convert an error to a response."""
     reply = reply_of(_problem(request, error))
     headers = {name.decode(): value.decode("latin-1") for name, value in reply.headers}
     return Response(reply.body, status_code=reply.status, headers=headers, media_type="application/json")
@@ -69,7 +69,7 @@ def _invalid(request: AnyRequest, error: ValidationException) -> Problem:
 
 
 def _explained(request: AnyRequest, error: Mapping[str, Any]) -> tuple[str, str]:
-    """The field that is wrong, and what is wrong with it."""
+    """Return the invalid field and what is wrong with it."""
     field, sentence = str(error.get("key", "body")), str(error["message"]).rstrip(".")
     place = "" if field == "data" else field
     if unknown := _UNKNOWN.search(sentence):
@@ -77,7 +77,7 @@ def _explained(request: AnyRequest, error: Mapping[str, Any]) -> tuple[str, str]
         return _joined(place, unknown[1]), f"There is no such field{f'; there are {known}' if known else ''}."
     if missing := _MISSING.search(sentence):
         return _joined(place, missing[1]), "It is missing."
-    if not place and sentence == "'data'":  # Litestar's way to say so
+    if not place and sentence == "'data'":  # Litestar's message for a missing body
         return "body", "It is missing: send a JSON object."
     return place or "body", f"{sentence}."
 
@@ -87,7 +87,7 @@ def _joined(place: str, field: str) -> str:
 
 
 def _fields(request: AnyRequest, place: str) -> list[str]:
-    """The names that there are at a place in the body that the route takes."""
+    """Return the names of the fields at a place in the body that the route takes."""
     field = request.route_handler.parsed_fn_signature.parameters.get("data")
     found: Any = None if field is None else _struct(field.annotation)
     for step in re.sub(r"\[[^]]*\]", "", place).split(".") if place else ():
@@ -98,7 +98,7 @@ def _fields(request: AnyRequest, place: str) -> list[str]:
 
 
 def _struct(annotation: Any) -> type[msgspec.Struct] | None:
-    """The struct in an annotation, be it optional or a list."""
+    """Return the struct in an annotation, which may be optional or a list."""
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         return annotation
     return next((found for inner in get_args(annotation) if (found := _struct(inner)) is not None), None)

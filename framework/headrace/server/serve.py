@@ -1,7 +1,8 @@
-"""A server process: the app at work, its API on a socket, and the order in which both end.
+"""A server process: the running app, its API on a socket, and an orderly shutdown.
 
-Stopped, it accepts no more connections, lets those go who wait for messages, and answers what is under way; then the app drains, with what it
-has still to settle and to push. In this order nobody is cut off, and a client whose connection ends finds another server.
+At shutdown the server accepts no more connections, answers the requests that wait for messages, and
+finishes the running ones. Then the app drains what remains to settle and to push. In this order no
+request is cut off, and clients find another server once their connections end.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ class Serving:
     Args:
         app: an app that does not run yet.
         server: its API.
-        listening: a bound socket; it listens once the app runs.
+        listening: a bound socket. It listens once the app runs.
         certificate: for TLS.
-        shutdown_timeout: seconds that requests under way may take once it is stopped.
-        before: called when the app runs and nobody can connect yet; may raise.
+        shutdown_timeout: seconds that running requests may take after the stop.
+        before: called when the app runs and no client can connect yet. It may raise.
         up: called when clients can connect.
-        beside: what else runs meanwhile; cancelled at the end.
+        beside: further tasks, which are cancelled at the end.
     """
 
     def __init__(
@@ -56,15 +57,17 @@ class Serving:
         self._hurrying = anyio.Event()
 
     def ready(self) -> bool:
-        """Whether clients should come, as far as is known without asking anybody."""
+        """Return whether clients should connect, as far as is known without a query."""
         return self._app.readiness().ready and not self._stopping.is_set()
 
     async def run(self, *, signals: bool = True) -> None:
-        """Serve until `stop`, or until SIGTERM or SIGINT when `signals`; a second one stops at once.
+        """Serve until `stop`, or with `signals` until SIGTERM or SIGINT. A second signal stops at
+        once.
 
         Raises:
-            StoreUnavailable: the database can't be reached at the start. Later that is waited out.
-            ExceptionGroup: the app died of a bug.
+            StoreUnavailable: the database can't be reached at the start. Later outages are waited
+                out.
+            ExceptionGroup: the app failed unexpectedly.
         """
         async with anyio.create_task_group() as outer:
             if signals:
@@ -114,7 +117,7 @@ class Serving:
         scope.cancel()
 
     def stop(self) -> None:
-        """Begin to drain; a second time, stop at once."""
+        """Begin to drain. A second call stops at once."""
         if self._stopping.is_set():
             self._hurrying.set()
             self._app.stop()

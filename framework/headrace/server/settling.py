@@ -1,4 +1,4 @@
-"""Settling: acks and nacks of one consumer that arrive together are settled together."""
+"""Batched settling. Concurrent acks and nacks of one consumer share a call."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headrace.server.failing import fail
 from headrace.server.turns import Turns
 
 MOST = 5000
-"""Messages in one settle call, unless a single request has more."""
+"""Largest number of messages in one settle call, unless a single request has more."""
 
 
 class _Request:
-    """What one request settles. `whole`: leases of which it acks all that they ever held."""
+    """The messages that one request settles. `whole` has the leases that it acks completely."""
 
     __slots__ = ("answer", "failure", "singles", "whole")
 
@@ -28,7 +28,7 @@ class _Request:
         self.singles: list[tuple[int, int]] = []
         lease, size = ids[0].lease, ids[0].size
         if failure is None and not strict and len(ids) == size and all(one.lease == lease for one in ids):
-            self.whole.add(lease)  # as it mostly is
+            self.whole.add(lease)  # the usual case
         else:
             if failure is None and not strict:
                 held = Counter([one.lease for one in ids])
@@ -38,13 +38,13 @@ class _Request:
 
 
 class Settles:
-    """The settles of this process for one consumer.
+    """The settle requests of this process for one consumer.
 
     Args:
         database: an open database.
         consumer: the consumer's number.
-        start: starts a task that lives as long as the engine does.
-        turns: of the settle calls of this process.
+        start: starts a task that lives as long as the engine.
+        turns: coalesces the settle calls of this process.
     """
 
     def __init__(self, database: store.Database, consumer: int, start: Callable[..., None], turns: Turns) -> None:
@@ -58,13 +58,14 @@ class Settles:
     async def settle(
         self, ids: Sequence[AckId], failure: Failure | None, *, strict: bool
     ) -> set[tuple[int, int | None]]:
-        """Settle; returns (lease, seq) of what was not held any more, (lease, None) for all of a lease.
+        """Settle messages. Returns (lease, seq) of those with a lost lease, and (lease, None) for a
+        whole lease.
 
         Args:
-            ids: of different messages.
+            ids: ack ids of distinct messages.
             failure: None to ack.
-            strict: whether the caller wants to know of each message. Otherwise a lease that is acked in full is as one, and a
-                message of it that was acked before goes unnoticed.
+            strict: whether to check each message. Otherwise a lease that is acked completely is
+                checked as one, and a message of it that was acked before goes unnoticed.
 
         Raises:
             UnknownConsumer, StoreUnavailable.
@@ -83,17 +84,17 @@ class Settles:
                     requests = self._next()
                     try:
                         await self._settle(requests)
-                    except BaseException as error:  # theirs to hear of
+                    except BaseException as error:  # raised in the requests
                         fail([one.answer for one in requests], error)
                         if not isinstance(error, Exception):
                             raise
         finally:
             self._at_work = False
-            left, self._queue = self._queue, []  # by a cancellation alone
+            left, self._queue = self._queue, []  # empty unless cancelled
             fail([one.answer for one in left], StoreUnavailable("The server stops. Try again."))
 
     def _next(self) -> list[_Request]:
-        """Those that go together: of two that name the same message the second waits for the next call."""
+        """Take requests for one call. If two name the same message, the second waits for the next call."""
         taken: list[_Request] = []
         left: list[_Request] = []
         whole: set[int] = set()

@@ -1,11 +1,13 @@
-"""The shelf: messages read lately, as the API tells them. Several consumers of a stream mostly read the same ones within a moment.
+"""Cache of recently read messages, encoded for the API. Consumers of a stream usually read the same
+messages at about the same time.
 
-A message at a seq never changes, unless the database forgets what it had committed and gives the seq again. So the shelves hold messages of
-one history at a time: each lease call says from which one it read, and when that is another one than before, everything is let go. Behind a
-pooler nothing else says so.
+A message at a seq never changes, unless the database loses what it had committed and assigns the
+seq again. So the cache holds messages of one history at a time. Each lease call returns the history
+that it read. If that differs from the last one, the cache is cleared. Behind a pooler there is no
+other sign of it.
 
-A lease call is told which seqs are at hand, and brings only the contents of the others; they are read from the stream, sent, decoded and
-written as JSON once, however many consumers there are.
+A lease call is given the cached seqs, and returns the contents of the others only. So these are
+read, sent, decoded and encoded once, for any number of consumers.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ from headrace.model.errors import StoreUnavailable
 from headrace.model.records import Batch
 
 LARGEST = 32_000_000
-"""Characters that the shelves of a process hold together; in memory it is twice that, as data and as what is told of it."""
+"""Limit of the encoded messages that a process caches, in bytes. It uses twice the memory, since
+data is also kept apart."""
 
 MOST_RANGES = 32
-"""Ranges of seqs on a shelf. What comes in more pieces than that is let go from below."""
+"""Largest number of seq ranges of a `Shelf`. Above it, the lowest are removed."""
 
 Key = tuple[int, tuple[str, ...], str]
 
@@ -33,7 +36,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
-    """A message. `told`: its fields as dialect A has them, between the braces, but for the attempt."""
+    """A cached message. `told` has its JSON fields as in dialect A, without the braces and the attempt."""
 
     key: str
     data: str
@@ -43,7 +46,7 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
 
 
 def kept(seq: int, stream_id: str, key: str, data: str, headers: str | None, created_at: datetime) -> Kept:
-    """A message, with what is told of it."""
+    """Make a cached message with its encoded fields."""
     told = (
         f'"key":{_encode(key).decode()},"data":{data},"seq":{seq},"stream_id":"{stream_id}",'
         f'"headers":{headers or "null"},"inserted_at":{_encode(created_at).decode()}'
@@ -52,11 +55,13 @@ def kept(seq: int, stream_id: str, key: str, data: str, headers: str | None, cre
 
 
 class Shelves:
-    """The shelves of a process, one for each stream and the filters of its consumers: with others, others are missing.
+    """The message cache of a process. It has a `Shelf` per stream and filters, since other filters
+    leave out other messages.
 
     Attributes:
-        history: the history that all that is kept was read from; None before anything was.
-        size: characters that are kept.
+        history: the database's history from which all messages were read. None before the first
+            read.
+        size: bytes of the encoded messages.
     """
 
     def __init__(self, largest: int = LARGEST) -> None:
@@ -66,40 +71,40 @@ class Shelves:
         self.size = 0
 
     def of(self, key: Key) -> Shelf:
-        """The shelf for a stream and filters."""
+        """Return the shelf of a stream and filters."""
         shelf = self._shelves.get(key)
         if shelf is None:
             shelf = self._shelves[key] = Shelf(self)
         return shelf
 
     def go_by(self, history: UUID | None) -> None:
-        """What comes now was read from this history. If what is kept is from another one, let it go."""
+        """Set the history of the next messages. Messages of another history are removed."""
         if history != self.history:
             self.clear()
             self.history = history
 
     def clear(self) -> None:
-        """Let everything go."""
+        """Remove all messages."""
         for shelf in self._shelves.values():
             shelf.clear()
 
     def changed(self, by: int) -> None:
-        """A shelf holds more, or less. When they all hold too much, what has been there for longest goes, shelf by shelf."""
+        """Change the size. Above the limit, the messages with the lowest seqs are removed, shelf by shelf."""
         self.size += by
         for key in list(self._shelves):
             if self.size <= self._largest:
                 return
             shelf = self._shelves[key]
             shelf.make_room(self.size - self._largest)
-            # At the end of the queue, so that not always the same one has to make room.
+            # Moved to the end, so that the shelves make room in turn.
             self._shelves[key] = self._shelves.pop(key)
 
 
 class Shelf:
-    """Messages of a stream.
+    """Cached messages of a stream.
 
     Attributes:
-        ranges: which ones: from this seq to that, inclusive, in ascending order.
+        ranges: the inclusive ranges of seqs, in ascending order.
     """
 
     def __init__(self, shelves: Shelves) -> None:
@@ -108,11 +113,11 @@ class Shelf:
         self.ranges: list[tuple[int, int]] = []
 
     def get(self, seq: int) -> Kept | None:
-        """The message at a seq, if it is here."""
+        """Return the message at a seq, or None."""
         return self._kept.get(seq)
 
     def put(self, seqs: Sequence[int], messages: Iterable[Kept]) -> None:
-        """Keep messages, but for those from below all that is here: somebody reads history, and nobody with him."""
+        """Cache messages, except those below all that are cached. Their reader is behind all others."""
         lowest = self.ranges[0][0] if self.ranges else 0
         grown = 0
         new: list[int] = []
@@ -128,13 +133,14 @@ class Shelf:
         self._shelves.changed(grown)
 
     def clear(self) -> None:
-        """Let everything go."""
+        """Remove all messages."""
         self._shelves.size -= sum(len(one.told) for one in self._kept.values())
         self._kept.clear()
         self.ranges = []
 
     def make_room(self, size: int) -> None:
-        """Let the lowest go, until so many characters are free, and some more: not one message at a time."""
+        """Remove the lowest messages until `size` bytes and a quarter more are free, so that
+        this is not done for each message."""
         size += size // 4
         freed = 0
         while self.ranges and freed < size:
@@ -148,7 +154,7 @@ class Shelf:
         self._shelves.size -= freed
 
     def _join(self, first: int, last: int) -> None:
-        """Add a range of which nothing was here."""
+        """Add a range with no cached message in it."""
         place = bisect_left(self.ranges, (first, last))
         if place and self.ranges[place - 1][1] == first - 1:
             place -= 1
@@ -162,7 +168,7 @@ class Shelf:
 
 
 def _runs(seqs: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Ascending seqs as ranges without gaps, inclusive."""
+    """Yield ascending seqs as inclusive ranges without gaps."""
     start = 0
     for place in range(1, len(seqs) + 1):
         if place == len(seqs) or seqs[place] != seqs[place - 1] + 1:
@@ -173,12 +179,14 @@ def _runs(seqs: Sequence[int]) -> Iterable[tuple[int, int]]:
 async def complete(
     database: store.Database, stream: int, stream_id: str, batch: Batch, shelves: Shelves, shelf: Shelf
 ) -> list[Kept | None]:
-    """The messages of a batch that brought only what was not on the shelf when it was asked for.
+    """Return the messages of a batch. Its lease call left out the contents that were cached when it
+    was made.
 
-    None for one that went from the shelf meanwhile and is no longer in the stream either.
+    None for a message that has since gone from the cache and from the stream.
 
     Raises:
-        StoreUnavailable: some are missing that only the history knows which the batch is from, and the database has another one by now.
+        StoreUnavailable: messages are missing, and the database has another history by now than the
+            batch.
     """
     shelves.go_by(batch.history)
     found: list[Kept | None] = []
@@ -203,7 +211,7 @@ async def complete(
             )
         there = {row[0]: kept(row[0], stream_id, *row[1:]) for row in rows}
         found = [there.get(seq) if message is None else message for seq, message in zip(batch.seqs, found, strict=True)]
-    if new and shelves.history == batch.history:  # another batch may have come from another history meanwhile
+    if new and shelves.history == batch.history:  # a batch of another history may have come meanwhile
         by_seq = dict(zip(batch.seqs, found, strict=True))
         shelf.put(new, [message for seq in new if (message := by_seq[seq]) is not None])
     return found

@@ -1,6 +1,8 @@
-"""Processes that share a port: whoever is asked for metrics asks the others, too, since the kernel chose him, and the next time it is another.
+"""Metrics of processes that share a port. The kernel picks one process per connection, so it
+aggregates the metrics of its peers.
 
-Each of them has a Unix socket in a directory that their parent made, and says there what it has to tell to whoever connects.
+Each process has a Unix socket in a directory that the parent process made. It writes its metrics to
+every connection.
 """
 
 from __future__ import annotations
@@ -14,22 +16,22 @@ import anyio
 from headrace.server.metrics import Labels
 
 PATIENCE = 1.0
-"""Seconds in which another must have answered; otherwise it is left out."""
+"""Seconds in which a peer must answer. Otherwise it is left out."""
 
 LARGEST = 16_000_000
-"""Bytes that another may tell."""
+"""Largest answer of a peer in bytes."""
 
 
 class Siblings:
     """One of the processes.
 
     Args:
-        directory: where their sockets are.
-        number: of this process.
-        tell: what it has to tell.
+        directory: the directory of the sockets.
+        number: the number of this process.
+        tell: returns its metrics.
 
     Attributes:
-        labels: what sets its metrics apart.
+        labels: the labels that distinguish its metrics.
     """
 
     def __init__(self, directory: Path, number: int, tell: Callable[[], str]) -> None:
@@ -39,8 +41,8 @@ class Siblings:
         self.labels = _labels(self._own)
 
     async def answer(self) -> None:
-        """Answer the others until cancelled."""
-        self._own.unlink(missing_ok=True)  # of one that was killed, whose place this is
+        """Answer the peers until cancelled."""
+        self._own.unlink(missing_ok=True)  # left by a killed process with this number
         server = await asyncio.start_unix_server(self._answer, self._own)
         try:
             await anyio.sleep_forever()
@@ -52,12 +54,13 @@ class Siblings:
             writer.write(self._tell().encode())
             await writer.drain()
         except OSError:
-            pass  # it has stopped listening
+            pass  # the peer has disconnected
         finally:
             writer.close()
 
     async def ask(self) -> Sequence[tuple[str, Labels]]:
-        """What the others tell, and what sets each apart. Who does not answer is left out: it starts, or has just died."""
+        """Return the metrics of the peers with their labels. A peer that doesn't answer is
+        starting or has just died, and is left out."""
         others = [path for path in sorted(self._directory.iterdir()) if path != self._own]
         told = await asyncio.gather(*map(_ask, others))
         return [(text, _labels(path)) for path, text in zip(others, told, strict=True) if text is not None]

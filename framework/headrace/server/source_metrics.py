@@ -1,4 +1,4 @@
-"""Metrics of sources that capture tables, and of their backfills, as the store has them."""
+"""Metrics of capturing sources and their backfills, from the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Read = Callable[[CaptureInfo], float | None]
 
 
 def of_sources(sources: Iterable[SourceInfo]) -> Iterator[Family]:
-    """The families of how captures are."""
+    """Return the metric families of captures."""
     found = [
         ((("source", one.name), ("stream", one.stream)), one.capture) for one in sources if one.capture is not None
     ]
@@ -32,7 +32,7 @@ def of_sources(sources: Iterable[SourceInfo]) -> Iterator[Family]:
 
 
 def _read(found: Iterable[tuple[Labels, CaptureInfo]], read: Read) -> Iterator[Sample]:
-    """Where something is not known, there is no sample."""
+    """Yield samples of the known values."""
     for labels, how in found:
         value = read(how)
         if value is not None:
@@ -40,7 +40,7 @@ def _read(found: Iterable[tuple[Labels, CaptureInfo]], read: Read) -> Iterator[S
 
 
 def _told(field: str) -> Read:
-    """What who captures has told; nothing once nobody does."""
+    """Return a reader of a field that the capturing process reports. Its value is None unless the capture runs."""
     return lambda how: None if how.facts is None or how.state != "running" else getattr(how.facts, field)
 
 
@@ -67,7 +67,7 @@ _FAMILIES: tuple[tuple[str, str, str, Read], ...] = (
 
 
 def of_backfills(backfills: Iterable[BackfillInfo]) -> Iterator[Family]:
-    """The families of backfills that wait or are under way."""
+    """Return the metric families of waiting and running backfills."""
     found: list[tuple[Labels, BackfillInfo]] = [
         ((("source", one.source), ("table", one.table)), one) for one in backfills
     ]

@@ -1,4 +1,5 @@
-"""TLS for `headrace serve`: a certificate and its key, read anew when the files change, as they do every few weeks."""
+"""TLS for `headrace serve`: a certificate and its key. The files are read again when they
+change, as they do every few weeks."""
 
 from __future__ import annotations
 
@@ -14,18 +15,18 @@ from headrace.model.errors import ConfigurationError
 logger = logging.getLogger("headrace")
 
 EVERY = 60.0
-"""Seconds between two looks at the files."""
+"""Interval in seconds at which the files are checked."""
 
 
 class Certificate:
-    """A certificate and its private key, in PEM.
+    """A certificate and its private key in PEM.
 
     Args:
-        certificate: a file with the certificate, and behind it those of the authorities between it and the root.
-        key: a file with the key, not encrypted; None if it is in the same file.
+        certificate: a file with the certificate, followed by the intermediate certificates.
+        key: a file with the unencrypted key. None if it is in the same file.
 
     Attributes:
-        context: for connections. It stays the same when the files are read anew.
+        context: for connections. It stays the same when the files are read again.
 
     Raises:
         ConfigurationError: a file can't be read, or the two don't belong together.
@@ -58,17 +59,18 @@ class Certificate:
         return tuple((one.st_mtime_ns, one.st_ino) for one in found)
 
     def renew(self) -> bool:
-        """Read the files if they have changed; new connections get what they say now. What can't be used is told, and the old one stays.
+        """Read the files if they have changed, for new connections. Invalid files are logged, and
+        the old certificate stays.
 
         Returns:
-            Whether there is a new one.
+            Whether there is a new certificate.
         """
         try:
             seen = self._look()
             if seen == self._seen:
                 return False
             self._seen = seen
-            self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # a trial: half of a pair must not get into use
+            self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # tried first, so that no half of a pair gets into use
             self._load(self.context)
         except (OSError, ConfigurationError) as error:
             logger.warning("the certificate has changed, and the new one can't be used: %s", error)
@@ -77,12 +79,12 @@ class Certificate:
         return True
 
     async def keep(self) -> None:
-        """Look at the files now and then, until cancelled."""
+        """Check the files regularly, until cancelled."""
         while True:
             await anyio.sleep(EVERY)
             await anyio.to_thread.run_sync(self.renew)
 
 
 def _no_password() -> str:
-    """Instead of OpenSSL's asking the terminal."""
+    """Return an empty password, so that OpenSSL doesn't ask for one on the terminal."""
     return ""

@@ -1,7 +1,9 @@
-"""What one process knows of the tokens: those that were shown to it lately, each no older than two seconds while the database answers.
+"""Cache of access tokens in a process. Entries are at most two seconds old while the database
+answers.
 
-Nothing runs in the background. Whoever finds something a second old has it read anew, while others go on with what is known; who finds
-it two seconds old waits for that. Those who wait share a statement, so there is one under way at a time, however many ask.
+Nothing runs in the background. A caller that finds an entry one second old reads it again, while
+others use the old one. At two seconds old all callers wait for the read. Waiting callers share a
+statement, so only one runs at a time.
 """
 
 from __future__ import annotations
@@ -18,23 +20,23 @@ from headrace.model.errors import StoreUnavailable
 from headrace.model.tokens import StoredToken
 
 RENEWED = 1.0
-"""Seconds after which something is read anew by the next who needs it."""
+"""Age in seconds at which the next caller reads an entry again."""
 
 STALE = 2.0
-"""Seconds after which it is used no more, as long as the database answers."""
+"""Age in seconds at which an entry is no longer used, while the database answers."""
 
 AWAY = 60.0
-"""Seconds for which it is used when the database doesn't answer."""
+"""Age in seconds up to which an entry is used while the database doesn't answer."""
 
 PATIENCE = 2.0
 """Seconds that the database has to answer."""
 
 MOST = 10_000
-"""Tokens that are remembered."""
+"""Largest number of cached tokens."""
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):
-    """A token as a request is judged by it. `expires_at` is in seconds since 1970, infinite for never."""
+    """A cached token. `expires_at` is in seconds since 1970, or infinite."""
 
     name: str
     digest: bytes
@@ -45,7 +47,7 @@ class Known(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Round:
-    """Ids that are read in one statement."""
+    """Token ids that are read in one statement."""
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
@@ -54,19 +56,19 @@ class _Round:
 
 
 class TokenCache:
-    """Finds tokens by their ids, and remembers them.
+    """Looks up tokens by their ids, and caches them.
 
     Args:
-        database: the open database, asked for at each reading.
-        clock: seconds, monotonic.
+        database: returns the open database. It is called at each read.
+        clock: monotonic time in seconds.
     """
 
     def __init__(self, database: Callable[[], store.Database], clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database
         self._clock = clock
-        self._known: dict[str, Known] = {}  # the one that was read longest ago comes first
-        self._some = False  # there are tokens; it stays so, since their rows do
-        self._none_at = -math.inf  # when there was none
+        self._known: dict[str, Known] = {}  # in the order of their reads
+        self._some = False  # a token was created, which stays true since rows are never deleted
+        self._none_at = -math.inf  # the last time that no token had been created
         self._next = _Round()
         self._turn = anyio.Lock()
         self._failed_at = -math.inf
@@ -74,17 +76,19 @@ class TokenCache:
 
     @property
     def surely_none(self) -> bool:
-        """Whether no token was ever made, as of a second ago at most. False also when that is not known."""
+        """Whether no token was ever created, as of a second ago at most. False if that is unknown."""
         return not self._some and self._clock() - self._none_at < RENEWED
 
     async def none(self) -> bool:
-        """Whether no token was ever made. Raises `StoreUnavailable` when it has not been known for a minute."""
+        """Return whether no token was ever created. Raises `StoreUnavailable` if the last
+        successful read was over a minute ago."""
         if not self._some:
             await self._renew(None, self._none_at)
         return not self._some
 
     async def find(self, token_id: str) -> Known | None:
-        """The token of this id. Raises `StoreUnavailable` when it has not been known for a minute."""
+        """Return a token by its id. Raises `StoreUnavailable` if the last successful read of it
+        was over a minute ago."""
         known = self._known.get(token_id)
         if known is None or self._clock() - known.read_at >= RENEWED:
             await self._renew(token_id, -math.inf if known is None else known.read_at)
@@ -92,19 +96,19 @@ class TokenCache:
         return known
 
     def changed(self, token_id: str) -> None:
-        """This process has made or revoked the token: what was read of it before, or is being read, counts no more."""
+        """Drop a token that this process has created or revoked, and the result of any running read."""
         self._changes += 1
         self._some = True
         self._known.pop(token_id, None)
 
     async def _renew(self, token_id: str | None, read_at: float) -> None:
-        """Have it read, unless what is known will do."""
+        """Read an entry again, unless it is fresh enough."""
         now = self._clock()
         age = now - read_at
         failing = now - self._failed_at < RENEWED
         if age < RENEWED or (age < STALE and self._turn.locked()) or (age < AWAY and failing):
             return
-        if failing:  # it was asked a moment ago; to ask for each request would not help it
+        if failing:  # the database failed a moment ago, and is not queried for each request
             raise StoreUnavailable("The database that has the tokens doesn't answer: try again in a moment.")
         try:
             await self._read(token_id)
@@ -113,12 +117,12 @@ class TokenCache:
                 raise
 
     async def _read(self, token_id: str | None) -> None:
-        """Read it, together with what others want to know at the same time."""
+        """Read an entry, together with those that other callers need at the same time."""
         mine = self._next
         if token_id is not None:
             mine.ids.add(token_id)
         async with self._turn:
-            if not mine.over:  # nobody has done it meanwhile, or who began was cancelled
+            if not mine.over:  # not read meanwhile, or the caller that began was cancelled
                 if self._next is mine:
                     self._next = _Round()
                 await self._go(mine)

@@ -1,8 +1,10 @@
-"""Turns: calls of one kind go to the database one after the other, as long as that costs nobody much.
+"""Coalescing of database calls. Calls of one kind run one after the other, as long as that costs
+little time.
 
-Under load a call that waits its turn grows meanwhile: more requests join it, and a call for ten of them costs the database little more
-than one for two. What one brings, the next need not. Nobody waits longer than the last call took, twice over, nor than a moment: where
-there are many consumers, more calls are under way at a time.
+Under load a call grows while it waits its turn. More requests join it, and a call for ten of them
+costs the database little more than one for two. The result of one call also spares others. A call
+waits at most twice as long as the last call took, and at most `LONGEST`. With many consumers, more
+calls run at a time.
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 SHORTEST, LONGEST = 0.005, 0.05
-"""Bounds of the time, in seconds, that a call waits for others to end."""
+"""Bounds of the time that a call waits for others, in seconds."""
 
 
 class Turns:
-    """`async with turns.one():` around each call.
+    """Lets calls take turns, by `async with turns.one():` around each call.
 
     Args:
-        clock: seconds, monotonic.
+        clock: monotonic time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -32,7 +34,7 @@ class Turns:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """Wait for a turn, and take it."""
+        """Wait for a turn and take it."""
         if self._under_way:
             await self._wait()
         self._under_way += 1

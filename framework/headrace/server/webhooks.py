@@ -1,4 +1,7 @@
-"""Webhooks: deliveries taken in, `POST …/webhook/{name}`. No token is asked for, since senders have none: their signature is the check."""
+"""Webhook endpoint, `POST …/webhook/{name}`. It verifies, deduplicates and publishes deliveries.
+
+Senders have no tokens. Signatures authenticate them.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,8 @@ class Webhooks:
 
     Args:
         engine: publishes.
-        clock: seconds, monotonic.
-        date: seconds since 1970, by which signatures are judged.
+        clock: monotonic time in seconds.
+        date: seconds since 1970, against which signatures are checked.
     """
 
     def __init__(
@@ -49,14 +52,14 @@ class Webhooks:
         engine.remember(self._known.clear)
 
     def find(self, method: str, path: str) -> tuple[Endpoint, tuple[str, ...]] | None:
-        """The endpoint for a path, and the source's name in it; None when it is for somebody else."""
+        """Return the endpoint for a path and the source's name in it. None if the path isn't a webhook's."""
         parts = path.split("/")
         if len(parts) != 4 or parts[1] not in ("v1", "api") or parts[2] != "webhook" or not parts[3]:
             return None
         return (self.deliver if method == "POST" else not_by_post), (parts[3],)
 
     async def deliver(self, call: Call) -> Reply:
-        """Publish a delivery. The answer comes after the commit; to one that was published before it is the same."""
+        """Publish a delivery. Returns after the commit. A repeated delivery gets the same answer."""
         source = await self._source(call.names[0])
         spec = source.spec
         if spec.max_body is not None and len(call.body) > spec.max_body:
@@ -74,7 +77,7 @@ class Webhooks:
             stream = await self._engine.stream(spec.stream)
             await self._engine.publish(stream, _incoming(message))
         except UnknownStream:
-            self._engine.forget()  # the stream has gone, and the source with it
+            self._engine.forget()  # the stream was deleted, and its source with it
             raise
         return _SUCCESS
 
@@ -82,7 +85,7 @@ class Webhooks:
         known = self._known.get(name)
         if known is not None and known.until > self._clock():
             return known
-        if not NAME.fullmatch(name):  # which nobody needs to be asked for
+        if not NAME.fullmatch(name):  # needs no query
             raise UnknownSource(f"There is no source {name[:_LONGEST_NAME]!r}.")
         found = await store.source_with_secrets(self._engine.app.database, name)
         if found.kind != "webhook" or found.name != name:
@@ -96,7 +99,7 @@ class Webhooks:
 
 
 async def not_by_post(call: Call) -> Reply:
-    """Some senders try an address by GET before they use it."""
+    """Answer other methods with 405. Some senders try a URL by GET before they use it."""
     raise Problem(
         405,
         "method_not_allowed",

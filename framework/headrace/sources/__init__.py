@@ -1,3 +1,4 @@
-"""Sources: where messages come from that nobody publishes. Plain code: what a webhook source is, whose signatures it trusts, and what
-it makes of a delivery. It is the server that takes deliveries in.
+"""Sources of messages outside of `publish`: webhooks and captured tables. The webhook part is plain
+code without I/O: a source's settings, the check of signatures, and the message that is made of a
+delivery. The server receives the deliveries.
 """

@@ -1,11 +1,13 @@
-"""A delivery of a webhook, and the message that is made of it. Nothing that a sender sends is refused for its form.
+"""Turns a webhook delivery into a message. No delivery is refused for the form of its body.
 
 The body becomes the message's data:
 
-- JSON stays as it was sent, whatever its content type says, since many senders get that wrong;
-- a form (`application/x-www-form-urlencoded`) becomes an object, in which a name that comes several times has a list;
-- any other text in UTF-8 becomes a string, JSON that can't be stored as such (with a NUL in a string) included;
-- anything else becomes `{"base64": "…"}`.
+- JSON stays as it was sent, whatever its content type says, since many senders get that wrong.
+- A form (`application/x-www-form-urlencoded`) becomes an object. A name that occurs several times
+  has a list.
+- Any other text in UTF-8 becomes a string. That includes JSON that can't be stored, such as JSON
+  with a NUL in a string.
+- Anything else becomes `{"base64": "…"}`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from headrace.sources.webhook import WebhookSpec
 
 _FORM = "application/x-www-form-urlencoded"
 _MOST_FORM_FIELDS = 10_000
-_LONGEST_ID = 150  # with the source's name it stays below what the store remembers
+_LONGEST_ID = 150  # with the source's name it stays below the store's limit for message ids
 _ALWAYS_KEPT = ("content-type", "content-encoding")
 _BOM = b"\xef\xbb\xbf"
 
@@ -35,7 +37,7 @@ _decoder = msgspec.json.Decoder(float_hook=str)
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What is to be published. `message_id` tells a delivery that is repeated."""
+    """A message to publish. A repeated delivery has the same `message_id`."""
 
     key: str
     data: msgspec.Raw
@@ -44,13 +46,13 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Delivery:
-    """A request that a sender made.
+    """A sender's HTTP request.
 
     Args:
         name: the source's name.
-        headers: names and values, as they came.
-        query: the URL's query.
-        body: all of it.
+        headers: names and values, as received.
+        query: the URL's query string.
+        body: the whole body.
     """
 
     def __init__(self, name: str, headers: Iterable[tuple[bytes, bytes]], query: bytes, body: bytes) -> None:
@@ -61,17 +63,17 @@ class Delivery:
 
     @cached_property
     def query(self) -> Mapping[str, str]:
-        """The URL's parameters; of one that comes several times the last."""
+        """The URL's parameters. If one occurs several times, the last value counts."""
         return dict(parse_qsl(self._query.decode("latin-1"), keep_blank_values=True))
 
     @cached_property
     def sha256(self) -> str:
-        """Of the body, as upper-case hexadecimal digits."""
+        """The SHA-256 of the body, as upper-case hexadecimal digits."""
         return sha256(self.body)
 
     @property
     def document(self) -> Any:
-        """What the body holds, when it is JSON or a form; otherwise None."""
+        """The parsed body if it is JSON or a form, otherwise None."""
         return self._content[1]
 
     @property
@@ -82,21 +84,22 @@ class Delivery:
     @cached_property
     def _content(self) -> tuple[msgspec.Raw, Any]:
         declared = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        # A body that begins like this is no form: somebody's tool says that it is when nobody tells it otherwise, as curl does.
+        # A body that begins like JSON is not a form. Some tools, such as curl, declare a form by
+        # default.
         if declared == _FORM and not self.body.lstrip().startswith((b"{", b"[")):
             return _form(self.body) or _text(self.body)
         return _json(self.body) or _text(self.body)
 
 
 def message_of(spec: WebhookSpec, template: KeyTemplate, delivery: Delivery, now: float) -> Message:
-    """The message that a delivery becomes.
+    """Return the message for a delivery.
 
     Args:
-        template: of `spec.key`.
-        now: seconds since 1970, by which a signature is too old.
+        template: the parsed `spec.key`.
+        now: seconds since 1970, to check the age of a signature.
 
     Raises:
-        InvalidSignature.
+        InvalidSignature: the signature is missing, too old or wrong.
     """
     if spec.signature is not None:
         signatures.verify(spec.signature, spec.secrets, delivery.headers, delivery.body, now)
@@ -111,7 +114,9 @@ def message_of(spec: WebhookSpec, template: KeyTemplate, delivery: Delivery, now
 
 
 def _identity(spec: WebhookSpec, delivery: Delivery) -> str:
-    """What is the same when a sender repeats a delivery: his id for it; without one, the body."""
+    """Return an id that stays the same when a sender repeats a delivery: the sender's id, or the
+    body's SHA-256.
+    """
     match spec.signature:
         case "standard":
             found = signatures.standard_id(delivery.headers)
@@ -128,11 +133,11 @@ def _identity(spec: WebhookSpec, delivery: Delivery) -> str:
 
 
 def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers by name in lower case; what comes several times is one list, as HTTP has it."""
+    """Return the headers by lower-case name. Repeated headers are joined with commas, as HTTP allows."""
     found: dict[str, str] = {}
     for raw_name, raw_value in headers:
         name = raw_name.decode("latin-1").lower()
-        value = raw_value.decode("latin-1").replace("\0", "")  # HTTP has no NUL, but not every server refuses it
+        value = raw_value.decode("latin-1").replace("\0", "")  # HTTP forbids NUL, but not every server refuses it
         found[name] = f"{found[name]}, {value}" if name in found else value
     return found
 
@@ -141,7 +146,7 @@ def _json(body: bytes) -> tuple[msgspec.Raw, Any] | None:
     raw = msgspec.Raw(body.removeprefix(_BOM))
     try:
         document = _decoder.decode(raw)
-        payloads.encode(raw)  # which finds what JSON allows, but the store can't keep
+        payloads.encode(raw)  # finds what JSON allows, but the store can't keep
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidData):
         return None
     return raw, document
@@ -155,7 +160,7 @@ def _form(body: bytes) -> tuple[msgspec.Raw, Any] | None:
             document.setdefault(name, []).append(value)
         document = {name: values if len(values) > 1 else values[0] for name, values in document.items()}
         return msgspec.Raw(payloads.encode(document).encode()), document
-    except ValueError:  # as all of these are: no text, too many fields, a NUL
+    except ValueError:  # covers text that is not UTF-8, too many fields, and a NUL
         return None
 
 

@@ -1,7 +1,9 @@
-"""Signatures of webhooks, in the three ways that most senders go: a HMAC-SHA256 over the body, and over a time where there is one.
+"""Verifies webhook signatures in the three schemes that most senders use. Each is a HMAC-SHA256 over
+the body, and over a timestamp where the scheme has one.
 
-- Standard Webhooks: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
-  (its headers may also begin with `svix-`, as they did before they were standard)
+- Standard Webhooks:
+  https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
+  (its headers may also begin with `svix-`, their prefix before standardisation)
 - GitHub: https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries
 - Stripe: https://docs.stripe.com/webhooks#verify-manually
 """
@@ -18,14 +20,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from headrace.model.errors import ConfigurationError, InvalidInput
 
 TOLERANCE = 300
-"""Seconds by which a signed time may differ from ours."""
+"""Largest allowed difference in seconds between a signed time and the local clock."""
 
 _PREFIX = "whsec_"
 _TIME = re.compile(r"[0-9]{1,12}")
 
 
 class InvalidSignature(InvalidInput):
-    """A delivery whose signature is missing, too old, or not its sender's."""
+    """Raised for a delivery with a signature that is missing, too old, or wrong."""
 
 
 def verify(scheme: str, secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float) -> None:
@@ -33,12 +35,12 @@ def verify(scheme: str, secrets: Sequence[str], headers: Mapping[str, str], body
 
     Args:
         scheme: `standard`, `github` or `stripe`.
-        headers: by their names in lower case.
-        body: the bytes that came.
+        headers: by lower-case name.
+        body: the bytes as received.
         now: seconds since 1970.
 
     Raises:
-        InvalidSignature.
+        InvalidSignature: the signature is missing, too old or wrong.
     """
     match scheme:
         case "standard":
@@ -52,12 +54,12 @@ def verify(scheme: str, secrets: Sequence[str], headers: Mapping[str, str], body
 
 
 def standard_id(headers: Mapping[str, str]) -> str | None:
-    """The id of a delivery as Standard Webhooks has it."""
+    """Return a delivery's id in Standard Webhooks' header, or None."""
     return headers.get("webhook-id") or headers.get("svix-id")
 
 
 def standard_key(secret: str) -> bytes:
-    """The key in a secret as Standard Webhooks writes it. Raises `ConfigurationError`."""
+    """Return the key in a secret of Standard Webhooks. Raises `ConfigurationError`."""
     text = secret.removeprefix(_PREFIX).rstrip("=")
     try:
         key = b64decode(text + "=" * (-len(text) % 4), validate=True)
@@ -76,7 +78,7 @@ def _verify_standard(secrets: Sequence[str], headers: Mapping[str, str], body: b
             "The delivery is not signed: it needs the headers webhook-id, webhook-timestamp and webhook-signature."
         )
     _check_time(stamp, now)
-    signed = f"{sent}.{stamp}.".encode("latin-1")  # the bytes that stood in the headers
+    signed = f"{sent}.{stamp}.".encode("latin-1")  # latin-1 restores the bytes of the headers
     _check_any(
         (b"v1," + b64encode(_hmac(standard_key(secret), signed, body)) for secret in secrets),
         [one for one in given.split(" ") if one.startswith("v1,")],
@@ -116,7 +118,9 @@ def _check_time(stamp: str, now: float) -> None:
 
 
 def _check_any(expected: Iterable[bytes], given: Sequence[str]) -> None:
-    """Any signature may be of any secret: while a secret is changed a sender signs with both. All are compared, whichever matches."""
+    """Check that one signature is by one secret. A sender signs with both secrets while a secret is
+    being changed. All pairs are compared, even after a match.
+    """
     candidates = [one.encode("latin-1", "replace") for one in given]
     matching = [hmac.compare_digest(mine, theirs) for mine in expected for theirs in candidates]
     if not any(matching):

@@ -1,16 +1,17 @@
-"""Key templates: what the key of a delivery is made of, such as `stripe.{body.type}.{body.id}`.
+"""Key templates: how a delivery's key is made, such as `stripe.{body.type}.{body.id}`.
 
-Between the braces stands one of
+A field in braces is one of these:
 
-- `body.path.to.field`: of a body that is JSON or a form; a number picks from a list;
-- `header.x-github-event`: a header of the request;
-- `query.name`: a parameter of the URL;
-- `name`: the source's name;
-- `sha256`: the SHA-256 of the body, as upper-case hexadecimal digits.
+- `body.path.to.field` is a value in a body that is JSON or a form. A number picks from a list.
+- `header.x-github-event` is a header of the request.
+- `query.name` is a parameter of the URL.
+- `name` is the source's name.
+- `sha256` is the SHA-256 of the body, as upper-case hexadecimal digits.
 
-What it stands for becomes one token of the key, or a part of one: dots, spaces, `*`, `>` and what can't be printed become `_`; so does
-a value that is missing, empty, null, a list or an object. One that is longer than 96 bytes is replaced by its SHA-256. So a
-template makes a valid key of anything that a sender may send.
+A field's value becomes one token of the key, or a part of one. Dots, spaces, `*`, `>` and
+unprintable characters become `_`. A value that is missing, empty, null, a list or an object also
+becomes `_`. A value longer than 96 bytes is replaced by its SHA-256. So a template makes a valid
+key for any delivery.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _NOTHING = "_"
 
 
 class Material(Protocol):
-    """What a key may be made of."""
+    """The values that a key may be made of."""
 
     @property
     def name(self) -> str: ...
@@ -50,24 +51,24 @@ class Material(Protocol):
 
 
 class Template:
-    """Text with fields between braces, each of which becomes one token of a key, or a part of one.
+    """Text with fields in braces. Each field becomes one token of a key, or a part of one.
 
     Args:
         text: the template.
 
     Raises:
-        ConfigurationError: it can't be, or makes no valid keys.
+        ConfigurationError: the template is invalid, or makes no valid keys.
 
     Attributes:
-        literals: what stands before, between and behind the fields ...
-        fields: ... and what stands between the braces, one fewer.
+        literals: the text before, between and after the fields.
+        fields: the text in each pair of braces. There is one fewer than `literals`.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
         if len(text.encode("utf-8", "surrogatepass")) > LONGEST_TEMPLATE:
             raise ConfigurationError(f"The key template {text[:60]!r}… is longer than {LONGEST_TEMPLATE} bytes.")
-        # Of what split gives, each second piece stood between braces.
+        # `split` returns literals and fields in turn.
         pieces = _FIELD.split(text)
         self.literals = pieces[::2]
         self.fields = pieces[1::2]
@@ -81,19 +82,19 @@ class Template:
             raise ConfigurationError(f"The key template {text!r} makes no valid keys. {error}") from error
 
     def joined(self, tokens: Iterable[str]) -> str:
-        """The key, of a token for each field."""
+        """Return the key, given one token for each field."""
         first, *rest = self.literals
         return first + "".join(token + literal for token, literal in zip(tokens, rest, strict=True))
 
 
 class KeyTemplate(Template):
-    """A template of a webhook's keys, read.
+    """A parsed template of a webhook's keys.
 
     Args:
         text: as described above.
 
     Raises:
-        ConfigurationError: it can't be, or makes no valid keys.
+        ConfigurationError: the template is invalid, or makes no valid keys.
     """
 
     def __init__(self, text: str) -> None:
@@ -101,12 +102,12 @@ class KeyTemplate(Template):
         self._read = [_reader(field, text) for field in self.fields]
 
     def render(self, material: Material) -> str:
-        """The key of a delivery."""
+        """Return a delivery's key."""
         return self.joined(token(read(material)) for read in self._read)
 
 
 def token(value: Any) -> str:
-    """A value as one token of a key."""
+    """Return a value as one token of a key."""
     if value is True or value is False:
         return "true" if value else "false"
     if not isinstance(value, (str, int)) or value == "":
@@ -118,7 +119,7 @@ def token(value: Any) -> str:
 
 
 def sha256(text: bytes) -> str:
-    """The SHA-256 as upper-case hexadecimal digits."""
+    """Return the SHA-256 as upper-case hexadecimal digits."""
     return hashlib.sha256(text).hexdigest().upper()
 
 
@@ -126,7 +127,7 @@ _Reader = Callable[[Material], Any]
 
 
 def _reader(field: str, template: str) -> _Reader:
-    """What reads a field of a template."""
+    """Return a function that reads a field's value."""
     kind, dot, rest = field.partition(".")
     match kind:
         case "name" if not dot:
@@ -147,7 +148,7 @@ def _reader(field: str, template: str) -> _Reader:
 
 
 def at(document: Any, path: Sequence[str]) -> Any:
-    """What lies at a path; None for nothing."""
+    """Return the value at a path, or None if there is none."""
     for step in path:
         if isinstance(document, dict):
             document = document.get(step)

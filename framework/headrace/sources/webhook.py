@@ -1,4 +1,4 @@
-"""Webhook sources: what is kept of each, checked."""
+"""The validated settings of webhook sources."""
 
 from __future__ import annotations
 
@@ -27,17 +27,20 @@ class WebhookSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A webhook source's settings.
 
     Args:
-        name: 1 to 48 lower-case letters, digits, `-` and `_`. It is the last word of the URL, and the first one of keys unless `key`
-            says otherwise.
-        stream: where deliveries are published.
-        key: the template of their keys; see `headrace.sources.templates`.
-        signature: who signs them, and how: `standard` (Standard Webhooks), `github` or `stripe`; None for nobody.
-        secrets: what they are signed with. Any of them will do, so that they can be changed without losing a delivery.
-        keep_headers: request headers that are kept with the message, besides `content-type` and `content-encoding`.
-        max_body: the largest body, in bytes; None for as large as the server takes.
+        name: 1 to 48 lower-case letters, digits, `-` and `_`. It is the last segment of the URL. It
+            is also the first token of keys, unless `key` is set.
+        stream: the stream to which deliveries are published.
+        key: the template of the keys, see `headrace.sources.templates`.
+        signature: the signature scheme: `standard` (Standard Webhooks), `github` or `stripe`. With
+            None signatures are not checked.
+        secrets: the secrets of the signatures. Any of them is accepted, so that you can change a
+            secret without losing a delivery.
+        keep_headers: request headers to keep with the message, besides `content-type` and
+            `content-encoding`.
+        max_body: the largest body, in bytes. With None the server's limit applies.
 
     Raises:
-        ConfigurationError: settings that can't be, or contradict each other.
+        ConfigurationError: a setting is invalid, or settings contradict each other.
     """
 
     name: str
@@ -100,25 +103,26 @@ class WebhookSpec(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def settings(self) -> dict[str, Any]:
-        """What is stored beside name and stream."""
+        """Return the settings to store, without name and stream."""
         settings: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         del settings["name"], settings["stream"]
         return settings
 
     def given(self) -> dict[str, Any]:
-        """Those of its settings that are not the default."""
+        """Return the settings that differ from the default."""
         plain = {field.name: field.default for field in msgspec.structs.fields(self)}
         return {name: value for name, value in self.settings().items() if getattr(self, name) != plain[name]}
 
     @staticmethod
     def shown(settings: Mapping[str, Any]) -> dict[str, Any]:
-        """All settings but name and stream, of those that were stored, perhaps before there were others. Nothing is checked: the
-        secrets may be hidden."""
+        """Return all settings but name and stream, with defaults for those that were not stored yet.
+        Nothing is checked, since the secrets may be hidden.
+        """
         return {**_DEFAULTS, **settings}
 
     @classmethod
     def stored(cls, name: str, stream: str, settings: Mapping[str, Any]) -> WebhookSpec:
-        """The settings as the store has them."""
+        """Return the spec for stored settings."""
         return msgspec.convert({**settings, "name": name, "stream": stream}, cls)
 
 

@@ -1,8 +1,8 @@
-"""The store: a durable log with leases, on nothing but Postgres. This room has the only SQL.
+"""The store: streams and consumers with leases, on Postgres. All SQL of Headrace is in this package.
 
-Five verbs, a module each: `publish`, `lease`, `settle`, `seek`, and retain, which is `sweep` here. The work is done by server
-functions in `sql/functions/`; the modules here call them. Every verb runs on an `Executor`: a `Database`, or a connection of
-the caller's inside a transaction.
+The five verbs are publish, lease, settle, seek and retain. Each has a module of its own (retain is `sweep`
+in `retention`). Server functions in `sql/functions/` do the work, and the modules call them. Every verb
+runs on an `Executor`: a `Database`, or the caller's connection inside a transaction.
 """
 
 from headrace.store.backfills import (

@@ -1,4 +1,4 @@
-"""Connecting to one of several addresses, of which some may be silent."""
+"""Connect to one of several addresses, some of which may not respond."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import asyncpg
 
 AVOIDED = 60.0
-"""Seconds for which an address that gave no answer is tried after the others, where the URL says which kind of server is wanted."""
+"""Seconds for which an address that did not respond is tried after the others. Applies if the URL says which
+kind of server is wanted.
+"""
 
 SHORTEST = 2.0
-"""Seconds that each address has to answer, at least."""
+"""The minimum timeout of each address in seconds."""
 
-# What one address says that has no meaning for the others.
+# Errors of one address that say nothing about the others.
 _NEXT = (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched)
 
 Address = tuple[str, int]
 
 
 class Addresses:
-    """The addresses of a database URL, in its order, except that those which were silent lately come last.
+    """The addresses of a database URL, in its order. Addresses that recently did not respond come last.
 
-    The driver tries all of them within one deadline, which the first one uses up when it is silent.
+    The driver would try all of them within one deadline, which an unresponsive first address uses up.
 
     Attributes:
-        primary: whether only a server that takes writes will do (`target_session_attrs`), of which there is one.
+        primary: whether only a server that takes writes is accepted (`target_session_attrs`). There is one
+            such server.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -39,7 +42,7 @@ class Addresses:
         return max(len(self._all), 1)
 
     async def connect(self, attempt: Callable[..., Awaitable[Any]], timeout: float, **options: Any) -> Any:
-        """A connection by `attempt`, which takes `host`, `port` and `timeout` if there are several addresses.
+        """Connect with `attempt`. It is passed `host`, `port` and `timeout` if there are several addresses.
 
         Args:
             timeout: seconds for all addresses together.
@@ -68,7 +71,7 @@ class Addresses:
 
 
 def addresses_of(dsn: str) -> list[Address]:
-    """The hosts of a URL with their ports; empty if there is nothing to choose, or only the driver can read it."""
+    """The hosts and ports of a URL. Empty if there is no choice, or if only the driver can read the URL."""
     try:
         parts = urlsplit(dsn)
         named = parse_qs(parts.query)
@@ -89,7 +92,7 @@ def addresses_of(dsn: str) -> list[Address]:
 
 
 def _wanted(dsn: str) -> str:
-    """Which kind of server the URL asks for."""
+    """The kind of server that the URL asks for."""
     try:
         return parse_qs(urlsplit(dsn).query).get("target_session_attrs", ["any"])[-1]
     except ValueError:

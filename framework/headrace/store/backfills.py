@@ -1,4 +1,4 @@
-"""backfills: tables that are read from their first row on while their changes flow."""
+"""backfills: publish the existing rows of tables while their changes are captured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from headrace.store.database import Executor
 
 
 class BackfillToDo(msgspec.Struct, frozen=True, kw_only=True):
-    """A backfill to work on. `number` is its in the database; `place` is the key of the last row that was read."""
+    """A backfill to work on. `number` is its number in the database. `place` is the key of the last row that
+    was read.
+    """
 
     number: int
     table: str
@@ -26,13 +28,15 @@ class BackfillToDo(msgspec.Struct, frozen=True, kw_only=True):
 async def start_backfill(
     executor: Executor, source: str, table: str, where: str | None = None, rate: int | None = None
 ) -> str | None:
-    """Ask for a backfill, by the source's id. Returns its id, or None if one of that table waits or is under way."""
+    """Request a backfill for a source, by the source's id. Returns the backfill's id, or None if one of that
+    table is queued or running.
+    """
     found = await executor.fetchval("select headrace.start_backfill($1, $2, $3, $4)", source, table, where, rate)
     return None if found is None else str(found)
 
 
 async def backfills(executor: Executor, source: str | None = None, *, limit: int = 100) -> list[BackfillInfo]:
-    """The backfills of a source, by its id, or of all; the newest first."""
+    """The backfills of a source, by its id, or of all sources, the newest first."""
     rows = await executor.fetch("select * from headrace.backfill_info($1, $2)", source, limit)
     return [_backfill(row) for row in rows]
 
@@ -45,7 +49,7 @@ def _backfill(row: Any) -> BackfillInfo:
 
 
 async def next_backfill(executor: Executor, number: int) -> BackfillToDo | None:
-    """The one to work on, by the source's number: what is under way, or else the oldest that waits."""
+    """The backfill to work on, by the source's number: the running one, or else the oldest queued one."""
     row = await executor.fetchrow("select * from headrace.next_backfill($1)", number)
     if row is None:
         return None
@@ -60,7 +64,7 @@ def _decoded(text: str | None) -> Any:
 
 
 async def begin_backfill(executor: Executor, number: int, epoch: int, backfill: int, total: int | None) -> bool:
-    """It begins, or goes on. Returns whether it is still to be done. Raises `LeaseLost`."""
+    """Begin or continue a backfill. Returns whether it is still wanted. Raises `LeaseLost`."""
     begun: bool = await executor.fetchval(
         "select headrace.begin_backfill($1, $2, $3, $4)", number, epoch, backfill, total
     )
@@ -68,17 +72,17 @@ async def begin_backfill(executor: Executor, number: int, epoch: int, backfill: 
 
 
 async def backfill_wanted(executor: Executor, backfill: int) -> bool:
-    """Whether it is still to be done: it was not cancelled, nor its source deleted."""
+    """Whether a backfill is still wanted: neither it was cancelled nor its source deleted."""
     wanted: bool = await executor.fetchval("select headrace.backfill_wanted($1)", backfill)
     return wanted
 
 
 async def fail_backfill(executor: Executor, number: int, epoch: int, backfill: int, reason: str) -> None:
-    """It can't go on. Raises `LeaseLost`."""
+    """Mark a backfill as failed. Raises `LeaseLost`."""
     await executor.fetchval("select headrace.fail_backfill($1, $2, $3, $4)", number, epoch, backfill, reason)
 
 
 async def cancel_backfills(executor: Executor, source: str, id: str | None = None) -> int:  # noqa: A002 - the record's word
-    """Cancel one, or all of a source, by its id. Returns how many."""
+    """Cancel one backfill or all backfills of a source, by the source's id. Returns how many."""
     count: int = await executor.fetchval("select headrace.cancel_backfills($1, $2)", source, id)
     return count

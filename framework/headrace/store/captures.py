@@ -1,4 +1,6 @@
-"""captures: who captures a table's changes, how far he is, and what he appends. The steps are told in `sql/functions/captures.sql`."""
+"""captures: which process captures a source, its position, and what it appends. `sql/functions/captures.sql`
+describes the steps.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from headrace.store.publish import chunks
 
 
 class CaptureToDo(msgspec.Struct, frozen=True, kw_only=True):
-    """A source that captures tables. `number` is its in the database; `settings` are with their secrets; `free`: nobody captures it."""
+    """A source that captures tables. `number` is its number in the database. `settings` include secrets.
+    `free` means that no process captures it.
+    """
 
     number: int
     id: str
@@ -32,7 +36,9 @@ class CaptureToDo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CapturePosition(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a capture is: everything that was committed up to `position`, a WAL location as text, is in its stream."""
+    """The position of a capture. Everything that was committed up to `position`, a WAL location as text, is in
+    its stream.
+    """
 
     position: str
     captured: int
@@ -41,14 +47,14 @@ class CapturePosition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChunkDone(msgspec.Struct, frozen=True, kw_only=True):
-    """What appended messages hold of a backfill.
+    """The part of a backfill that an append contains.
 
     Attributes:
-        id: its number.
-        place: the key of the last row that was read; None if there was none.
-        read: rows that were read ...
-        published: ... and became messages.
-        done: whether there are no more.
+        id: the backfill's number.
+        place: the key of the last row that was read. None if there was none.
+        read: the number of rows that were read.
+        published: the number of rows that became messages.
+        done: whether there are no more rows.
     """
 
     id: int
@@ -59,11 +65,12 @@ class ChunkDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that could not be made into a message: its key if it has one, its data as JSON text, and why.
+    """A change that could not be made into a message, with its key if it has one, its data as JSON text, and
+    the error.
 
     Attributes:
-        place: how many of the messages that are appended with it come before it.
-        overtaken: whether one that comes after it has its key.
+        place: how many messages of the same append come before it.
+        overtaken: whether a later one of these messages has its key.
     """
 
     key: str | None
@@ -74,7 +81,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailureToRetry(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure that is to be tried again: `data` is the change as JSON text, before it was transformed."""
+    """A failed change to try again. `data` is the change as JSON text, before it was transformed."""
 
     id: int
     key: str | None
@@ -83,12 +90,13 @@ class FailureToRetry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Captured(msgspec.Struct, kw_only=True):
-    """What is to be appended in one step. `keys` and `data` run in parallel.
+    """The contents of one append. `keys` and `data` are parallel lists.
 
     Attributes:
-        position: where everything is appended that was committed up to there; None within a transaction that goes on.
-        captured: changes since ever, told with the position.
-        after: the position of the append before, told with the position. The append is refused if the database has another one.
+        position: everything that was committed up to here is appended. None inside a transaction that continues.
+        captured: the total number of captured changes. Set together with the position.
+        after: the position of the previous append. Set together with the position. The append is rejected
+            if the database has a different one.
     """
 
     keys: list[str] = []
@@ -117,7 +125,9 @@ async def captures_to_do(executor: Executor, *, now: datetime | None = None) -> 
 async def take_capture(
     executor: Executor, number: int, holder: UUID, seconds: float, *, now: datetime | None = None
 ) -> int | None:
-    """Begin a tenure of so many seconds. Returns its epoch, or None when somebody else holds it, or it is paused or gone."""
+    """Take the capture lease for `seconds` seconds. Returns its epoch, or None if another process holds it, or
+    the source is paused or gone.
+    """
     epoch: int | None = await executor.fetchval(
         "select headrace.take_capture($1, $2, $3, coalesce($4, clock_timestamp()))",
         number, holder, timedelta(seconds=seconds), now,
@@ -128,7 +138,7 @@ async def take_capture(
 async def renew_capture(
     executor: Executor, number: int, epoch: int, seconds: float, *, now: datetime | None = None
 ) -> bool:
-    """Hold it for so many seconds from now. Returns whether it is still held under this epoch."""
+    """Extend the capture lease to `seconds` seconds from now. Returns whether it is still held under this epoch."""
     held: bool = await executor.fetchval(
         "select headrace.renew_capture($1, $2, $3, coalesce($4, clock_timestamp()))",
         number, epoch, timedelta(seconds=seconds), now,
@@ -137,13 +147,15 @@ async def renew_capture(
 
 
 async def reopen_capture(executor: Executor, number: int, epoch: int) -> int | None:
-    """Go on with a tenure under another epoch, once no append under the old one is under way. Returns it, or None when the tenure is over."""
+    """Continue a capture lease under a new epoch, once no append under the old one is running. Returns the new
+    epoch, or None if the lease has ended.
+    """
     reopened: int | None = await executor.fetchval("select headrace.reopen_capture($1, $2)", number, epoch)
     return reopened
 
 
 async def release_capture(executor: Executor, number: int, epoch: int) -> None:
-    """End the tenure, so that others needn't wait for it to run out."""
+    """Release the capture lease, so that other processes needn't wait until it expires."""
     await executor.fetchval("select headrace.release_capture($1, $2)", number, epoch)
 
 
@@ -151,7 +163,9 @@ async def tell_capture(
     executor: Executor, number: int, epoch: int, state: str, reason: str | None = None, mend: str | None = None,
     facts: CaptureFacts | None = None, *, now: datetime | None = None,
 ) -> bool:  # fmt: skip
-    """Tell how it goes; without facts the last ones stay. Returns whether it is still held under this epoch."""
+    """Write the state of a capture. Without `facts`, the previous ones remain. Returns whether the lease is
+    still held under this epoch.
+    """
     told: bool = await executor.fetchval(
         "select headrace.tell_capture($1, $2, $3, $4, $5, $6, coalesce($7, clock_timestamp()))",
         number, epoch, state, reason, mend, None if facts is None else msgspec.json.encode(facts).decode(), now,
@@ -160,7 +174,7 @@ async def tell_capture(
 
 
 async def capture_position(executor: Executor, number: int) -> CapturePosition | None:
-    """Where to go on from; None before the first position."""
+    """The position from which to continue. None before the first position."""
     row = await executor.fetchrow(
         "select position::text as position, captured, system_id, timeline from headrace.capture_position($1)", number
     )
@@ -170,7 +184,7 @@ async def capture_position(executor: Executor, number: int) -> CapturePosition |
 async def begin_capture(
     executor: Executor, number: int, epoch: int, position: str, system_id: str, timeline: int
 ) -> None:
-    """Go on from a position of a server: at first, or anew. Raises `LeaseLost`."""
+    """Start from a position of a server, for the first time or again. Raises `LeaseLost`."""
     await executor.fetchval(
         "select headrace.begin_capture($1, $2, $3::text::pg_lsn, $4, $5)", number, epoch, position, system_id, timeline
     )
@@ -180,10 +194,11 @@ async def append_captured(executor: Executor, number: int, epoch: int, stream: s
     """Append to the stream, all or nothing.
 
     Args:
-        executor: a database; or a connection inside a transaction, in which this is a step.
+        executor: a database, or a connection inside a transaction, of which this call is a part.
 
     Raises:
-        LeaseLost: somebody else captures now, or it is paused or removed, or its position is not `what.after`.
+        LeaseLost: another process captures now, the source is paused or removed, or its position is not
+            `what.after`.
         UnknownStream, StreamFull, InvalidData, StoreUnavailable.
     """
     parts = list(chunks(what.data)) or [(0, 0)]
@@ -220,51 +235,59 @@ def _json(what: Sequence[Any]) -> str | None:
 
 
 async def pause_capture(executor: Executor, id: str, *, paused: bool) -> None:  # noqa: A002 - the record's word
-    """Have nobody capture it from now on, or let it go on; by the source's id. Raises `UnknownSource`."""
+    """Pause or continue a capture, by the source's id. While it is paused, no process captures it. Raises
+    `UnknownSource`.
+    """
     if not await executor.fetchval("select headrace.pause_capture($1, $2)", id, paused):
         raise UnknownSource("The source no longer exists, or captures nothing.")
 
 
 async def interrupt_capture(executor: Executor, id: str) -> None:  # noqa: A002
-    """End whose tenure it is, by the source's id: who captures it next goes by its settings as they are now."""
+    """End the current capture lease, by the source's id. The next process that captures it uses the current
+    settings.
+    """
     await executor.fetchval("select headrace.interrupt_capture($1)", id)
 
 
 async def reset_capture(executor: Executor, id: str, *, now: datetime | None = None) -> None:  # noqa: A002
-    """Have it begin anew, by the source's id: its position is forgotten, its backfills end. Raises `UnknownSource`.
+    """Start a capture anew, by the source's id. Its position is forgotten, and its backfills end. Raises
+    `UnknownSource`.
 
-    What was committed since that position, and before somebody captures it again, is missing: only a fresh backfill makes up for it.
+    Changes that were committed after that position and before the capture restarts are missing. Only a new
+    backfill replaces them.
     """
     if not await executor.fetchval("select headrace.reset_capture($1, coalesce($2, clock_timestamp()))", id, now):
         raise UnknownSource("The source no longer exists, or captures nothing.")
 
 
 async def capture_failures(executor: Executor, id: str, *, above: int = 0, limit: int = 100) -> list[FailedChange]:  # noqa: A002
-    """Changes that could not be made into messages, the oldest first; by the source's id."""
+    """Changes that could not be made into messages, the oldest first, by the source's id."""
     rows = await executor.fetch("select * from headrace.capture_failures($1, $2, $3)", id, above, limit)
     return [FailedChange(**{**dict(row), "data": msgspec.json.decode(row["data"])}) for row in rows]
 
 
 async def retry_capture_failures(executor: Executor, id: str, ids: Sequence[int] | None = None) -> int:  # noqa: A002
-    """Have them tried again, all or these. Returns how many."""
+    """Mark failed changes to be tried again: those with these ids, or all. Returns how many."""
     count: int = await executor.fetchval("select headrace.retry_capture_failures($1, $2)", id, ids)
     return count
 
 
 async def drop_capture_failures(executor: Executor, id: str, ids: Sequence[int] | None = None) -> int:  # noqa: A002
-    """Forget them, all or these. Returns how many."""
+    """Delete failed changes: those with these ids, or all. Returns how many."""
     count: int = await executor.fetchval("select headrace.drop_capture_failures($1, $2)", id, ids)
     return count
 
 
 async def failures_to_retry(executor: Executor, number: int, limit: int = 100) -> list[FailureToRetry]:
-    """Those to be tried again now."""
+    """The failed changes that are to be tried again now."""
     rows = await executor.fetch("select * from headrace.capture_failures_to_retry($1, $2)", number, limit)
     return [FailureToRetry(**dict(row)) for row in rows]
 
 
 async def captured_since(executor: Executor, stream: str, keys: Sequence[tuple[str, datetime]]) -> set[str]:
-    """Which of these keys a stream with `one_message_per_key` has a message of that was published after the given time."""
+    """Return the keys for which a stream with `one_message_per_key` has a message that was published after the
+    given time.
+    """
     rows = await executor.fetch(
         "select key from headrace.captured_since($1, $2, $3) as key",
         stream, [key for key, _ in keys], [at for _, at in keys],
@@ -273,17 +296,19 @@ async def captured_since(executor: Executor, stream: str, keys: Sequence[tuple[s
 
 
 async def failed_again(executor: Executor, number: int, ids: Sequence[int], errors: Sequence[str]) -> None:
-    """They failed once more."""
+    """Record that failed changes failed again."""
     await executor.fetchval("select headrace.capture_failed_again($1, $2, $3)", number, ids, errors)
 
 
 async def end_when_idle(connection: Any, seconds: float) -> None:
-    """Have the server end this transaction when nothing is said in it for so long: of a process that froze, others needn't wait for it."""
+    """Make the server end this transaction when it was idle for `seconds` seconds. Otherwise other processes
+    would wait for a frozen one.
+    """
     await connection.execute(ending_when_idle(seconds))
 
 
 async def captured_rows(executor: Executor, stream: str, keys: Sequence[str]) -> dict[str, str]:
-    """The data of these keys in a stream with `one_message_per_key`, as far as they are there."""
+    """The data of these keys in a stream with `one_message_per_key`. Keys without a message are left out."""
     rows = await executor.fetch("select key, data from headrace.captured_rows($1, $2)", stream, keys)
     return {row["key"]: row["data"] for row in rows}
 
@@ -291,7 +316,7 @@ async def captured_rows(executor: Executor, stream: str, keys: Sequence[str]) ->
 async def empty_captured(
     executor: Executor, number: int, epoch: int, stream: str, schema: str, relation: str, metadata: str
 ) -> int:
-    """Put a tombstone in the place of each row that a stream has of a table. Returns how many. Raises `LeaseLost`."""
+    """Replace each row of a table in the stream by a tombstone. Returns how many. Raises `LeaseLost`."""
     count: int = await executor.fetchval(
         "select headrace.empty_captured($1, $2, $3, $4, $5, $6)", number, epoch, stream, schema, relation, metadata
     )

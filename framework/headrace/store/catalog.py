@@ -1,4 +1,4 @@
-"""Streams and consumers: declare them, and find them again."""
+"""Declare and find streams and consumers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from headrace.store.peek import encoded
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """A consumer's id, and its settings as they had been if they differed: {setting: (before, now)}. `new`: just made."""
+    """The result of declaring a consumer: its id, and the settings that were changed, as {setting: (before,
+    now)}. `new` means just created.
+    """
 
     id: int
     new: bool
@@ -24,16 +26,16 @@ class Declared(msgspec.Struct, frozen=True):
 
 
 async def create_stream(executor: Executor, stream: str | StreamSpec) -> int:
-    """Create the stream unless it exists; one that does stays as it is. Returns its id.
+    """Create the stream. An existing stream stays unchanged. Returns its id.
 
-    Raises `InvalidInput` for a name that can't be.
+    Raises `InvalidInput` for an invalid name.
     """
     stream_id, _ = await declare_stream(executor, StreamSpec(name=stream) if isinstance(stream, str) else stream)
     return stream_id
 
 
 async def declare_stream(executor: Executor, spec: StreamSpec) -> tuple[int, bool]:
-    """As `create_stream`; returns its id, and whether it is new."""
+    """As `create_stream`. Returns the id, and whether the stream is new."""
     row = await executor.fetchrow(
         "select stream_id, new from headrace.declare_stream($1, $2)", spec.name, _settings(spec)
     )
@@ -41,7 +43,7 @@ async def declare_stream(executor: Executor, spec: StreamSpec) -> tuple[int, boo
 
 
 async def edit_stream(executor: Executor, spec: StreamSpec) -> None:
-    """Change what a stream keeps. Raises `UnknownStream`, and `InvalidInput` for what can't be changed."""
+    """Change what a stream keeps. Raises `UnknownStream`, and `InvalidInput` for settings that can't be changed."""
     await executor.fetchval("select headrace.edit_stream($1, $2)", spec.name, _settings(spec))
 
 
@@ -52,7 +54,7 @@ def _settings(spec: StreamSpec) -> str:
 
 
 async def declare_consumer(executor: Executor, spec: ConsumerSpec) -> Declared:
-    """Create the consumer, or change its settings and keep its place. Raises `UnknownStream`."""
+    """Create the consumer, or change its settings and keep its position. Raises `UnknownStream`."""
     row = await executor.fetchrow(
         "select * from headrace.declare_consumer($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
         spec.stream,
@@ -78,7 +80,7 @@ async def declare_consumer(executor: Executor, spec: ConsumerSpec) -> Declared:
 
 
 def _changes(before: dict[str, Any], spec: ConsumerSpec) -> dict[str, tuple[Any, Any]]:
-    # By way of JSON and microseconds, since that is how the old ones were kept.
+    # Converted to JSON and microseconds, because the old settings were stored in this way.
     where = msgspec.json.decode(encoded(spec.where) or "null")
     now = {**msgspec.json.decode(msgspec.json.encode(spec)), "ack_wait": round(spec.ack_wait, 6), "where": where}
     return {
@@ -89,7 +91,7 @@ def _changes(before: dict[str, Any], spec: ConsumerSpec) -> dict[str, tuple[Any,
 
 
 def _tellable(setting: str, value: Any) -> Any:
-    """What may be told in logs and errors: all but a push consumer's secret."""
+    """A value for logs and errors. Hides the secret of a push consumer."""
     return {**value, "secret": HIDDEN} if setting == "push" and value and value.get("secret") else value
 
 
@@ -121,13 +123,13 @@ async def consumer_spec(executor: Executor, consumer: int) -> tuple[ConsumerSpec
     settings = msgspec.json.decode(row["settings"])
     del settings["where"]
     spec = msgspec.convert({**settings, **given}, ConsumerSpec)
-    if row["condition"] is not None:  # as text, or long numbers would be rounded
+    if row["condition"] is not None:  # as text, because long numbers would be rounded otherwise
         spec = msgspec.structs.replace(spec, where=conditions.parse(row["condition"]))
     return spec, row["version"]
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A consumer that was looked for. Numbers are the database's, ids those of the HTTP API."""
+    """A consumer that was found. Numbers are those of the database, and ids those of the HTTP API."""
 
     number: int
     id: str
@@ -138,7 +140,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 async def find_stream(executor: Executor, ref: str) -> tuple[int, str, str]:
-    """Number, id and name of a stream, by its name or else its id. Raises `UnknownStream`."""
+    """The number, id and name of a stream, found by its name or else its id. Raises `UnknownStream`."""
     row = await executor.fetchrow(
         "select id, uid::text, name from headrace.streams where name = $1 or uid::text = $1 order by name = $1 desc limit 1",
         ref,
@@ -149,7 +151,7 @@ async def find_stream(executor: Executor, ref: str) -> tuple[int, str, str]:
 
 
 async def find_consumers(executor: Executor, ref: str, stream: str | None = None) -> list[Found]:
-    """Consumers of that name or else of that id, on the stream of that name or on any, by stream."""
+    """The consumers with that name, or else that id, on the stream of that name or on any stream, sorted by stream."""
     rows = await executor.fetch(
         """select c.id, c.uid::text, c.name, s.id, s.uid::text, s.name
            from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id

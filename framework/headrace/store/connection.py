@@ -1,4 +1,6 @@
-"""A connection of ours: it counts its round trips, has its waits watched, and begins a transaction together with the settings for it."""
+"""The database connection: counts round trips, has its waits watched, and sends settings together with the
+BEGIN of a transaction.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,13 @@ from asyncpg.transaction import Transaction
 from headrace.store.liveness import keep_alive
 
 ENDING = 10.0
-"""Seconds that the end of a long transaction may take; then its connection is given up."""
+"""The timeout for ending a long transaction in seconds. After it the connection is closed."""
 
 
 CANCELLING = 2.0
-"""Seconds that the server has to take note that a statement is given up. It is told on another connection; when that one fails, too, this
-one is closed, and the server notices by itself."""
+"""The timeout for cancelling a statement in seconds. The request uses another connection. If that fails too,
+this connection is closed, and the server notices it.
+"""
 
 
 if TYPE_CHECKING:
@@ -31,17 +34,17 @@ else:
 
 
 def ending_when_idle(seconds: float) -> str:
-    """SQL by which the server ends a transaction that it is asked nothing in for so long."""
+    """SQL that makes the server end the transaction when it was idle for `seconds` seconds."""
     return f"set local idle_in_transaction_session_timeout = {seconds * 1000:.0f}"
 
 
 class Meter:
-    """What the connections of one pool did so far.
+    """Statistics of the connections of one pool.
 
     Attributes:
-        round_trips: statements that were sent, BEGIN and COMMIT among them.
-        waits: how often somebody had to wait for a connection, or for his turn to hold one ...
-        waited: ... and for how many seconds together.
+        round_trips: statements that were sent, including BEGIN and COMMIT.
+        waits: how often a caller had to wait for a connection, or for one of the `holds`.
+        waited: the total seconds of these waits.
     """
 
     __slots__ = ("round_trips", "waited", "waits")
@@ -53,13 +56,13 @@ class Meter:
 
 
 class Connection(Plain):
-    """As asyncpg has it, but for what this module is for.
+    """A connection of asyncpg, with the additions of this module.
 
     Attributes:
-        opened_at: when it was connected, on the loop's clock.
+        opened_at: when it was opened, on the loop's clock.
     """
 
-    meter = Meter()  # each pool has one of its own
+    meter = Meter()  # each pool sets its own
     detector: FailureDetector | None = None
     opened_at = 0.0
     _along = ""
@@ -68,23 +71,23 @@ class Connection(Plain):
     _addr: object
 
     def begin(self, meter: Meter, detector: FailureDetector) -> None:
-        """It has just been connected."""
+        """Start the measurements. Called when the connection has just been opened."""
         self.meter, self.detector = meter, detector
         self.opened_at = self._loop.time()
         keep_alive(self.socket)
 
     @property
     def socket(self) -> Any:
-        """Its socket, or None when it is closed."""
+        """Its socket, or None if it is closed."""
         return self._transport.get_extra_info("socket")
 
     @property
     def address(self) -> object:
-        """Where it was made to: a host as the URL names it, and a port; or the path of a Unix socket."""
+        """The address to which it is connected: a host as the URL names it and a port, or the path of a Unix socket."""
         return self._addr
 
     def set_along(self, query: str) -> None:
-        """Send this SQL along with the next statement that has no arguments: a round trip less."""
+        """Send this SQL together with the next statement that has no arguments, which saves a round trip."""
         self._along = query
 
     def execute(self, query: str, *args: Any, timeout: float | None = None) -> Awaitable[str]:  # type: ignore[override]
@@ -116,19 +119,23 @@ class Connection(Plain):
             well = True
             return result
         except asyncpg.InternalClientError as error:
-            # The driver was reading the server's last words when it was asked for something new. It is no error of the caller's.
+            # The server closed the connection, and the driver was still reading its last messages. This
+            # is not an error of the caller.
             self.terminate()
             raise asyncpg.InterfaceError("the connection broke in the middle of a statement") from error
         except AttributeError as error:
             if not self.is_closed():
                 raise
-            # A statement with types that are new to the driver takes several round trips, and it was closed between two of them.
+            # A statement with types that the driver doesn't know takes several round trips, and the
+            # connection was closed between two of them.
             raise asyncpg.InterfaceError("the connection was closed in the middle of a statement") from error
         finally:
             detector.answered(self, well=well)
 
     async def _cancel(self, *waiters: Any) -> None:
-        """As asyncpg has it, which waits for as long as a statement may take. Until then the pool lacks this connection."""
+        """Cancel within a short timeout. asyncpg's own limit is the timeout of a statement, and until then the
+        pool lacks this connection.
+        """
         try:
             async with asyncio.timeout(CANCELLING) as limit:
                 await super()._cancel(*waiters)  # type: ignore[misc]
@@ -139,9 +146,9 @@ class Connection(Plain):
 
 
 class Hold:
-    """A connection of a pool, held for as long as somebody else's transaction takes. `Database.begin` makes it.
+    """A connection that is taken from the pool for a transaction of user code. `Database.begin` makes it.
 
-    It is asyncpg that begins the transaction, so that its savepoints and cursors work inside.
+    asyncpg begins the transaction, so that its savepoints and cursors work inside.
     """
 
     __slots__ = ("_open", "_pool", "connection")
@@ -152,37 +159,41 @@ class Hold:
         self.connection = connection
 
     async def begin(self, idle: float) -> None:
-        """Begin the transaction. The server ends it when nothing is asked of it for `idle` seconds."""
+        """Begin the transaction. The server ends it if it is idle for `idle` seconds."""
         self._open = transaction = self.connection.transaction()
         self.connection.set_along(ending_when_idle(idle))
         await transaction.start()
 
     async def commit(self) -> None:
-        """Commit it. An error that is none of the server's leaves open whether it is committed."""
+        """Commit the transaction. After an error that is not from the server, it is unknown whether it was
+        committed.
+        """
         assert self._open is not None
         transaction, self._open = self._open, None
         await transaction.commit()
 
     def break_off(self) -> None:
-        """Close the connection at once; the server takes back what is open on it."""
+        """Close the connection at once. The server rolls back what is open on it."""
         self._open = None
-        with suppress(asyncpg.InterfaceError):  # it is closed already, and has left its pool
+        with suppress(asyncpg.InterfaceError):  # the connection is closed already and has left its pool
             self.connection.terminate()
 
     async def end(self) -> None:
-        """Take back what is not committed, and give the connection back to its pool."""
+        """Roll back what is not committed, and return the connection to its pool."""
         try:
             if self._open is not None:
                 transaction, self._open = self._open, None
                 with anyio.fail_after(ENDING, shield=True):
                     await transaction.rollback()
-        except Exception:  # the connection is of no use any more, and what was open on it ends with it
+        except Exception:  # the connection is unusable, and closing it ends what was open on it
             self.break_off()
         finally:
             await release(self._pool, self.connection)
 
 
 async def release(pool: asyncpg.Pool[asyncpg.Record], connection: Any) -> None:
-    """Give a connection back to its pool, within seconds also where the network is silent. Then it is closed."""
+    """Return a connection to its pool. If that takes more than some seconds, because the network does not
+    respond, close it.
+    """
     with suppress(TimeoutError):
         await pool.release(connection, timeout=CANCELLING)

@@ -1,8 +1,8 @@
-"""Connections to Postgres: a bounded pool, poolers noticed, errors translated at this one boundary.
+"""Connections to Postgres: a bounded pool, detection of poolers, and translation of errors.
 
-Nothing here needs a session: no session-level advisory locks, no `SET` that outlives its transaction. So a transaction-pooling
-pgbouncer may stand between. Behind one, prepared statements can't be kept, and each call runs in an explicit transaction, so
-that its parse and its execution meet the same server.
+Nothing here needs a session: no session-level advisory locks, and no `SET` that outlives its transaction.
+So a pgbouncer in transaction mode may be in between. Behind one, prepared statements can't be kept, and
+each call runs in an explicit transaction, so that the same server parses and executes it.
 """
 
 from __future__ import annotations
@@ -26,47 +26,54 @@ from headrace.store.missing import SweptAway, not_there, swept_away
 from headrace.store.translate import first_line, safe, translated
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds that connecting may take, and waiting for a connection of the pool."""
+"""The timeout for connecting, and for waiting for a connection of the pool, in seconds."""
 
 COMMAND_TIMEOUT = 60.0
-"""Seconds that a statement may take while the server works on it. What gets lost on the way is noticed long before, by `detector.py`."""
+"""The timeout of a statement that the server is working on, in seconds. `detector.py` detects lost calls much
+earlier.
+"""
 
-OLDEST_POSTGRES = 14  # the first with multiranges
+OLDEST_POSTGRES = 14  # the first version with multiranges
 
 
 class Executor(Protocol):
-    """What the verbs run on: a `Database`, or a connection of the user's that is inside a transaction."""
+    """Runs the verbs: a `Database`, or the user's connection inside a transaction."""
 
     async def fetch(self, query: str, /, *args: Any) -> list[Any]: ...
     async def fetchrow(self, query: str, /, *args: Any) -> Any: ...
     async def fetchval(self, query: str, /, *args: Any) -> Any: ...
 
 
-# A call that has to be a transaction may freeze inside it with its process, or die in silence behind a pooler, where nobody knows its
-# backend. It holds locks that others wait for: a consumer's, or rows of leases. So the server ends it. There is nothing in it to
-# wait for, and who is ended wrongly makes the call again.
+# A process may freeze inside a call that is a transaction, or the connection may die silently behind a
+# pooler, where the backend is unknown. The call holds locks for which others wait: a consumer's lock,
+# or rows of leases. So the server ends it soon. The transaction has no reason to idle, and if a call
+# was ended by mistake, the caller makes it again.
 _BRIEFLY = ending_when_idle(2)
 
-# The same for several calls, each of which may send megabytes: until they have come, the server takes the transaction for idle.
+# The same for transactions of several calls, each of which may send megabytes. The server considers the
+# transaction idle until the data has arrived.
 _AT_LAST = ending_when_idle(30)
 
 
 async def _keep_as_is(_: Any) -> None:
-    """A pool's reset of returned connections. We change no session state, so a round trip for it would be wasted."""
+    """Reset a returned connection. Does nothing, because Headrace changes no session state and a round trip
+    would be wasted.
+    """
 
 
 class Database:
     """A pool of connections to one database.
 
     Args:
-        dsn: a Postgres URL, as libpq has them.
-        max_connections: the pool's bound.
-        application_name: how the connections show in `pg_stat_activity`.
+        dsn: a Postgres URL, as for libpq.
+        max_connections: the maximum size of the pool.
+        application_name: the name of the connections in `pg_stat_activity`.
 
     Attributes:
-        pooled: whether a pooler stands between.
-        holds: how many transactions of handlers and services may be open at a time. They last as long as somebody else's code does,
-            so a share of the connections is kept from them: leasing, settling and extending go on.
+        pooled: whether a pooler is in between.
+        holds: the maximum number of open transactions of handlers and services. They last as long as user
+            code runs, so they may not use all connections. The rest is kept for leasing, settling and
+            extending.
     """
 
     def __init__(self, dsn: str, *, max_connections: int = 10, application_name: str = "headrace") -> None:
@@ -78,13 +85,13 @@ class Database:
         self._held = anyio.Semaphore(self.holds, fast_acquire=True)
         self._meter = Meter()
         self._addresses = Addresses(dsn)
-        self._settings: dict[str, str] = {}  # of sessions, once it is known that the server can have them
+        self._settings: dict[str, str] = {}  # settings of sessions, once it is known that the server accepts them
         self._detector = FailureDetector(dsn, self._connect_probe, self._expire, self._addresses)
         self._in_use = 0
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
 
     async def open(self) -> None:
-        """Connect. Raises `StoreUnavailable`, or `ConfigurationError` when the DSN can't ever work."""
+        """Connect. Raises `StoreUnavailable`, or `ConfigurationError` if the DSN can never work."""
         if self._pool is not None:
             return
         self._settings = {}
@@ -110,7 +117,7 @@ class Database:
             )
 
     async def connect(self, **options: Any) -> asyncpg.Connection[asyncpg.Record]:
-        """A connection outside the pool; the caller closes it. Raises asyncpg's own errors."""
+        """Open a connection outside the pool. The caller closes it. Raises asyncpg's own errors."""
         connection = await self._connect(self.dsn, **(self._options() | options))
         await self._meet(connection)
         return connection  # type: ignore[no-any-return]
@@ -122,7 +129,7 @@ class Database:
         return await self._detector.connected(attempt)
 
     async def _connect_probe(self) -> Any:
-        """A connection for the detector, which does not watch this one."""
+        """Open a connection for the detector, which does not watch it."""
         options = self._options() | {"timeout": PROBE_PATIENCE * len(self._addresses), "statement_cache_size": 0}
         return await self._addresses.connect(
             functools.partial(asyncpg.connect, self.dsn), options.pop("timeout"), **options
@@ -137,7 +144,7 @@ class Database:
         }
 
     def _session(self) -> dict[str, str]:
-        """Settings of a session. What the URL has of them counts."""
+        """The settings of a session. Settings in the URL take precedence."""
         ours = {"application_name": self.application_name, **self._settings}
         given = {name for name, _ in parse_qsl(urlsplit(self.dsn).query)}
         return {name: value for name, value in ours.items() if name not in given or name == "application_name"}
@@ -150,12 +157,12 @@ class Database:
             )
         async with probe.transaction():
             backend = await probe.fetchval("select pg_backend_pid()")
-        # A pooler answers the handshake itself, with a process id of its own making.
+        # A pooler answers the handshake itself, with a process id that it made up.
         self.pooled = self._detector.pooled = backend != probe.get_server_pid()
         self._settings = {} if self.pooled else await _accepted(probe)
 
     async def close(self) -> None:
-        """Close every connection, those in use included, after at most a few seconds."""
+        """Close every connection, including those in use, within a few seconds."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.terminate()
@@ -190,7 +197,9 @@ class Database:
             return await self._call(method, query, args)
 
     async def refuse_while_recovering(self) -> None:
-        """Raise `StoreUnavailable` if the server is in recovery. To be asked when something is missing that may be there in a moment."""
+        """Raise `StoreUnavailable` if the server is in recovery. Call it when something is missing that may
+        exist a moment later.
+        """
         with translated(self.dsn):
             if await self._call("fetchval", "select pg_is_in_recovery()", ()):
                 raise StoreUnavailable(
@@ -207,10 +216,11 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        """A connection inside a transaction, committed at the end unless an exception passes.
+        """A connection inside a transaction, which commits at the end unless an exception is raised.
 
         Raises:
-            SweptAway: see there; `again` makes the transaction once more. It can't be done here, where the body is not known.
+            SweptAway: the transaction has to be repeated, as `again` does. It can't be repeated here, where
+                the body is unknown.
         """
         with translated(self.dsn, ours=True):
             try:
@@ -227,7 +237,7 @@ class Database:
                 raise
 
     async def _has_schema(self) -> bool:
-        """Whether our functions are there, so that one which is missed is only being replaced."""
+        """Whether Headrace's functions exist. If they do, a missing one is only being replaced."""
         found: bool = await self._call(
             "fetchval",
             "select exists (select from pg_proc where proname = 'lease' and pronamespace = to_regnamespace('headrace'))",
@@ -235,17 +245,17 @@ class Database:
         )
         return found
 
-    # --- transactions that stay open for a while
+    # --- long transactions
 
     async def begin(self, idle: float) -> Hold:
-        """A transaction for somebody else's code. The caller commits it, or not, and gives it back with `end`.
+        """Begin a transaction for user code. The caller may commit it, and returns it with `end`.
 
         Args:
-            idle: seconds after which the server ends the transaction when nothing is asked of it: of a process that froze, or of code
-                that waits for something else.
+            idle: seconds after which the server ends an idle transaction, for example of a frozen process
+                or of code that waits for something else.
 
         Raises:
-            StoreUnavailable: also when others held all `holds` for too long.
+            StoreUnavailable: also if all `holds` were in use for too long.
         """
         with translated(self.dsn):
             await self._turn()
@@ -262,7 +272,7 @@ class Database:
         return hold
 
     async def end(self, hold: Hold) -> None:
-        """Give back what `begin` gave. What is not committed is rolled back."""
+        """Return what `begin` returned. Rolls back what is not committed."""
         self._in_use -= 1
         try:
             await hold.end()
@@ -285,7 +295,7 @@ class Database:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        """One from the pool. When the driver can't make sense of it any more, it does not go back there."""
+        """A connection from the pool. It is closed instead of returned if the driver can't use it any more."""
         pool, connection = await self._acquire()
         try:
             yield connection
@@ -330,8 +340,12 @@ class Database:
         return self._pool
 
     def statistics(self) -> dict[str, float]:
-        """Connections open and idle, of at most `max`; long transactions open, `held`, of at most `holds`; and since the start
-        round trips to the server, waits for a connection, the seconds that these took, and connections that `died` in silence."""
+        """Statistics of the pool.
+
+        Gauges are the connections `open` and `idle`, of at most `max`, and the long transactions `held`, of
+        at most `holds`. Counters since the start are round trips to the server, waits for a connection and
+        their seconds, and connections that `died` silently.
+        """
         pool = self._pool
         return {
             "open": pool.get_size() if pool else 0,
@@ -347,10 +361,10 @@ class Database:
 
 
 async def _accepted(probe: asyncpg.Connection[asyncpg.Record]) -> dict[str, str]:
-    """Those of our settings of sessions that have an effect: that depends on the server's system, and on how it is reached."""
+    """The session settings that have an effect. This depends on the server's system and on the kind of connection."""
     set_them = "select name, set_config(name, value, false) from unnest($1::text[], $2::text[]) as given (name, value)"
     for settings in (SERVER_SETTINGS, {name: SERVER_SETTINGS[name] for name in SERVER_SETTINGS if "tcp" in name}):
-        with suppress(asyncpg.PostgresError):  # where the server can't look for its client
+        with suppress(asyncpg.PostgresError):  # this server can't check whether its client is connected
             rows = await probe.fetch(set_them, list(settings), list(settings.values()))
             return {name: settings[name] for name, value in rows if value != "0"}
     return {}
@@ -358,13 +372,13 @@ async def _accepted(probe: asyncpg.Connection[asyncpg.Record]) -> dict[str, str]
 
 @asynccontextmanager
 async def within(executor: Any, limit: float) -> AsyncIterator[Any]:
-    """A connection inside a transaction, on which no statement may take longer than `limit` seconds.
+    """A connection inside a transaction in which no statement may take longer than `limit` seconds.
 
     Args:
         executor: a `Database`, or an asyncpg connection.
 
     Raises:
-        FilterTooSlow: one did. Nothing of the transaction stays.
+        FilterTooSlow: a statement took longer. The transaction is rolled back.
     """
     try:
         async with executor.transaction() as transaction:

@@ -1,4 +1,4 @@
-"""Dead letters: list them, deliver them again, or discard them."""
+"""dead letters: list, redrive or purge them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ async def dead_letters(
     limit: int = 100,
     raw: bool = False,
 ) -> list[DeadLetter]:
-    """Dead letters that match, with a seq above `above`, in the order of seq, at most `limit`. `raw` as for `messages`."""
+    """Dead letters that match, with a seq above `above`, in the order of seq, at most `limit`. `raw` as for
+    `messages`.
+    """
     rows = await executor.fetch(
         """select seq, key, data, headers, created_at, attempts, reason, error, traceback, blocks, died_at
            from headrace.find_dead_letters($1, $2, $3, $4, $5)""",
@@ -39,13 +41,13 @@ async def redrive(
     where: Condition | None = None,
     dry_run: bool = False,
 ) -> int:
-    """Deliver dead letters again, attempts counted from zero, those of a key in their order.
+    """Deliver dead letters again. Attempts count from zero, and those of a key keep their order.
 
-    A key that a dead letter blocks goes on, from that message; others that block the same key are delivered again with it.
-    One whose message retention has removed stays as it is.
+    A blocked key continues from that message. Other dead letters that block the same key are redriven with
+    it. A dead letter stays unchanged if retention has removed its message.
 
     Args:
-        seqs: which. They have to match all that is given; when nothing is, it is all of them.
+        seqs: which dead letters. They must match everything that is given. If nothing is given, all are redriven.
         dry_run: only count them.
 
     Returns:
@@ -64,9 +66,9 @@ async def discard(
     where: Condition | None = None,
     dry_run: bool = False,
 ) -> int:
-    """Forget dead letters; which, as in `redrive`. Returns how many.
+    """Purge dead letters, selected as in `redrive`. Returns how many.
 
-    A key that they block goes on after them, once no other dead letter blocks it.
+    A blocked key continues after them, once no other dead letter blocks it.
     """
     return await _call("discard", executor, consumer, seqs, key, filters, where, dry_run)
 

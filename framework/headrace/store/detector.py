@@ -1,10 +1,11 @@
-"""A failure detector: which of the calls that wait for an answer will never get one.
+"""A failure detector: finds calls that wait for an answer which will never arrive.
 
-A deadline alone can't tell a dead connection from a slow server, and what a slow server needs least is to be asked everything again. So
-a call that has no answer after a second is looked up: on a fresh connection the server is asked what it is doing for it. While it works
-on it, or waits for a lock, the call waits, too. When the server has nothing to do for it, twice in a row, the call or its answer was
-lost on the way: that connection is closed, and its backend is ended, which may hold locks. When a fresh connection gets no answer
-either, nothing is known, and nothing is given up.
+A timeout alone can't distinguish a dead connection from a slow server, and repeating everything would only
+slow the server further. So a call without an answer after a second is looked up: a fresh connection asks
+the server what it is doing for that call. While the server works on the call, or the call waits for a lock,
+the detector waits. If the server does nothing for the call at two successive looks, the call or its answer
+was lost. Then the connection is closed, and its backend, which may hold locks, is terminated. If a fresh
+connection gets no answer either, nothing is known, and nothing is closed.
 """
 
 from __future__ import annotations
@@ -29,26 +30,35 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace")
 
 SUSPECT_AFTER: Final = 1.0
-"""Seconds without an answer after which a call is looked up. Hardly any call takes longer when all is well."""
+"""Seconds without an answer after which a call is looked up. Normally hardly any call takes longer."""
 
 TICK: Final = 0.5
-"""Seconds between two looks, at the shortest. They are less frequent for calls that the server works on: half the call's age ..."""
+"""The minimum interval between two looks in seconds. For a call on which the server is working, the interval
+is half the call's age.
+"""
 
 LONGEST: Final = 4.0
-"""... up to so many seconds: a server under load is asked one cheap question now and then, by each process that waits for it."""
+"""The maximum of this interval in seconds. So a server under load gets one cheap query now and then from each
+process that waits for it.
+"""
 
 PROBE_PATIENCE: Final = 2.0
-"""Seconds that a fresh connection has to connect and answer, for each address. When it takes longer, nothing is known, and it is tried again."""
+"""The timeout of a fresh connection per address, for connecting and answering, in seconds. After it nothing is
+known, and it is tried again.
+"""
 
 UNMEASURED: Final = 10.0
-"""Seconds without an answer before a call is given up where the system can't say whether data is still coming in."""
+"""Seconds without an answer after which a call is given up on systems that can't measure whether data is still
+arriving.
+"""
 
 MOST_PATIENCE: Final = 60.0
 
 PREFIX: Final = 200
-"""Characters of a statement that are compared."""
+"""The number of characters of a statement that are compared."""
 
-# A backend belongs to a connection of ours if it began when that one was opened: pids are given again, by another server, too.
+# A backend belongs to a connection if it started when the connection was opened, within these seconds.
+# Process ids are reused, and another server has the same ones.
 _OURS = 5.0
 
 _DOING = """
@@ -57,11 +67,14 @@ select pid, state, wait_event, extract(epoch from clock_timestamp() - backend_st
 from pg_catalog.pg_stat_activity
 where datname = current_database() and usename = session_user and pid <> pg_backend_pid() and (pid = any($1) or $3)
 """
-# A statement is sent in steps, each answered, and counts as active in between. And an answer may be too large to be on its way as a whole.
+# A statement is sent in steps with an answer each, and counts as active between them. An answer may
+# also be too large to be sent at once.
 _CLIENT = ("ClientRead", "ClientWrite")
 
 _HALF = 0.5
-"""Seconds between the sending of a statement and its beginning at the server, at most, when it was not kept waiting."""
+"""The maximum delay in seconds from the sending of a statement until the server starts it, if it did not have
+to wait.
+"""
 
 # A timeout is an OSError.
 _FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -70,12 +83,12 @@ _END = "select pg_catalog.pg_terminate_backend(pid) from unnest($1::int[]) as pi
 
 
 class Doing(msgspec.Struct, frozen=True):
-    """What a backend does, as `pg_stat_activity` tells it.
+    """What a backend is doing, from `pg_stat_activity`.
 
     Attributes:
-        age: seconds since the backend began.
-        busy: seconds since it began its statement.
-        begun: when that was, on the server's clock.
+        age: seconds since the backend started.
+        busy: seconds since it started its statement.
+        begun: when it started its statement, on the server's clock.
     """
 
     pid: int
@@ -88,13 +101,14 @@ class Doing(msgspec.Struct, frozen=True):
 
     @property
     def idle(self) -> bool:
-        """Whether it does nothing but wait for its client, which waits for it. Without `track_activities` that isn't known."""
+        """Whether the backend only waits for its client, which waits for it. Unknown without `track_activities`."""
         return self.state is not None and (self.state.startswith("idle") or self.wait_event in _CLIENT)
 
     def deserted(self, age: float) -> bool:
-        """Whether it has waited for the second half of a statement, its arguments, since one was sent that is `age` seconds old.
+        """Whether the backend waits for the second half of a statement, its arguments, that was sent `age`
+        seconds ago.
 
-        Half a statement counts as active, so no timeout of the server's ends its transaction.
+        Half a statement counts as active, so no server timeout ends its transaction.
         """
         waits = self.state == "active" and self.wait_event == "ClientRead"
         return waits and self.busy is not None and abs(self.busy - age) < _HALF
@@ -106,11 +120,12 @@ class Waiting(msgspec.Struct):
     Attributes:
         statement: its text.
         since: when it was sent.
-        look_at: when to look it up, or look it up again.
-        idle: whether the last look found that the server does nothing for it.
+        look_at: when to look it up next.
+        idle: whether the server did nothing for it at the last look.
         looked_at: when it was last looked up.
-        candidates: behind a pooler, the executions of such a statement that have been under way at every look since data came in, one
-            of which may be this one: the backend, and when it began.
+        candidates: the executions, behind a pooler, that may be this statement: those of the same text that
+            were running at every look since data arrived. Each is a backend and the time at which the
+            execution started.
     """
 
     statement: str
@@ -127,14 +142,14 @@ class FailureDetector:
     Args:
         dsn: the database URL, for the log.
         connect: opens a fresh connection.
-        expire: has the pool replace its idle connections, which may have died of the same.
-        addresses: of the database. A fresh connection may lead to another one of them than a call waits for; that says something
-            about the call only if there can be but one primary.
+        expire: makes the pool replace its idle connections, which may have died for the same reason.
+        addresses: the addresses of the database. A fresh connection may be to another address than the
+            call. Its answer then says something about the call only if there can be only one primary.
 
     Attributes:
-        pooled: whether a pooler stands between, so that backends can't be known by their pids.
-        looks: how often the server has said what it does.
-        ended: connections that were given up.
+        pooled: whether a pooler is in between, so that process ids don't identify backends.
+        looks: how often the server has reported what it is doing.
+        ended: the number of connections that were closed.
     """
 
     def __init__(
@@ -162,7 +177,7 @@ class FailureDetector:
     # --- what is watched
 
     def asked(self, connection: Connection, statement: str) -> None:
-        """A statement is being sent."""
+        """Note that a statement is being sent."""
         loop = connection._loop
         now = loop.time()
         patience = self._patience.get(statement, SUSPECT_AFTER) if self._patience else SUSPECT_AFTER
@@ -171,7 +186,7 @@ class FailureDetector:
             self._begin(loop)
 
     def answered(self, connection: Connection, *, well: bool) -> None:
-        """It has its answer; or the connection broke."""
+        """Note that the statement was answered, or that its connection broke."""
         waited = self._waiting.pop(connection, None)
         if not well or waited is None:
             return
@@ -181,7 +196,9 @@ class FailureDetector:
             self._known(connection._loop.time())
 
     async def connected(self, connect: Callable[[], Awaitable[Any]]) -> Any:
-        """A connection by `connect`, which is begun anew when later connections are made and this one isn't."""
+        """Open a connection with `connect`. The attempt restarts if connections that were started later
+        succeed first.
+        """
         loop = asyncio.get_running_loop()
         while True:
             scope = asyncio.timeout(None)
@@ -198,7 +215,7 @@ class FailureDetector:
                 self._connecting.pop(scope, None)
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -212,7 +229,7 @@ class FailureDetector:
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not loop:
-            self._loop, self._looking = loop, None  # what there was ended with its loop
+            self._loop, self._looking = loop, None  # the previous task ended with its loop
         self._timer = loop.call_later(TICK, self._tick, loop)
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -231,7 +248,7 @@ class FailureDetector:
         return any(since + SUSPECT_AFTER <= now for since in self._connecting.values())
 
     async def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look up what is overdue, again and again until nothing is. The fresh connection is kept as long as that takes."""
+        """Look up what is overdue, repeatedly, until nothing is left. The fresh connection is kept for that time."""
         probe = None
         try:
             while self._waiting or self._has_old_attempts(loop.time()):
@@ -248,9 +265,9 @@ class FailureDetector:
             _close(probe)
 
     async def _asked_once(self, probe: Any, loop: asyncio.AbstractEventLoop) -> Any:
-        """Look up what is overdue, on the connection of the last time or on a fresh one. Returns the one that was answered."""
+        """Look up what is overdue, on the previous connection or a fresh one. Returns the connection that answered."""
         if probe is not None and not self._has_old_attempts(loop.time()):
-            with suppress(*_FAILURES):  # it may have died since, as those that it is there for
+            with suppress(*_FAILURES):  # it may have died meanwhile too
                 async with asyncio.timeout(TICK):
                     await self._ask(probe, loop)
                     return probe
@@ -264,7 +281,7 @@ class FailureDetector:
             return probe
 
     async def _another(self, probe: Any, loop: asyncio.AbstractEventLoop) -> Any:
-        """A fresh connection. Those that have been in the making for much longer than this one took are begun anew."""
+        """Open a fresh connection. Attempts to connect that have taken much longer than this one are restarted."""
         _close(probe)
         began = loop.time()
         probe = await self._connect()
@@ -275,7 +292,7 @@ class FailureDetector:
         return probe
 
     async def _ask(self, probe: Any, loop: asyncio.AbstractEventLoop) -> None:
-        """Ask what the server does for the statements that are overdue, and give up those that it does nothing for."""
+        """Ask what the server does for the overdue statements, and give up those for which it does nothing."""
         now = loop.time()
         suspects = {connection: waiting for connection, waiting in self._waiting.items() if waiting.look_at <= now}
         for connection, waiting in list(suspects.items()):
@@ -303,7 +320,7 @@ class FailureDetector:
             await self._give_up(dead, orphans, probe, now)
 
     async def _give_up(self, dead: list[Connection], orphans: list[int], probe: Any, now: float) -> None:
-        """Close connections, after ending what they have left behind on the server: it may hold locks."""
+        """Close connections, after terminating the backends that they left on the server, which may hold locks."""
         self._report(dead, now)
         try:
             if orphans:
@@ -317,7 +334,8 @@ class FailureDetector:
     def _report(self, dead: list[Connection], now: float) -> None:
         waited = [self._waiting[connection] for connection in dead]
         for statement in {waiting.statement for waiting in waited}:
-            # Were it only slow, in a way that can't be seen from here, it would never come to an end.
+            # Be more patient with this statement. If it were only slow in an undetectable way, it would
+            # otherwise never finish.
             self._patience[statement] = min(self._patience.get(statement, SUSPECT_AFTER) * 2, MOST_PATIENCE)
         self.ended += len(dead)
         longest = max(now - waiting.since for waiting in waited)
@@ -352,20 +370,21 @@ class FailureDetector:
 
 
 def find(connection: Any, backends: Collection[Doing], now: float) -> list[Doing]:
-    """The backend that has served a connection from its beginning."""
+    """The backend that has served a connection since it was opened."""
     pid, age = connection.get_server_pid(), now - connection.opened_at
     return [backend for backend in backends if backend.pid == pid and abs(backend.age - age) < _OURS]
 
 
 def find_candidates(waiting: Waiting, backends: Collection[Doing], quiet: float | None, now: float) -> list[Doing]:
-    """The backends that may be at work on a statement, where a pooler chooses them.
+    """The backends that may be executing a statement, if a pooler chooses them.
 
-    A pooler serves first who came first. So once a look is answered, which came later, the statement is no longer in its queue: it is
-    one of those that are under way then, or none, however many of its kind begin afterwards. Unless it was sent after that look, as
-    the second half of a conversation: then something has come in since.
+    A pooler serves requests in order. So once a later look has been answered, the statement is no longer in
+    the pooler's queue. It is one of the executions that are running at that look, or it was lost, whatever
+    begins afterwards. The exception is a statement that the server got after that look, as the second half
+    of an exchange. In that case data has arrived since.
 
     Args:
-        quiet: seconds since the connection made progress, if that is known.
+        quiet: seconds since the connection made progress, if known.
     """
     age = now - waiting.since
     alike = {
@@ -380,11 +399,11 @@ def find_candidates(waiting: Waiting, backends: Collection[Doing], quiet: float 
 
 
 def lost(waiting: Waiting, backends: Collection[Doing], quiet: float | None, now: float) -> bool:
-    """Whether a statement, or its answer, was lost on the way. Notes when to look again.
+    """Whether a statement or its answer was lost. Sets when to look again.
 
     Args:
-        backends: those that may be at work on it.
-        quiet: seconds since its connection made progress, if that is known.
+        backends: the backends that may be executing it.
+        quiet: seconds since its connection made progress, if known.
     """
     age = now - waiting.since
     if any(not backend.idle for backend in backends):
@@ -393,7 +412,7 @@ def lost(waiting: Waiting, backends: Collection[Doing], quiet: float | None, now
         return False
     waiting.look_at = now + TICK
     if (quiet is None and age < UNMEASURED) or (quiet is not None and quiet < SUSPECT_AFTER):
-        waiting.idle = False  # an answer that is large, on a line that is slow
+        waiting.idle = False  # a large answer on a slow connection
         return False
     before, waiting.idle = waiting.idle, True
     return before

@@ -1,4 +1,4 @@
-"""glance: how all sources are, and the backfills under way, for who looks on again and again."""
+"""glance: the state of all sources and of the current backfills in one query, for callers that poll."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ _AT_WORK = """
 """
 
 MOST = 1000
-"""Backfills that are told of."""
+"""The maximum number of backfills in the result."""
 
 
 async def sources_at_work(executor: Executor) -> tuple[list[SourceInfo], list[BackfillInfo]]:
-    """All sources, by name, without their secrets, and the backfills that wait or are under way, the oldest first: by one query."""
+    """All sources, by name and without secrets, and the queued and running backfills, the oldest first. Uses
+    one query.
+    """
     row = await executor.fetchrow(_AT_WORK, MOST)
     sources = msgspec.json.decode(row["sources"], type=list[SourceInfo])
     return [without_secrets(one) for one in sources], msgspec.json.decode(row["backfills"], type=list[BackfillInfo])

@@ -1,4 +1,4 @@
-"""What there is to know about streams and consumers."""
+"""The state of streams and consumers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from headrace.model.errors import UnknownConsumer, UnknownStream
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.store.database import Executor
 
-# How many messages above a consumer's position are judged at most, to count those that it has still to be given.
+# How many messages above a consumer's position are examined at most, to count its pending messages.
 MAX_LOOK = 10_000
 
 HIDDEN = "…"
-"""What is told instead of a secret."""
+"""Replaces a secret in results."""
 
 
 async def streams(executor: Executor) -> list[StreamInfo]:
@@ -47,8 +47,8 @@ async def consumer(executor: Executor, stream: str, name: str, *, look: int = MA
     """One consumer.
 
     Args:
-        look: how many messages above the position are judged at most, to count those that are pending. 0 judges none: a
-            consumer whose condition takes too long can still be looked at.
+        look: how many messages above the position are examined at most, to count the pending ones. 0
+            examines none, which works even if the consumer's condition is too slow.
 
     Raises:
         UnknownConsumer.

@@ -1,4 +1,7 @@
-"""Leader election among the processes of one database, and the leader's check for missed notifications. See `sql/functions/leader.sql`."""
+"""Leader election among the processes of one database, and the leader's check for missed notifications.
+
+See `sql/functions/leader.sql`.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ async def notify_waiting(executor: Executor, after: int = 0, most: int = 1000) -
         most: how many consumers to check.
 
     Returns:
-        The id of the last consumer that was checked, or None at the end; and how many had something to lease.
+        The id of the last consumer that was checked, or None at the end, and how many had something to lease.
 
     Raises:
         StoreUnavailable: the database can't be reached.

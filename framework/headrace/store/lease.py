@@ -1,4 +1,4 @@
-"""lease: take a batch of messages, for a time; extend; say that one waits."""
+"""lease: lease a batch of messages, extend leases, and subscribe to notifications."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.store.missing import again
 MAX_LOOK = 2_000
 MAX_BYTES = 16_000_000
 
-# By name, so that a column more in a newer schema does no harm.
+# Columns by name, so that a newer schema may have more of them.
 _LEASE = """select lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version, crashes, lease_ids,
                    history, timeline, coalesce(busy, false) as busy
             from headrace.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7, $8, $9, $10)"""
@@ -42,23 +42,26 @@ async def lease(
 
     Args:
         consumer: the consumer's id, from `declare_consumer`.
-        owner: who works on them. An owner does the messages of one key in turn, so he may get many of one key.
-        look: how many messages may be looked at to find so many.
-        max_bytes: no more is added to a batch whose payloads have passed this size, as they are handed out.
-        now: the time, for tests; the server's clock otherwise.
-        judging: seconds that the call may take, for consumers with a condition that may take forever.
-        shares: deal the messages out to so many others than `owner`, who have nothing else and take so many each: `limit` is the sum.
-            `Batch.lease_ids` has a lease for each, in their order, as far as the messages go. Of an ordered consumer nobody gets
-            a second message of a key, nor one of a key that another has.
-        known: from these seqs to those, inclusive, the caller has the messages already: key, data, headers and time are left out,
-            None in the lists of the batch.
-        patient: whether to wait for one's turn though many others do; see `Batch.busy`.
-        history: `Batch.history` of where it has them from. In any other history these seqs may be other messages, so all is brought.
+        owner: the process that handles the messages. It handles those of one key in turn, so it may get
+            several of one key.
+        look: how many messages may be examined to find `limit` of them.
+        max_bytes: stop adding messages when the payloads of the batch have passed this size, as text.
+        now: the time, for tests. By default the server's clock.
+        judging: the timeout in seconds, for consumers with a condition that may be slow.
+        shares: divide the messages among this many new owners, each without other leases, instead of
+            `owner`. Each number is the size of a share, and `limit` is their sum. `Batch.lease_ids` has a
+            lease for each share, in their order, as far as there are messages. For an ordered consumer, no
+            share gets two messages of one key, or a key of another share.
+        known: ranges of seqs, inclusive, that the caller has cached. Their key, data, headers and time are
+            None in the batch.
+        patient: wait for the consumer's lock, however many callers do, see `Batch.busy`.
+        history: `Batch.history` of the cached messages. In another history the seqs may be other messages,
+            so everything is returned.
 
     Raises:
-        FilterTooSlow: it took longer than that. Nothing was leased.
-        UnknownConsumer: it was deleted.
-        StoreUnavailable: nothing is lost by it; what was leased, if anything, comes again.
+        FilterTooSlow: it took longer than `judging`. Nothing was leased.
+        UnknownConsumer: the consumer was deleted.
+        StoreUnavailable: no message is lost. Messages that were leased, if any, are delivered again.
     """
     ranges = None if not known else [Range(first, last + 1) for first, last in known]
     arguments = (consumer, owner, limit, look, max_bytes, now, shares, ranges, history, patient)
@@ -88,7 +91,7 @@ async def _lease_within(executor: Executor, judging: float, arguments: tuple[Any
 async def extend_leases(
     executor: Executor, consumer: int, leases: Sequence[int], *, now: datetime | None = None
 ) -> list[int]:
-    """Extend these leases by `ack_wait` from now. Returns the ids of those that still exist."""
+    """Extend these leases to `ack_wait` from now. Returns the ids of those that still exist."""
     alive: list[int] = await executor.fetchval(
         "select headrace.extend_leases($1, $2, coalesce($3, clock_timestamp()))", consumer, leases, now
     )
@@ -96,32 +99,34 @@ async def extend_leases(
 
 
 async def reclaim(executor: Executor, consumer: int, owner: UUID, known: list[int]) -> int:
-    """Give back what `owner` leased without knowing it, because the answer was lost: all but the leases in `known`.
+    """Return messages that `owner` leased without knowing it, because the answer was lost: all leases except
+    those in `known`.
 
-    Returns how many messages; their attempts don't count.
+    Returns how many messages. Their attempts don't count.
     """
     count: int = await executor.fetchval("select headrace.reclaim($1, $2, $3)", consumer, owner, known)
     return count
 
 
 async def mark_started(executor: Executor, consumer: int, leases: list[int], seqs: list[int]) -> list[int]:
-    """Note that these messages are being started, of which `Batch.crashes` says that they have crashed.
+    """Record that the process is starting these messages, for which `Batch.crashes` counts crashes.
 
-    Of those that are not noted, an expiry counts neither the attempt nor another crash. The lists run in parallel.
+    If a lease expires, messages that were not recorded count neither the attempt nor another crash. The
+    lists are parallel.
 
     Returns:
-        Those of the leases that are lost; the messages may be somebody else's by now.
+        The leases that are lost. Their messages may be leased to another process by now.
     """
     lost: list[int] = await executor.fetchval("select headrace.mark_started($1, $2, $3)", consumer, leases, seqs)
     return lost
 
 
 async def wait(executor: Executor, consumers: int | Sequence[int], seconds: float) -> None:
-    """Subscribe consumers to the notifications of publishers for so many seconds."""
+    """Subscribe consumers to the notifications of publishers for `seconds` seconds."""
     ids = [consumers] if isinstance(consumers, int) else list(consumers)
     await executor.fetchval("select headrace.wait_for($1, make_interval(secs => $2))", ids, seconds)
 
 
 async def without_subscription(executor: Executor, consumers: Sequence[int]) -> set[int]:
-    """The consumers among these for which no process is subscribed. Raises `StoreUnavailable`."""
+    """The consumers among these to which no process is subscribed. Raises `StoreUnavailable`."""
     return set(await executor.fetchval("select headrace.without_subscription($1)", list(consumers)))

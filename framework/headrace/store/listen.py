@@ -1,4 +1,6 @@
-"""Waking up: a connection that listens for publishers. Optional, since a poll stands behind it; see `sql/functions/wake.sql`."""
+"""A connection that listens for notifications of publishers. Optional, because a poll finds messages too. See
+`sql/functions/wake.sql`.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,19 @@ from headrace.store.translate import translated
 CHANNEL = "headrace"
 
 HEARTBEAT = 2.0
-"""Seconds after which the server is asked for a sign of life. A connection that only listens can't tell silence from having no news; one
-that waits for an answer is watched by the failure detector."""
+"""The interval of a heartbeat query in seconds. A connection that only listens can't distinguish a dead server
+from one without news. The failure detector watches a connection that waits for an answer.
+"""
 
 
 async def listen(database: Database, notify: Callable[[int], None], ready: Callable[[], None]) -> None:
-    """Call `notify` with the id of each stream that has news, until cancelled; `ready` when it begins to hear.
+    """Call `notify` with the id of each stream that has new messages, until cancelled. Calls `ready` when it
+    has started to listen.
 
     Raises:
         StoreUnavailable: the connection broke.
 
-    Behind a transaction pooler nothing can listen; then this waits, and does nothing, until cancelled.
+    Listening is impossible behind a transaction pooler. There this call only waits until it is cancelled.
     """
     if database.pooled:
         await anyio.sleep_forever()

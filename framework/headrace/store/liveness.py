@@ -1,7 +1,7 @@
-"""What the operating systems at both ends do about a peer that vanished without a word: keepalive probes and timeouts of TCP.
+"""TCP keepalive probes and timeouts at both ends, which detect a peer that vanished silently.
 
-A moved address or a router that lost its state leaves connections on which packets vanish, without FIN or RST. TCP's own patience
-with that is 15 minutes for what was sent, and has no end for a connection that only listens.
+A moved address or a router that lost its state leaves connections on which packets vanish, without FIN or RST.
+TCP's own timeout for sent data is then 15 minutes, and there is none for a connection that only listens.
 """
 
 from __future__ import annotations
@@ -12,25 +12,29 @@ import sys
 from typing import Any, Final
 
 PROBE_AFTER: Final = 2
-"""Seconds without a packet after which the kernel sends a keepalive probe ..."""
+"""Seconds without a packet after which the kernel sends a keepalive probe."""
 
 PROBE_EVERY: Final = 2
-"""... and another one after so many seconds without an answer ..."""
+"""Seconds between two keepalive probes without an answer."""
 
 PROBES: Final = 4
-"""... and gives the connection up after so many, where no user timeout decides."""
+"""The number of unanswered probes after which the kernel closes the connection, if no user timeout decides."""
 
 OUR_PATIENCE: Final = 30
-"""Seconds that sent data may stay unacknowledged, or the server may take none in, before our kernel gives up. Long, since a server that
-is busy with a COPY may read nothing for a while. The failure detector is the quick one."""
+"""Seconds for which sent data may stay unacknowledged, or the server may accept none, before the client's
+kernel gives up. This is long, because a server that is busy with a COPY may read nothing for a while. The
+failure detector is faster.
+"""
 
 SERVER_PATIENCE: Final = 10
-"""The same for the server's kernel, and its patience with a client that is silent altogether. Shorter, since a backend that can't get rid
-of an answer, or waits for a client that is gone, may hold a consumer's lock meanwhile. A client whose event loop is blocked for longer
-loses its connection only if an answer of some hundred kilobytes is under way to it."""
+"""The same for the server's kernel, and its timeout for a client that is completely silent. This is shorter,
+because a backend that can't send an answer, or waits for a vanished client, may hold a consumer's lock. If
+a client's event loop is blocked for longer, it loses its connection only if an answer of some hundred
+kilobytes is being sent to it.
+"""
 
 NOTICE_AFTER: Final = 2
-"""Seconds after which a server that is busy with a statement looks whether its client is still connected."""
+"""Seconds after which a server that is busy with a statement checks whether its client is still connected."""
 
 SERVER_SETTINGS: Final = {
     "tcp_keepalives_idle": str(PROBE_AFTER),
@@ -39,21 +43,24 @@ SERVER_SETTINGS: Final = {
     "tcp_user_timeout": str(SERVER_PATIENCE * 1000),
     "client_connection_check_interval": str(NOTICE_AFTER * 1000),
 }
-"""For a session on the server itself. Poolers refuse what they don't know at the start of a connection, and may keep it for others."""
+"""Settings of a session on the server itself. Poolers reject unknown settings at the start of a connection,
+and may keep known ones for other clients.
+"""
 
-_IDLE = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))  # the second is the name on macOS
+_IDLE = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))  # the second name is that of macOS
 _INTERVAL, _COUNT = getattr(socket, "TCP_KEEPINTVL", None), getattr(socket, "TCP_KEEPCNT", None)
-_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux alone has it
+_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)  # exists on Linux only
 
 
 def keep_alive(sock: Any, *, after: int = PROBE_AFTER, patience: int = OUR_PATIENCE) -> None:
-    """Have the kernel probe the peer of a socket, and give up one that is silent. Does nothing for a Unix socket.
+    """Make the kernel probe the peer of a socket, and close the connection if the peer is silent. Does nothing
+    for a Unix socket.
 
-    A socket that listens hands the settings on to the connections that it accepts.
+    Connections that a listening socket accepts inherit the settings.
 
     Args:
         after: seconds without a packet until the first probe.
-        patience: seconds that sent data may stay unacknowledged, or that a peer may be silent.
+        patience: seconds for which sent data may stay unacknowledged, or the peer may be silent.
     """
     if not is_tcp(sock):
         return
@@ -65,14 +72,15 @@ def keep_alive(sock: Any, *, after: int = PROBE_AFTER, patience: int = OUR_PATIE
 
 
 def is_tcp(sock: Any) -> bool:
-    """Whether a socket is one of TCP, and no Unix socket."""
+    """Whether a socket is a TCP socket, not a Unix socket."""
     return sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6)
 
 
 def quiet_for(sock: Any) -> float | None:
-    """Seconds since a connection last made progress: since data came in, or since sent data was acknowledged while some was left.
+    """Seconds since a connection last made progress: since data arrived, or since sent data was acknowledged
+    while more was outstanding.
 
-    None where the system doesn't say: of a Unix socket, a closed one, and except on Linux.
+    None if the system doesn't report it: for a Unix socket, for a closed one, and on systems other than Linux.
     """
     if sys.platform != "linux" or not is_tcp(sock):
         return None

@@ -1,7 +1,7 @@
-"""The schema: numbered migrations for tables, and functions that are made anew whenever they changed.
+"""The schema: numbered migrations of tables, and functions that are replaced whenever they have changed.
 
-Everything happens in one transaction under a transaction-level advisory lock, so two processes that start at once don't
-meet, and a migration that fails leaves nothing behind.
+Everything happens in one transaction under a transaction-level advisory lock. So two processes that start
+at the same time don't conflict, and a migration that fails leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.store.translate import safe
 _LOCK = "select pg_advisory_xact_lock(1212498508, -1)"
 _SQL = files(__package__) / "sql"
 
-# In the order of their dependence: types before the functions that use them.
+# In the order of their dependencies: types before the functions that use them.
 FUNCTIONS = ("_prologue", "history", "segments", "streams", "wake", "publish", "conditions", "consumers", "parking", "picking", "scan", "holes",
              "rate", "lease", "settle", "transactions", "seek", "replay", "captures", "backfills", "sources", "operate", "dead_letters", "info", "peek", "standing", "retention",
              "ranges", "writes", "planning", "gaps", "removal", "schedule", "upkeep", "leader", "workers", "sequences", "_epilogue")  # fmt: skip
@@ -46,10 +46,10 @@ def functions() -> str:
 
 
 async def migrate(database: Database) -> list[str]:
-    """Bring the schema up to this code's version.
+    """Migrate the schema to this code's version.
 
     Returns:
-        What was done, a phrase for each step; empty when there was nothing to do.
+        What was done, a phrase for each step. Empty if nothing was.
 
     Raises:
         SchemaError: the schema is newer than this code.
@@ -102,7 +102,7 @@ comment on schema headrace_streams is 'Headrace: one table of messages per strea
 
 async def _state(connection: asyncpg.Connection[Any]) -> tuple[int, str | None]:
     """The schema's version, 0 for none, and the digest of its functions."""
-    # Not to_regclass: it would go on answering what it had found before we waited for another migration.
+    # Not to_regclass: it would still return what it found before this call waited for another migration.
     if not await connection.fetchval(
         "select exists (select from pg_tables where schemaname = 'headrace' and tablename = 'migrations')"
     ):

@@ -1,4 +1,4 @@
-"""operate: pause and resume, see what is blocked, delete."""
+"""operate: pause and resume consumers, list blocked keys, delete consumers and streams."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from headrace.store.database import Executor
 
 
 async def pause(executor: Executor, consumer: int, until: datetime | None = None) -> None:
-    """Lease nothing until then, None for until `resume`; what is in flight goes on. Raises `UnknownConsumer`."""
+    """Stop leasing until a time, or until `resume` if it is None. Messages in flight are not affected. Raises
+    `UnknownConsumer`.
+    """
     await executor.fetchval("select headrace.pause($1, $2)", consumer, until)
 
 
 async def resume(executor: Executor, consumer: int) -> None:
-    """Lease again, whatever `pause` said; its workers are woken. Raises `UnknownConsumer`."""
+    """Continue leasing after `pause`. Notifies the consumer's workers. Raises `UnknownConsumer`."""
     await executor.fetchval("select headrace.resume($1)", consumer)
 
 
 async def blocked_keys(executor: Executor, consumer: int, *, limit: int = 100) -> list[BlockedKey]:
-    """The keys that a dead letter blocks, in the order of its seq, at most `limit`."""
+    """The keys that dead letters block, in the order of the dead letters' seq, at most `limit`."""
     rows = await executor.fetch("select * from headrace.blocked_keys($1, $2)", consumer, limit)
     return [BlockedKey(**row) for row in rows]
 
@@ -27,13 +29,13 @@ async def blocked_keys(executor: Executor, consumer: int, *, limit: int = 100) -
 async def delete_consumer(
     executor: Executor, consumer: int, *, force: bool = False, now: datetime | None = None
 ) -> None:
-    """Delete a consumer with all that belongs to it: its place, its dead letters.
+    """Delete a consumer, with its position and its dead letters.
 
     Args:
-        force: also when workers are at it. What they settle then is lost.
+        force: delete it even if workers use it. What they settle afterwards has no effect.
 
     Raises:
-        InUse: workers are at it, or wait for its next message; or somebody has kept a lock for 5 seconds.
+        InUse: workers use it or wait for its next message, or another transaction held a lock for 5 seconds.
         UnknownConsumer.
     """
     await executor.fetchval(
@@ -45,10 +47,11 @@ async def delete_stream(executor: Executor, stream: str, *, force: bool = False,
     """Delete a stream with its messages, its consumers and its sources.
 
     Args:
-        force: also when workers are at one of its consumers, or a source delivers to it.
+        force: delete it even if workers use its consumers, or a source feeds it.
 
     Raises:
-        InUse: they are, or one does; or somebody, a publisher perhaps, has kept a lock for 5 seconds.
+        InUse: workers or a source use it, or another transaction, for example of a publisher, held a lock
+            for 5 seconds.
         UnknownStream.
     """
     await executor.fetchval(

@@ -1,4 +1,4 @@
-"""peek: look at messages without touching them."""
+"""peek: read messages without changing their state."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from headrace.store.database import Executor
 
 
 async def peek(executor: Executor, consumer: int, *, limit: int = 10, raw: bool = False) -> list[PeekedMessage]:
-    """What a consumer is at: at most `limit` messages that are in flight, parked, blocked, and that come next, each.
+    """The current messages of a consumer: at most `limit` each that are in flight, parked, blocked, or next.
 
-    What comes next is looked for among the 10,000 messages above the position. `raw` as for `messages`.
+    Next messages are searched among the 10,000 messages above the position. `raw` as for `messages`.
     """
     rows = await executor.fetch("select * from headrace.peek($1, $2)", consumer, limit)
     return [
@@ -41,7 +41,8 @@ async def messages(
     """Messages of a stream that match, in the order of seq: the first ones from `start_seq` on, or the `newest`.
 
     Args:
-        raw: data and headers come as `msgspec.Raw`, letter by letter as they were published. Python's numbers hold less than JSON's.
+        raw: return data and headers as `msgspec.Raw`, exactly as published. Python's numbers can't
+            represent all of JSON's.
 
     Raises:
         UnknownStream.
@@ -54,13 +55,13 @@ async def messages(
 
 
 async def latest(executor: Executor, stream: str, key: str, *, raw: bool = False) -> StoredMessage | None:
-    """The latest message of a key, None if there is none. `raw` as for `messages`. Raises `UnknownStream`."""
+    """The latest message of a key, or None if there is none. `raw` as for `messages`. Raises `UnknownStream`."""
     row = await executor.fetchrow("select * from headrace.latest($1, $2)", stream, key)
     return None if row is None else StoredMessage(**read(row, raw))
 
 
 def read(row: Any, raw: bool) -> dict[str, Any]:
-    """The columns of a message, with its data and headers as Python, or as they stand."""
+    """The columns of a message. Its data and headers are decoded, or unchanged if `raw`."""
     if raw:
         headers = row["headers"]
         return {**row, "data": msgspec.Raw(row["data"]), "headers": None if headers is None else msgspec.Raw(headers)}
@@ -68,7 +69,7 @@ def read(row: Any, raw: bool) -> dict[str, Any]:
 
 
 def decoded(text: str) -> Any:
-    """JSON as Python; as text where Postgres takes for JSON what Python can't hold."""
+    """Decode JSON. Returns the text if Postgres accepts it as JSON and Python can't represent it."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -80,7 +81,7 @@ def encoded(where: Condition | None) -> str | None:
     return None if where is None else conditions.encode(where)
 
 
-# One statement, so that what is read and where from are of one server. A row at least, for the latter.
+# One statement, so that the rows and the history are from one server. It returns at least one row, for the history.
 _MESSAGES_AT = """select h.history, m.seq, m.key, m.data, m.headers, m.created_at
                   from (select (
                       select headrace.history_identity(headrace.timeline_identity(id, xmin)) from headrace.history order by id limit 1) as history) as h
@@ -90,11 +91,11 @@ _MESSAGES_AT = """select h.history, m.seq, m.key, m.data, m.headers, m.created_a
 async def messages_at(
     executor: Executor, stream: int, seqs: Sequence[int]
 ) -> tuple[UUID | None, list[tuple[int, str, str, str | None, datetime]]]:
-    """The messages at these seqs, as far as the stream of that number has them.
+    """Read the messages at these seqs, as far as they exist in the stream of that number.
 
     Returns:
-        The identity of the history that they were read from, as `Batch.history` has it, or None while it has none; and of each message
-        seq, key, data, headers and time, as stored.
+        The identity of the history from which they were read, as in `Batch.history`, or None if it has none yet.
+        And the seq, key, data, headers and time of each message, as stored.
     """
     rows = await executor.fetch(_MESSAGES_AT, stream, seqs)
     return rows[0]["history"], [tuple(row)[1:] for row in rows if row["seq"] is not None]

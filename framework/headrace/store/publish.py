@@ -12,12 +12,12 @@ from headrace.store.missing import again
 
 T = TypeVar("T")
 
-# What one statement carries at most: enough to amortise its cost, too little to trouble anybody's memory.
+# The limits of one statement: large enough to amortise its cost, and small enough for everyone's memory.
 CHUNK_MESSAGES = 1000
 CHUNK_CHARACTERS = 8_000_000
 
-# With all types said, since not every driver asks the server for them. JSON goes as text, or a connection on which the user has set
-# a codec for JSON would encode it once more.
+# With explicit types, because not every driver asks the server for them. JSON is passed as text.
+# Otherwise a connection on which the user has set a codec for JSON would encode it again.
 _PUBLISH = "select headrace.publish($1::text, $2::text, $3::text::json, $4::text::json"
 _PUBLISH_MANY = "select headrace.publish_many($1::text, $2::text[], $3::text[]::json[], $4::text[]::json[]"
 
@@ -32,14 +32,14 @@ async def publish(
     message_id: str | None = None,
     deliver_at: datetime | None = None,
 ) -> int | None:
-    """Append one message; `data` and `headers` are JSON text.
+    """Append one message. `data` and `headers` are JSON text.
 
     Args:
-        message_id: within the stream's `dedupe_window` a message of the same id is not published again.
-        deliver_at: when to publish it, if that is later.
+        message_id: a message with the same id is not published again within the stream's `dedupe_window`.
+        deliver_at: when to publish it, if later.
 
     Returns:
-        Its seq: of the first time if it was published before; None if it is for later.
+        Its seq. If it was published before, the seq of that time. None if it is scheduled for later.
 
     Raises:
         UnknownStream, InvalidInput, StreamFull.
@@ -61,12 +61,12 @@ async def publish_many(
     message_ids: Sequence[str | None] | None = None,
     deliver_at: Sequence[datetime | None] | None = None,
 ) -> int:
-    """Append messages in their order; the lists run in parallel; see `publish`.
+    """Append messages in their order, see `publish`. The lists are parallel.
 
     Returns:
-        How many were published or are scheduled: those whose id is known, or that `dedupe` found unchanged, don't count.
+        How many were published or scheduled. Messages with a known id, or that `dedupe` found unchanged, don't count.
 
-    All or nothing only when `executor` is inside a transaction, or when there is one chunk; see `chunks`.
+    It is all or nothing only if `executor` is inside a transaction, or if there is one chunk, see `chunks`.
     """
     published = 0
     careful = message_ids is not None or deliver_at is not None
@@ -83,7 +83,7 @@ async def publish_many(
 
 
 def _some(values: Sequence[T | None] | None, start: int, end: int) -> Sequence[T | None] | None:
-    """The slice, or None when there is nothing in it."""
+    """The slice, or None if it has only None."""
     return values[start:end] if values is not None and any(map(_is_given, islice(values, start, end))) else None
 
 
@@ -101,7 +101,7 @@ async def publish_all(
     message_ids: Sequence[str | None] | None = None,
     deliver_at: Sequence[datetime | None] | None = None,
 ) -> int:
-    """As `publish_many`, all or nothing."""
+    """As `publish_many`, but all or nothing."""
     if sum(1 for _ in chunks(data)) <= 1:
         return await publish_many(database, stream, keys, data, headers, message_ids=message_ids, deliver_at=deliver_at)
 
@@ -115,7 +115,7 @@ async def publish_all(
 
 
 def chunks(data: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Bounds of the slices in which messages are sent."""
+    """The bounds of the slices in which messages are sent."""
     start = size = 0
     for place, text in enumerate(data):
         if place > start and (place - start >= CHUNK_MESSAGES or size + len(text) > CHUNK_CHARACTERS):

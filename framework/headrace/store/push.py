@@ -1,4 +1,4 @@
-"""Push consumers: which there are."""
+"""List push consumers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from headrace.store.database import Executor
 
 
 class PushConsumer(msgspec.Struct, frozen=True):
-    """A consumer whose messages servers send out.
+    """A consumer with a push endpoint, to which servers send its messages.
 
-    `number` and `stream_number` are the database's, `id` and `stream_id` the API's. `version` is that of its settings, and rises when
-    they change.
+    `number` and `stream_number` are those of the database, `id` and `stream_id` those of the API. `version`
+    is the version of its settings, and rises when they change.
     """
 
     number: int
@@ -22,7 +22,7 @@ class PushConsumer(msgspec.Struct, frozen=True):
 
 
 async def push_consumers(executor: Executor) -> list[PushConsumer]:
-    """All push consumers of the database. It is asked often, so it brings no settings: see `consumer_spec`."""
+    """All push consumers of the database. Without settings, because this is called often. See `consumer_spec`."""
     rows = await executor.fetch(
         """select c.id, c.version, c.uid::text, s.id, s.uid::text
            from headrace.consumers c join headrace.streams s on s.id = c.stream_id where c.push is not null"""

@@ -1,4 +1,4 @@
-"""replay: deliver messages once more to one consumer, or publish them once more into another stream."""
+"""replay: deliver messages again to one consumer, or publish them again to another stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.store.peek import encoded
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which messages: those that match all that is given. Seqs and times are inclusive at both ends."""
+    """A selection of messages: those that match everything that is given. Seqs and times are inclusive at both ends."""
 
     filters: tuple[str, ...] | None = None
     where: Condition | None = None
@@ -22,17 +22,17 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     end_time: datetime | None = None
 
     def arguments(self) -> tuple[object, ...]:
-        """In the order in which the server functions take them."""
+        """The values in the order of the server functions' parameters."""
         return (
             self.filters, encoded(self.where), self.start_seq, self.end_seq, self.start_time, self.end_time,
         )  # fmt: skip
 
 
 async def replay(executor: Executor, consumer: int, selection: Selection, *, dry_run: bool = False) -> int:
-    """Deliver to the consumer again what it has had, as far as the selection and its own filters take it.
+    """Deliver messages of the selection to the consumer again, if they pass its filters and it has had them.
 
-    They come before anything new, in order of seq, attempts counted from zero. What is in flight, parked, blocked, or yet to
-    come is left out. With `dry_run` they are only counted.
+    They come before new messages, in the order of seq, with attempts counted from zero. Messages that are
+    in flight, parked, blocked or not read yet are left out. With `dry_run` they are only counted.
 
     Returns:
         How many. Raises `UnknownConsumer`.
@@ -46,9 +46,10 @@ async def replay(executor: Executor, consumer: int, selection: Selection, *, dry
 async def republish(
     executor: Executor, stream: str, target: str, selection: Selection, *, dry_run: bool = False
 ) -> int:
-    """Publish messages of `stream` to `target`, in their order, all or none; `target` may be the stream itself.
+    """Publish messages of `stream` to `target`, in their order, all or nothing. `target` may be the same stream.
 
-    They are new messages there: new seqs, the time of now. With `dry_run` those that match are only counted.
+    They become new messages there, with new seqs and the current time. With `dry_run` the matching ones are
+    only counted.
 
     Returns:
         How many were published. Raises `UnknownStream`, `StreamFull`.

@@ -1,7 +1,8 @@
-"""retain: keep what each stream's policy says, and do what else falls due: see `sql/functions/retention.sql`.
+"""retain: apply each stream's retention policy, and do other maintenance. See `sql/functions/retention.sql`.
 
-Any process may do it, as often as it likes; of those that come to a stream at the same time, one does the work. The janitor of
-a running app does it about once a second, in one process of all that are at the database. Who uses the store without an app calls `sweep`.
+Any process may call it at any time. If several processes reach a stream at the same time, one does the
+work. The janitor of a running app calls it about once a second, in one process per database. Programs that
+use the store without an app call `sweep`.
 """
 
 from __future__ import annotations
@@ -22,28 +23,34 @@ from headrace.store.watermark import Watermark
 logger = logging.getLogger("headrace")
 
 CALLS = 20
-"""How often one sweep calls each function for a stream. Each call is bounded; what remains is for the next sweep."""
+"""How often one sweep calls each function for a stream. Each call is bounded, and the rest is left to the next
+sweep.
+"""
 
 LONGEST_CALL = 30.0
-"""Seconds that a call may take which judges messages by the conditions of consumers."""
+"""The timeout in seconds of a call that evaluates consumers' conditions on messages."""
 
 REPAIR = 60.0
-"""Seconds for which a stream is left alone after something went wrong with it that won't pass by itself."""
+"""Seconds for which a stream is skipped after an error that is not temporary."""
 
 PATIENCE = 50, 1000
-"""Milliseconds that a stream may be held up while the lock on its table is waited for: at first, and after many failures."""
+"""Milliseconds for which a stream may be blocked while a sweep waits for the lock on its table: at first, and
+after many failures.
+"""
 
 TIDY_EVERY = 60.0
-"""Seconds from one look for abandoned writes to the next."""
+"""Seconds between two searches for abandoned writes."""
 
 REST = 1.0, 4.0
-"""Seconds from one visit to a stream, in which nothing was to be done, to the next: at least, and at most, where they are few."""
+"""Minimum and maximum seconds between two visits to a stream where nothing had to be done. The maximum is for
+few streams.
+"""
 
 VISITS = 20.0
-"""Visits a second to streams that have not changed: of more than eighty each is visited more seldom."""
+"""The number of visits per second to unchanged streams. With more than eighty of them, each is visited less often."""
 
 TIME = 0.5
-"""Seconds that a sweep may take; the streams that are left then come first in the next one."""
+"""The time limit of a sweep in seconds. The next sweep starts with the streams that are left."""
 
 FORGET = 600.0
 """Seconds after which everything is read from the beginning once."""
@@ -53,21 +60,22 @@ class Swept(msgspec.Struct, kw_only=True):
     """What a sweep has done.
 
     Attributes:
-        segments_made: segments made ahead.
-        segments_dropped: segments whose messages, all of them, were removed.
+        segments_made: segments created ahead.
+        segments_dropped: segments dropped, with all their messages.
         messages_trimmed: messages removed row by row.
-        missed: messages that consumers did not get because they were removed, all consumers together.
-        numbers_drawn: sequence numbers that were drawn to close a segment early.
+        missed: removed messages that consumers had not got, in all consumers together.
+        numbers_drawn: sequence numbers drawn to close a segment early.
         published: scheduled messages that were due.
         ids_forgotten: message ids past their stream's `dedupe_window`.
         tombstones_removed: keys that a null payload has deleted.
-        writes_tidied: writes that were begun and abandoned, or were done long ago, and are forgotten.
-        mended: streams whose sequence somebody had altered, and which draws one by one again.
+        writes_tidied: deleted records of writes that were abandoned or finished long ago.
+        mended: streams with an altered sequence, which now draws one number at a time again.
         vacuumed: tables that had more dead rows than live ones.
-        full: streams to which publishing is refused for now.
-        busy: streams in which something should be done, and somebody was in the way.
+        full: streams that refuse publishing for now.
+        busy: streams that needed work which a lock prevented.
         more: whether there is more to do at once.
-        again_in: seconds until a stream may have grown by a sixteenth of its `max_storage`, as it grows now; None if none has one.
+        again_in: seconds until a stream may have grown by a sixteenth of its `max_storage`, at its current
+            rate. None if no stream has one.
     """
 
     segments_made: int = 0
@@ -88,20 +96,20 @@ class Swept(msgspec.Struct, kw_only=True):
 
     @property
     def something(self) -> bool:
-        """Whether anything was done, or should have been."""
+        """Whether anything was done, or had to be done."""
         return self != Swept(again_in=self.again_in)
 
 
 async def sweep(database: Database, *, now: datetime | None = None) -> Swept:
-    """Do once what the janitor of a running app does all the time.
+    """Do once what the janitor of a running app does continuously.
 
     Args:
         database: an open database.
-        now: the time, for tests; the server's clock otherwise.
+        now: the time, for tests. By default the server's clock.
 
     Raises:
         StoreUnavailable: what was done until then stays done.
-        Exception: what went wrong with one stream; see `Sweeper.sweep`.
+        Exception: an error of one stream, see `Sweeper.sweep`.
     """
     swept = await Sweeper(database).sweep(now)
     swept.published, _ = await Schedule(database).deliver(now)
@@ -110,12 +118,12 @@ async def sweep(database: Database, *, now: datetime | None = None) -> Swept:
 
 
 class Visit(msgspec.Struct):
-    """The last one to a stream.
+    """The last visit to a stream.
 
     Attributes:
-        found: what it was like: its settings, and how much was published to it.
-        at: when; seconds.
-        rest: until when it may be left alone if it has not changed: so many seconds.
+        found: the state of the stream: its settings, and how much was published to it.
+        at: the time of the visit in seconds.
+        rest: seconds for which an unchanged stream may be skipped.
     """
 
     found: Any
@@ -124,33 +132,33 @@ class Visit(msgspec.Struct):
 
 
 class Sweeper:
-    """What is remembered from one sweep to the next: only how to go about it."""
+    """Sweeps streams. Between sweeps it remembers only what makes the next one cheaper."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._patience: dict[int, int] = {}
-        self._rests_until: dict[int, float] = {}  # streams that made trouble
+        self._rests_until: dict[int, float] = {}  # streams that had errors
         self._visits: dict[int, Visit] = {}
         self._looked_through: dict[int, int] = {}  # for tombstones
         self._tidy_at = 0.0
         self._forget_at = 0.0
         self._ids = Watermark(database, "headrace.message_ids")
         self._id_floors: dict[int, datetime] = {}
-        self._ids_left: set[int] = set()  # streams of which ids were forgotten since their floor was found
+        self._ids_left: set[int] = set()  # streams that lost ids since their floor was found
 
     def forget(self) -> None:
-        """Forget earlier sweeps: another process may have done the work since."""
+        """Forget earlier sweeps, because another process may have done the work since."""
         self._visits.clear()
         self._id_floors.clear()
 
     async def sweep(self, now: datetime | None = None) -> Swept:
-        """See to the segments, the size and the age of the streams: all of them if `now` is given, or else of those that have changed, and now
-        and then of the others.
+        """Maintain the segments, the size and the age of streams: of all if `now` is given, and otherwise of
+        those that have changed, and of the others from time to time.
 
         Raises:
             StoreUnavailable: what was done until then stays done.
-            Exception: what went wrong with one stream, after all others had their turn, such as `FilterTooSlow`: what a
-                consumer misses can't be counted. That stream is left alone for a minute.
+            Exception: an error of one stream, after all others were swept. For example `FilterTooSlow`, if
+                the messages that a consumer misses can't be counted. That stream is skipped for a minute.
         """
         swept = Swept()
         began = monotonic()
@@ -187,7 +195,7 @@ class Sweeper:
         return swept
 
     def _to_visit(self, rows: list[Any], now: float) -> list[Any]:
-        """Those that have changed, or have not been looked at for a while; who has waited the longest comes first."""
+        """The streams that have changed or were not visited for a while, the longest waiting first."""
         known = {row["id"] for row in rows}
         for stream in self._visits.keys() - known:
             del self._visits[stream]
@@ -237,7 +245,9 @@ class Sweeper:
             await self._mend(stream, swept)
 
     async def _mend(self, stream: Any, swept: Swept) -> None:
-        """Somebody altered the stream's sequence. Those who publish must be out for a moment, or it is tried again at the next sweep."""
+        """Reset a stream's sequence that was altered. Publishers must finish for a moment. Otherwise the next
+        sweep tries again.
+        """
         mended = await self._fetchval(
             "select headrace.try_mend_sequence($1, $2)", stream["name"], self._patience_with(stream)
         )
@@ -324,7 +334,7 @@ class Sweeper:
         return self._patience.get(stream["id"], PATIENCE[0])
 
     def _learn(self, stream: Any, busy: bool, swept: Swept) -> None:
-        """Publishers whose transactions are longer than our patience must not keep us out for ever."""
+        """Adapt the lock timeout, because publishers with longer transactions must not block retention for ever."""
         if busy:
             self._patience[stream["id"]] = min(self._patience_with(stream) * 2, PATIENCE[1])
             if stream["name"] not in swept.busy:
@@ -333,10 +343,10 @@ class Sweeper:
             self._patience.pop(stream["id"], None)
 
     async def _fetchval(self, query: str, *args: Any) -> Any:
-        """The value; 0 when there is none, since somebody else is at it or the stream has just been deleted."""
+        """The value, or 0 if there is none because another process does the work or the stream was just deleted."""
         return await self._database.fetchval(query, *args) or 0
 
 
 def _looks(row: Any) -> tuple[Any, ...]:
-    """What a stream is like: published to, or edited, it is another one."""
+    """The state of a stream. Publishing to it or editing it changes the state."""
     return row["drawn"], row["updated_at"], row["altered"]

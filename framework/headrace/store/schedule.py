@@ -13,16 +13,16 @@ CALLS = 20
 
 
 class Schedule:
-    """Publishes scheduled messages. Remembers from which time on the schedule has to be read."""
+    """Publishes scheduled messages. Remembers the time from which the schedule has to be read."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._watermark = Watermark(database, "headrace.scheduled")
         self._floor: datetime | None = None
-        self._held_up: set[int] = set()  # streams that have due messages and can't take them
+        self._held_up: set[int] = set()  # streams that can't take their due messages
 
     def forget(self) -> None:
-        """Read the schedule from the beginning: another process may have done the work since."""
+        """Read the schedule from the beginning, because another process may have done the work since."""
         self._floor = None
 
     async def deliver(
@@ -35,7 +35,10 @@ class Schedule:
             published: called with the name of each stream to which something was published.
 
         Returns:
-            How many; and the seconds until there is more to do, None when nothing is scheduled. Raises `StoreUnavailable`.
+            How many, and the seconds until there is more to do. The seconds are None if nothing is scheduled.
+
+        Raises:
+            StoreUnavailable: the database can't be reached.
         """
         total, soonest = 0, None
         if not await self._watermark.advance():
@@ -56,7 +59,7 @@ class Schedule:
                     stream, now, None if stream in self._held_up else floor,
                 )  # fmt: skip
                 moved += count
-                if not count and due_in is not None:  # the stream is full, or another process is at it
+                if not count and due_in is not None:  # the stream is full, or another process is publishing them
                     held_up.add(stream)
             else:
                 held_up.add(stream)

@@ -8,10 +8,10 @@ from headrace.store.database import Executor
 
 
 async def seek(executor: Executor, consumer: int, position: int | None) -> int:
-    """Move the consumer so that the next message is the first one above `position`: 0 is the start, None the end.
+    """Move the consumer so that its next message is the first one above `position`: 0 is the start, None the end.
 
-    What was in flight is ended: acks for it change nothing. Messages that had been parked, blocked or were to be replayed are
-    forgotten; dead letters stay. At the end, a transaction that has published but not committed yet counts as what comes after.
+    Leases end, and acks for them have no effect. Parked, blocked and replayed messages are forgotten. Dead
+    letters stay. With None, messages of a transaction that has not committed yet are still delivered.
 
     Returns:
         The position. Raises `UnknownConsumer`.
@@ -28,16 +28,16 @@ async def seek_to(
     time: datetime | None = None,
     now: datetime | None = None,
 ) -> int:
-    """Move the consumer so that the next message is the first one at or above `seq`, or published at or after `time`.
+    """Move the consumer so that its next message is the first one at or above `seq`, or published at or after `time`.
 
-    Otherwise as `seek`. After a time at which nothing was published any more comes the end.
+    Otherwise as `seek`. If nothing was published at or after `time`, it moves to the end.
 
     Returns:
         The position.
 
     Raises:
         UnknownConsumer.
-        InvalidInput: the seq is past the last one that was ever drawn, or the time is yet to come.
+        InvalidInput: the seq is above the last one that was ever drawn, or the time is in the future.
     """
     found: int = await executor.fetchval(
         "select headrace.seek_to($1, $2, $3, coalesce($4, clock_timestamp()))", consumer, seq, time, now

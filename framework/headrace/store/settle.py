@@ -1,4 +1,4 @@
-"""settle: tell what became of leased messages."""
+"""settle: write the outcomes of leased messages."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ async def settle(
         executor: a `Database`, or a connection.
         consumer: the consumer's id.
         settlement: the outcomes.
-        now: the time, for tests; the server's clock otherwise.
-        timeline: `Batch.timeline` of the leases, or None to leave that open.
+        now: the time, for tests. By default the server's clock.
+        timeline: `Batch.timeline` of the leases, or None to skip the check.
 
     Returns:
-        What could not be settled because its lease was lost. Nothing was changed for those.
+        The outcomes that could not be settled because their lease was lost. They changed nothing.
 
     Raises:
-        TimelineChanged: the database crashed, failed over or was restored since the leases were given. Nothing was changed.
-        StoreUnavailable: unknown whether it was settled. Settle again: what had been done is then returned as lost.
+        TimelineChanged: the database crashed, failed over or was restored since the leases were given.
+            Nothing was changed.
+        StoreUnavailable: it is unknown whether the outcomes were settled. Settle again: what had been
+            settled is then returned as lost.
     """
     failures = settlement.failures
     rows = await executor.fetch(

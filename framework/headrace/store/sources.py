@@ -1,4 +1,4 @@
-"""sources: keep what is set about them."""
+"""sources: store the settings of sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from headrace.store.translate import without_password
 
 
 async def create_source(executor: Executor, name: str, kind: str, stream: str, settings: Mapping[str, Any]) -> bool:
-    """Create a source; one of that name stays as it is. Returns whether it is new. Raises `UnknownStream`."""
+    """Create a source. An existing source of that name stays unchanged. Returns whether it is new. Raises
+    `UnknownStream`.
+    """
     new: bool = await executor.fetchval(
         "select headrace.create_source($1, $2, $3, $4)", name, kind, stream, _json(settings)
     )
@@ -34,8 +36,8 @@ async def source(executor: Executor, ref: str) -> SourceInfo:
 
 
 async def source_with_secrets(executor: Executor, ref: str) -> SourceInfo:
-    """One source by its id or name, with its secrets: for who checks signatures. Raises `UnknownSource`."""
-    # A NUL can't even be asked for.
+    """One source by its id or name, with its secrets, to check signatures. Raises `UnknownSource`."""
+    # Postgres accepts no NUL, not even in a query.
     row = None if "\0" in ref else await executor.fetchrow("select * from headrace.source_info($1) limit 1", ref)
     if row is None:
         raise UnknownSource(f"There is no source {ref!r}: create it, or mend the name.")
@@ -43,13 +45,13 @@ async def source_with_secrets(executor: Executor, ref: str) -> SourceInfo:
 
 
 async def edit_source(executor: Executor, id: str, settings: Mapping[str, Any]) -> None:  # noqa: A002 - the record's word
-    """Set all settings anew, by the source's id. Raises `UnknownSource`."""
+    """Replace all settings, by the source's id. Raises `UnknownSource`."""
     if not await executor.fetchval("select headrace.edit_source($1, $2)", id, _json(settings)):
         raise UnknownSource("The source no longer exists: create it again.")
 
 
 async def delete_source(executor: Executor, id: str) -> None:  # noqa: A002
-    """Delete a source, by its id. What it has published stays. Raises `UnknownSource`."""
+    """Delete a source, by its id. The messages that it published stay. Raises `UnknownSource`."""
     if not await executor.fetchval("select headrace.delete_source($1)", id):
         raise UnknownSource("The source no longer exists.")
 
@@ -69,7 +71,7 @@ def _source(row: Any) -> SourceInfo:
 
 
 def without_secrets(source: SourceInfo) -> SourceInfo:
-    """As it may be told."""
+    """The source with its secrets hidden."""
     settings = dict(source.settings)
     if settings.get("secrets"):
         settings["secrets"] = [HIDDEN] * len(settings["secrets"])

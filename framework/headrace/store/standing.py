@@ -1,4 +1,4 @@
-"""standing: where the consumers of a stream stand with the latest message of a key."""
+"""standing: the state of a key's latest message at each consumer of its stream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from headrace.store.database import Executor
 
 
 async def standing(executor: Executor, stream: str, key: str) -> tuple[int, list[Standing]] | None:
-    """The seq of the key's latest message, and how each consumer stands with it, by name; None if the key has no message.
+    """The seq of the key's latest message, and its state at each consumer, by name. None if the key has no message.
 
     Raises `UnknownStream`.
     """

@@ -1,4 +1,4 @@
-"""Access tokens: make, find and revoke them. A row is never deleted, so that what was closed stays closed."""
+"""Access tokens: create, find and revoke them. Rows are never deleted, so a revoked token stays revoked."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _INFO = "id, name, scopes, created_at, expires_at, revoked_at"
 
 
 async def any_token(executor: Executor) -> bool:
-    """Whether a token was ever made, also one that has expired or was revoked since."""
+    """Whether a token was ever created, including expired and revoked ones."""
     return bool(await executor.fetchval("select exists (select from headrace.tokens)"))
 
 
 async def add_token(
     executor: Executor, name: str, minted: Minted, scopes: Iterable[str], lifetime: float | None = None
 ) -> TokenInfo:
-    """Keep a new token.
+    """Store a new token.
 
     Args:
-        lifetime: seconds until it expires, by the database's clock; None for never.
+        lifetime: seconds until it expires, by the database's clock. None if it never expires.
 
     Raises:
-        TokenExists: the name is taken, perhaps by one that was revoked.
+        TokenExists: the name is taken, perhaps by a revoked token.
     """
     row = await executor.fetchrow(
         f"""insert into headrace.tokens (id, name, digest, scopes, expires_at)
@@ -48,19 +48,19 @@ async def add_token(
 
 
 async def tokens(executor: Executor) -> list[TokenInfo]:
-    """All tokens, also the revoked ones, by name; at most `MOST_TOLD`."""
+    """All tokens by name, including revoked ones, at most `MOST_TOLD`."""
     rows = await executor.fetch(f"select {_INFO} from headrace.tokens order by name limit $1", MOST_TOLD)
     return [_info(row) for row in rows]
 
 
 async def tokens_of(executor: Executor, ids: Iterable[str]) -> list[StoredToken]:
-    """The tokens of these ids, as far as there are such, with their digests."""
+    """The existing tokens with these ids, with their digests."""
     rows = await executor.fetch(f"select {_INFO}, digest from headrace.tokens where id = any($1::text[])", list(ids))
     return [StoredToken(**{**row, "scopes": tuple(row["scopes"])}) for row in rows]
 
 
 async def revoke_token(executor: Executor, ref: str, now: datetime | None = None) -> TokenInfo:
-    """Revoke the token of this id, or else of this name. One that was revoked before stays revoked since then.
+    """Revoke the token with this id, or else this name. A token that was revoked before keeps its time of revocation.
 
     Raises:
         UnknownToken.

@@ -1,4 +1,4 @@
-"""Acks that commit together with a handler's effects; see `sql/functions/transactions.sql`."""
+"""Acks that commit together with a handler's effects. See `sql/functions/transactions.sql`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from headrace.store.translate import first_line, sqlstate
 
 Status = Literal["committed", "aborted", "in progress", "unknown"]
 
-# With all types said, and a plain number as the answer, since not every driver asks the server for types or knows xid8.
+# With explicit types and a plain number as the result, because not every driver asks the server for
+# types or knows xid8.
 _ACK = """select headrace.ack($1::int, $2::bigint[], $3::bigint[], coalesce($4::timestamptz, clock_timestamp()), $5::uuid)::text::bigint"""
 
 
@@ -20,24 +21,27 @@ async def ack(
     executor: Executor, consumer: int, leases: list[int], seqs: list[int], *,
     now: datetime | None = None, timeline: UUID | None = None,
 ) -> int:  # fmt: skip
-    """Ack messages in the transaction that `executor` is in, as the last thing before its COMMIT. The lists run in parallel.
+    """Ack messages in the transaction of `executor`, as its last statement before the COMMIT. The lists are parallel.
 
-    From here until the COMMIT the server waits 5 seconds at most. Acking does not end a lease: once all its messages are done, it
-    is settled like any other, and what was acked here may be acked there once more.
+    From here until the COMMIT the server waits 5 seconds at most. Acking does not end a lease. Once all its
+    messages are done, the lease is settled like any other, and messages that were acked here may be acked
+    again there.
 
     Args:
-        now: the time, for tests; the server's clock otherwise.
-        timeline: `Batch.timeline` of the leases, or None to leave that open. In another one they are lost.
+        now: the time, for tests. By default the server's clock.
+        timeline: `Batch.timeline` of the leases, or None to skip the check. In another timeline the leases
+            are lost.
 
     Returns:
         The transaction's id, for `transaction_status`.
 
     Raises:
-        LeaseLost: of at least one message, or it has been acked before; the transaction can only be rolled back.
+        LeaseLost: at least one message is no longer leased, or was acked before. The transaction can only
+            be rolled back.
     """
     try:
         xid: int = await executor.fetchval(_ACK, consumer, leases, seqs, now, timeline)
-    except Exception as error:  # of whichever driver
+    except Exception as error:  # of any driver
         if sqlstate(error) == "HR007":
             raise LeaseLost(first_line(error)) from error
         raise
@@ -45,7 +49,7 @@ async def ack(
 
 
 class Acks(NamedTuple):
-    """Messages that a transaction acked; the lists run in parallel."""
+    """The messages that a transaction acked. The lists are parallel."""
 
     consumer: int
     leases: list[int]
@@ -53,13 +57,13 @@ class Acks(NamedTuple):
 
 
 class Witness(NamedTuple):
-    """What `leave_witness` says of a transaction that has written something.
+    """The result of `leave_witness` in a transaction that has written something.
 
     Attributes:
         xid: the transaction's id.
         nonce: a number that no other transaction has.
-        at: when the witness was left, by the server's clock; None when the transaction could not leave one.
-        timeline: the identity of the timeline then, as `Batch.timeline` has it.
+        at: when the witness was left, by the server's clock. None if the transaction could not leave one.
+        timeline: the identity of the timeline then, as in `Batch.timeline`.
     """
 
     xid: int
@@ -69,9 +73,10 @@ class Witness(NamedTuple):
 
 
 async def leave_witness(executor: Executor) -> Witness | None:
-    """As the last thing before a COMMIT, leave a row that tells later whether it happened. None when nothing was written.
+    """Insert a row, as the last statement before a COMMIT, that later shows whether it committed. Returns None
+    if nothing was written.
 
-    Also raises when a statement has failed, and the failure was caught: COMMIT would then roll back without a word.
+    Also raises if a statement has failed and the error was caught, because COMMIT would then roll back silently.
     """
     nonce = uuid4()
     row = await executor.fetchrow("select xid, at, timeline from headrace.leave_witness($1)", nonce)
@@ -79,7 +84,9 @@ async def leave_witness(executor: Executor) -> Witness | None:
 
 
 class Forgotten(NamedTuple):
-    """Up to where witnesses were removed, and in which timeline; `more`: there may be more to remove now."""
+    """The time up to which witnesses were removed, and its timeline. `more` means that there may be more to
+    remove now.
+    """
 
     floor: int = 0
     timeline: UUID | None = None
@@ -87,7 +94,7 @@ class Forgotten(NamedTuple):
 
 
 async def forget_commits(executor: Executor, last: Forgotten, *, now: datetime | None = None) -> Forgotten:
-    """Remove witnesses that nobody can still ask for, from where the last call ended."""
+    """Remove witnesses that are no longer needed, from the end of the last call."""
     row = await executor.fetchrow(
         "select floor, timeline, more from headrace.forget_commits($1, $2, coalesce($3, clock_timestamp()))",
         last.floor, last.timeline, now,
@@ -98,16 +105,17 @@ async def forget_commits(executor: Executor, last: Forgotten, *, now: datetime |
 async def transaction_status(
     executor: Executor, xid: int, *, acks: Acks | None = None, witness: Witness | None = None
 ) -> Status:
-    """What became of a transaction whose COMMIT was not answered; ask on another connection.
+    """The outcome of a transaction after a COMMIT without an answer. Use another connection.
 
-    "aborted" is said only of one that can't commit any more, and "in progress" while that is open: ask again then. It is said, too,
-    of a transaction so old that the server has forgotten it, which takes days; then its lease has the last word. "unknown" is said only
-    of one whose witness has been removed meanwhile, after `headrace.witnesses_kept()`, on a server whose history was rewound since.
+    "aborted" means that the transaction can't commit any more. "in progress" means that this is still open,
+    so ask again. It is also returned for a transaction so old that the server has forgotten it, which takes
+    days. Then its lease decides. "unknown" is returned only if the witness has been removed meanwhile,
+    after `headrace.witnesses_kept()`, and the server's history was rewound.
 
     Args:
-        acks: what it acked, if anything. A server that crashed may give the id of a transaction that had written nothing to disk to
-            another one; while the leases are there, their acks tell the two apart.
-        witness: what it left, if it did, for the same reason.
+        acks: what it acked, if anything. A server that crashed may reuse the id of a transaction that had
+            written nothing to disk. While the leases exist, their acks distinguish the two.
+        witness: what it left, if anything, for the same reason.
 
     Raises `StoreUnavailable`.
     """

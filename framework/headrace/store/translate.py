@@ -1,4 +1,4 @@
-"""From the driver's errors to ours, at one boundary."""
+"""Translate the driver's errors into Headrace's, in one place."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _NUMBERED = frozenset(
     f"{table}_pkey"
     for table in ("streams", "consumers", "sources", "backfills", "scheduled", "capture_positions", "capture_failures")
 )
-"""Keys of tables that are numbered by a sequence."""
+"""The primary keys that are numbered by a sequence."""
 
 
 @contextmanager
@@ -55,8 +55,8 @@ def translated(dsn: str, *, ours: bool = False) -> Iterator[None]:
 
     Args:
         dsn: named in the message, without its password.
-        ours: whether all the statements are Headrace's own. Then a server's error that has no translation becomes a
-            `StoreError`. Otherwise it passes as it is, since the caller's own code may wait for it.
+        ours: whether all the statements are Headrace's own. Then an unknown error of the server becomes a
+            `StoreError`. Otherwise it passes unchanged, because the caller's own code may handle it.
     """
     try:
         yield
@@ -72,7 +72,7 @@ def translated(dsn: str, *, ours: bool = False) -> Iterator[None]:
 
 
 def translate(error: Exception, dsn: str) -> HeadraceError | None:
-    """Our error for the driver's, or None when it is none that we know how to explain."""
+    """Headrace's error for the driver's, or None if it is unknown."""
     if isinstance(error, HeadraceError):
         return None
     if isinstance(error, asyncpg.PostgresError):
@@ -85,7 +85,7 @@ def translate(error: Exception, dsn: str) -> HeadraceError | None:
         detail = str(error) or type(error).__name__
         return StoreUnavailable(f"The database at {safe(dsn)} can't be reached: {detail}.")
     if isinstance(error, asyncpg.InternalClientError):
-        # It is in the middle of reading the server's last words when we ask for something new.
+        # The driver was still reading the server's last messages when it got a new statement.
         return StoreUnavailable(f"The connection to the database at {safe(dsn)} broke: {error}.")
     if isinstance(error, ValueError) and "int()" in str(error):
         return ConfigurationError(f"The database URL {safe(dsn)!r} can't be read, its port is not a number ({error}).")
@@ -135,7 +135,7 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             )
         case "42P01" if "headrace_streams." in str(
             error
-        ):  # in the caller's own transaction; otherwise it is asked again
+        ):  # in the caller's own transaction, otherwise the call is repeated
             return UnknownStream(
                 f"The stream was deleted just now ({first_line(error)}): create it again, or mend the name."
             )
@@ -143,7 +143,7 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             return SchemaError(f"The database lacks Headrace's schema ({first_line(error)}): run `headrace migrate`.")
         case "25006" | "40001" | "40P01" | "55P03" | "57014" | "XX000":
             return StoreUnavailable(f"The database at {safe(dsn)} could not do it now: {first_line(error)}.")
-    if state[:2] == "22":  # the driver's own complaints about arguments, too
+    if state[:2] == "22":  # including the driver's own errors about arguments
         return InvalidData(f"The database can't take that value: {first_line(error)}.")
     # Connections (08), resources (53), shutdowns (57P), I/O errors (58).
     if state[:2] in ("08", "53", "58") or state[:3] == "57P":
@@ -160,7 +160,9 @@ def _unknown(error: asyncpg.PostgresError, dsn: str) -> StoreError:
 
 
 def _deleted_meanwhile(error: asyncpg.PostgresError) -> HeadraceError:
-    """What a row of ours refers to was there when the call began, and was deleted before the row was written."""
+    """The error for a row that refers to another one, which existed when the call began and was deleted before
+    the row was written.
+    """
     constraint = getattr(error, "constraint_name", None) or ""
     if "stream_id" in constraint:
         return UnknownStream("The stream was deleted at this moment: create it again, or look at its name.")
@@ -170,7 +172,7 @@ def _deleted_meanwhile(error: asyncpg.PostgresError) -> HeadraceError:
 
 
 def _taken(error: asyncpg.PostgresError) -> SequenceBehind | None:
-    """A number that was drawn is one that was given out before, of a message or of another row of ours."""
+    """The error for a sequence that drew a number twice, of a message or of another row of Headrace, or None."""
     table, constraint = getattr(error, "table_name", None), getattr(error, "constraint_name", None) or ""
     messages = getattr(error, "schema_name", None) == "headrace_streams" and not constraint.endswith(".key")
     if not messages and not (getattr(error, "schema_name", None) == "headrace" and constraint in _NUMBERED):
@@ -182,7 +184,7 @@ def _taken(error: asyncpg.PostgresError) -> SequenceBehind | None:
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """The server's code for an error, whichever driver raised it: wrapped by SQLAlchemy or Django, too."""
+    """The server's code of an error from any driver, also if SQLAlchemy or Django has wrapped it."""
     inner: BaseException | None = error
     while inner is not None:
         state = getattr(inner, "sqlstate", None)
@@ -198,7 +200,7 @@ def safe(dsn: str) -> str:
 
 
 def without_password(dsn: str) -> str:
-    """As `safe`, also where the password is a parameter, or the DSN is of `name=value` pairs."""
+    """As `safe`, also if the password is a parameter, or the DSN consists of `name=value` pairs."""
     dsn = re.sub(r"(\bpassword\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)", r"\1…", safe(dsn), flags=re.IGNORECASE)
     return re.sub(r"(\bsslpassword\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)", r"\1…", dsn, flags=re.IGNORECASE)
 

@@ -15,11 +15,11 @@ TIMEOUT = 600.0
 
 
 class Vacuum:
-    """Vacuums tables. Remembers for which of them a vacuum was of no use."""
+    """Vacuums tables. Remembers the tables for which a vacuum was useless."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._again_at: dict[str, tuple[float, float]] = {}  # not before that time, and the current pause
+        self._again_at: dict[str, tuple[float, float]] = {}  # earliest time of the next vacuum, current pause
 
     async def run(self) -> list[str]:
         """Vacuum the tables that have more dead rows than live ones. Returns their names. Raises `StoreUnavailable`."""
@@ -38,11 +38,13 @@ class Vacuum:
         return vacuumed
 
     async def _vacuum(self, relation: str) -> None:
-        """On a connection of its own, since it may be neither inside a transaction nor hurried."""
+        """Vacuum a table on a separate connection, because VACUUM can't run in a transaction and needs a
+        longer timeout.
+        """
         with translated(self._database.dsn):
             connection = await self._database.connect()
             try:
-                # Shortening the file would need a lock against everybody.
+                # Truncating the file would need an exclusive lock.
                 await connection.execute(
                     f"vacuum (index_cleanup on, truncate off, skip_locked on) {relation}", timeout=TIMEOUT
                 )

@@ -1,10 +1,11 @@
 """A watermark: the time up to which every row that was added to a table is visible.
 
-The rows of some tables are removed in the order of their times. Under an old snapshot the dead rows stay, and a read from the beginning walks
-all of them. So these tables are read from a watermark.
+The rows of some tables are removed in the order of their times. Under an old snapshot the dead rows stay,
+and a read from the beginning walks all of them. So these tables are read from a watermark.
 
-A row becomes visible some time after it was added, so an empty range is not enough to read past it. But a transaction that adds rows locks
-the table before it reads the clock. Once all transactions that held the lock at some time have ended, every row before that time is visible.
+A row becomes visible some time after it was added, so an empty range is not enough to read past it. But a
+transaction that adds rows locks the table before it reads the clock. Once all transactions that held the
+lock at some time have ended, every row before that time is visible.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Watermark:
         self.at: datetime | None = None
         self._database = database
         self._table = table
-        self._next: datetime | None = None  # the watermark once these holders of the lock have ended
+        self._next: datetime | None = None  # the watermark once these lock holders have ended
         self._holders: set[str] = set()
         self._history: UUID | None = None
 
@@ -52,7 +53,9 @@ class Watermark:
         return self.observe(row["at"], set(row["holders"]), row["history"])
 
     def observe(self, now: datetime, holders: set[str], history: Any) -> bool:
-        """Advance it, given the time, the transactions that hold the lock, and the identity of the database's history."""
+        """Advance it, given the time, the transactions that hold the lock, and the identity of the database's
+        history.
+        """
         if history != self._history or (self._next is not None and now < self._next):
             self.at, self._next, self._holders, self._history = None, now, holders, history
             return False

@@ -1,12 +1,13 @@
-"""Telemetry: traces and metrics by OpenTelemetry, after its conventions for messaging. The only user of OpenTelemetry.
+"""Telemetry: traces and metrics with OpenTelemetry, by its conventions for messaging. No other package uses
+OpenTelemetry.
 
-    settings         what is wanted, and where it goes
-    providers        the SDK and its exporters, when they are ours to set up
-    instrumentation  what the runtime calls: publishing, leasing, process, settling
-        tracing      spans                        carrier   the trace in a message's headers
-        metering     histograms and counters      board     gauges and counters, read when somebody collects them
+    settings         which telemetry is wanted, and where it goes
+    providers        the SDK and its exporters, if Headrace has to set them up
+    instrumentation  the calls that the runtime makes: publish, lease, process, settle tracing      spans
+        carrier   the trace context in a message's headers metering     histograms and counters      board
+        observable gauges and counters, read at collection
 
-Only `settings` is imported while telemetry is off, and that imports nothing of OpenTelemetry.
+Only `settings` is imported while telemetry is off. It imports nothing of OpenTelemetry.
 """
 
 from headrace.telemetry.settings import Telemetry

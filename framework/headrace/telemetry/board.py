@@ -1,7 +1,7 @@
-"""The board: counters and gauges that are read when somebody collects them, from counts that are kept anyway.
+"""Observable counters and gauges, which read counts that the app keeps anyway when a collector asks for them.
 
-OpenTelemetry keeps an observable instrument, and the function that it calls, for as long as its provider lives. So there is one board for
-each provider, and apps come to it and go.
+OpenTelemetry keeps an observable instrument and its callback for as long as the provider lives. So there is
+one board per provider, and apps are added to it and removed from it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.telemetry.settings import Statistics
 
 
 class Metric(NamedTuple):
-    """A name, where its value is found, its unit, and what it is."""
+    """The name of a metric, the name of its value in the statistics, its unit and its description."""
 
     name: str
     source: str
@@ -97,7 +97,7 @@ class Source:
     """One app on the board.
 
     Attributes:
-        surveyed: how its consumers were in the store when that was last asked.
+        surveyed: the state of its consumers in the store at the last survey.
     """
 
     def __init__(self, statistics: Statistics) -> None:
@@ -109,7 +109,7 @@ class Board:
     """The observable instruments of one provider.
 
     Attributes:
-        sources: the apps that are connected.
+        sources: the connected apps.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -162,14 +162,14 @@ class Board:
                     yield of_consumer(*name.rsplit(":", 1)), counts
 
     def _jobs(self, count: str) -> Iterator[Observation]:
-        """While a handler has no job, nothing is told of it."""
+        """Observe Spark jobs. A handler without a job has no observation."""
         for source in list(self.sources):
             for name, told in source.statistics().get("spark", {}).items():
                 if told.get("started") is not None:
                     yield Observation(told[count], of_consumer(*name.rsplit(":", 1)))
 
     def _captured(self, field: str) -> Iterator[Observation]:
-        """Where something is not known, as while a source is stopped, nothing is told."""
+        """Observe captures. An unknown value, for example while a source is stopped, has no observation."""
         for told, attributes in self._captures():
             if (value := told.get(field)) is not None:
                 yield Observation(value, attributes)
@@ -211,13 +211,13 @@ class Board:
                 yield counts
 
 
-_NUMBER = re.compile(r"\d[\d.,]*")  # or each decision would be a series of its own
+_NUMBER = re.compile(r"\d[\d.,]*")  # otherwise each decision would be a new series
 _POOL = {names.POOL: names.SYSTEM_NAME}
 _boards: WeakKeyDictionary[MeterProvider, Board] = WeakKeyDictionary()
 
 
 def board_of(provider: MeterProvider, meter: Meter) -> Board:
-    """The one board of a provider."""
+    """The board of a provider. There is one per provider."""
     board = _boards.get(provider)
     if board is None:
         board = _boards[provider] = Board(meter)
@@ -225,10 +225,10 @@ def board_of(provider: MeterProvider, meter: Meter) -> Board:
 
 
 def of_consumer(stream: str, name: str) -> dict[str, str]:
-    """The attributes of what is told of a consumer."""
+    """The attributes of a consumer's metrics."""
     return {names.SYSTEM: names.SYSTEM_NAME, names.DESTINATION: stream, names.GROUP: name}
 
 
 def age(info: ConsumerInfo) -> float:
-    """Seconds since the oldest message that is not settled was published; 0 when there is none."""
+    """Seconds since the oldest unsettled message was published, or 0 if there is none."""
     return 0.0 if info.oldest_unacked_at is None else max(0.0, time() - info.oldest_unacked_at.timestamp())

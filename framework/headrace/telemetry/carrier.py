@@ -1,4 +1,4 @@
-"""The trace in a message's headers: put there and found again by the program's global propagator, W3C's unless told otherwise."""
+"""Trace context in message headers, written and read by the program's global propagator, which is W3C's by default."""
 
 from __future__ import annotations
 
@@ -13,19 +13,25 @@ from opentelemetry.trace import Link
 from headrace.telemetry.names import MESSAGE_ID, message_id
 
 MOST_LINKS = 128
-"""Links of one span; OpenTelemetry keeps no more unless it is told to."""
+"""The maximum number of links of one span. OpenTelemetry's default limit is the same."""
 
 MOST_LOOKS = 1024
-"""Messages of a lease or a batch whose headers are looked at for where they come from: to read thousands would hold up the event loop."""
+"""The maximum number of headers of a lease or batch that are read for links. Reading thousands would
+block the event loop.
+"""
 
 NOWHERE = Context()
-"""No trace. What a consumer does belongs to that of the message, not to what was current when the app was started."""
+"""An empty context. Spans of a consumer belong to the trace of the message, not to the one that was current
+when the app started.
+"""
 
-_decode = msgspec.json.Decoder(dict[str, object]).decode  # the store takes objects only
+_decode = msgspec.json.Decoder(dict[str, object]).decode  # the store accepts objects only
 
 
 def inject(headers: Sequence[str | None], context: Context) -> list[str | None]:
-    """The headers with the trace in them. Those that have one, as a user may have put it there, stay as they are."""
+    """Add the trace context to the headers. Headers that have one already, for example from the user, stay
+    unchanged.
+    """
     carrier: dict[str, str] = {}
     propagate.inject(carrier, context)
     if not carrier:
@@ -38,7 +44,7 @@ def inject(headers: Sequence[str | None], context: Context) -> list[str | None]:
 
 
 def extract(headers: str | None) -> Context:
-    """The trace that a message's headers carry."""
+    """The trace context in a message's headers."""
     if headers is None or not any(field in headers for field in propagate.get_global_textmap().fields):
         return NOWHERE
     strings = {name: value for name, value in _decode(headers).items() if isinstance(value, str)}
@@ -46,22 +52,22 @@ def extract(headers: str | None) -> Context:
 
 
 def link_in(made: Context, attributes: Mapping[str, str] | None = None) -> Link | None:
-    """A link to the span that is in a context, if there is one."""
+    """A link to the span of a context, or None if the context has no span."""
     span = trace.get_current_span(made).get_span_context()
     return Link(span, attributes) if span.is_valid else None
 
 
 def links_of(stream: str, messages: Iterable[tuple[int, str | None]], *, named: bool = True) -> list[Link]:
-    """A link for each place where messages were made, and no more than are kept.
+    """A link for each span that published some of the messages, at most `MOST_LINKS`.
 
     Args:
-        messages: (seq, headers).
-        named: whether a link names the first message from there.
+        messages: pairs of (seq, headers).
+        named: whether a link has the id of the first message of its span.
     """
     links: dict[tuple[int, int], Link] = {}
     last: str | None = None
     for seq, headers in islice(messages, MOST_LOOKS):
-        if headers is None or headers == last:  # as it is of those that were published together
+        if headers is None or headers == last:  # messages that were published together have equal headers
             continue
         last = headers
         link = link_in(extract(headers), {MESSAGE_ID: message_id(stream, seq)} if named else None)

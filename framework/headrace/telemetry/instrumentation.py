@@ -1,4 +1,4 @@
-"""What the runtime calls, when telemetry is on; see `headrace.runtime.instruments`."""
+"""The instrumentation that the runtime calls when telemetry is on, see `headrace.runtime.instruments`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from headrace.telemetry.tracing import Tracing
 
 
 class Sending:
-    """A publish: its messages' headers with the trace in them, and its message's seq once that is known."""
+    """A publish: the headers of its messages with the trace context, and the seq of a single message once it
+    is known.
+    """
 
     __slots__ = ("headers", "seq")
 
@@ -32,14 +34,14 @@ class Sending:
 
 
 class Instrumentation:
-    """The telemetry of one app, from when it connects until it disconnects.
+    """The telemetry of one app, while the app is connected.
 
     Args:
-        telemetry: what is wanted.
+        telemetry: the settings.
         statistics: see `Telemetry.start`.
 
     Raises:
-        ConfigurationError: what can't be set up so.
+        ConfigurationError: the settings are invalid.
         ModuleNotFoundError: a part of OpenTelemetry is missing.
     """
 
@@ -58,15 +60,15 @@ class Instrumentation:
 
     @property
     def prometheus_port(self) -> int | None:
-        """Where metrics can be scraped."""
+        """The port at which metrics can be scraped."""
         return self._providers.port
 
     def surveyed(self, consumers: Iterable[ConsumerInfo]) -> None:
-        """How this app's consumers are in the store."""
+        """Set the state of this app's consumers in the store, for the gauges."""
         self._source.surveyed = {(info.stream, info.name): info for info in consumers}
 
     def process(self, spec: ConsumerSpec, call: Call, *, batch: bool) -> Call:
-        """The handler's call, measured and traced."""
+        """Wrap the handler's call to measure and trace it."""
         attributes = _of_operation("process", "process", spec.stream, spec.name)
         if self._tracing is not None:
             call = self._tracing.process(spec, call, attributes, batch=batch)
@@ -76,7 +78,7 @@ class Instrumentation:
 
     @contextmanager
     def publishing(self, stream: str, headers: Sequence[str | None]) -> Iterator[Sending]:
-        """Around a publish."""
+        """Measure and trace a publish."""
         attributes = _of_operation("publish", "send", stream)
         with self._timed(attributes, sent=len(headers)):
             if self._tracing is None:
@@ -89,12 +91,12 @@ class Instrumentation:
                 _name(span, stream, sending.seq)
 
     def leasing(self, spec: ConsumerSpec) -> Leasing:
-        """Around a lease call, which tells what it brought."""
+        """Measure and trace a lease call. Pass the leased batch to the function that the context manager returns."""
         return Leasing(spec, self._tracing, self._metering)
 
     @contextmanager
     def settling(self, spec: ConsumerSpec, acked: int, failed: int, released: int) -> Iterator[None]:
-        """Around a settle call."""
+        """Measure and trace a settle call."""
         attributes = _of_operation("settle", "settle", spec.stream, spec.name)
         with self._timed(attributes):
             if self._tracing is None:
@@ -118,11 +120,11 @@ class Instrumentation:
                 self._metering.operated(attributes, perf_counter() - began, error, sent=sent)
 
     async def flush(self) -> None:
-        """Export what has been gathered, as far as there is time."""
+        """Export what has been collected, within the shutdown timeout."""
         await self._providers.flush()
 
     async def stop(self) -> None:
-        """Export what is left, as far as there is time, and end."""
+        """Export what is left, within the shutdown timeout, and end."""
         try:
             await self._providers.stop()
         finally:
@@ -131,7 +133,9 @@ class Instrumentation:
 
 
 class Leasing:
-    """A lease call. Told once it has ended, and only if it brought something, or failed: most that wait for news bring nothing."""
+    """Measures and traces a lease call when it has ended, but only if it leased something or failed. Most
+    calls that wait for messages lease nothing.
+    """
 
     def __init__(self, spec: ConsumerSpec, tracing: Tracing | None, metering: Metering | None) -> None:
         self._spec = spec

@@ -1,4 +1,6 @@
-"""What is measured as it happens: how long operations and handlers take, and how many messages were published."""
+"""Metrics that are recorded as events happen: the duration of operations and handlers, and the number of
+published messages.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,18 @@ Call = Callable[[Any, Any], Awaitable[Any]]
 Attributes = Mapping[str, Any]
 
 MOST_SAMPLES = 100.0
-"""Handlers measured a second, of one consumer, above which not every one is."""
+"""The maximum number of handler calls that are measured per second and consumer. Above it they are sampled."""
 RAREST = 256
-"""At least one in so many is measured, however many there are; so that a slow time after a quick one shows soon."""
+"""The lowest sampling rate: at least one call in this number is measured, so that a slow period after a fast
+one shows soon.
+"""
 
 
 class Metering:
-    """Counts and times what one app does.
+    """Counts and times the operations of one app.
 
     Args:
-        meter: whose instruments they are.
+        meter: creates the instruments.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -39,14 +43,16 @@ class Metering:
         )  # fmt: skip
 
     def operated(self, attributes: Attributes, seconds: float, error: BaseException | None, *, sent: int = 0) -> None:
-        """A publish of `sent` messages, a lease call or a settle call took so long."""
+        """Record the duration of a publish of `sent` messages, a lease call or a settle call."""
         attributes = _with_error(attributes, error)
         self._operation.record(seconds, attributes)
         if sent:
             self._sent.add(sent, attributes)
 
     def process(self, call: Call, attributes: Attributes) -> Call:
-        """The handler's call, of which a systematic sample is measured: to record each would cost as much as all the rest."""
+        """Wrap the handler's call to measure a systematic sample. Recording every call would cost as much as
+        all the rest.
+        """
         record = self._process.record
         rhythm = Rhythm(perf_counter())
 
@@ -64,7 +70,7 @@ class Metering:
             finally:
                 record(perf_counter() - began, _with_error(attributes, error))
 
-        # Once per message: so it is no coroutine, and counts down in a cell.
+        # This runs once per message. So it is not a coroutine, and it counts down in a variable of the closure.
         left = 1
 
         def sampled(payload: Any, delivery: Any) -> Awaitable[Any]:
@@ -79,7 +85,10 @@ class Metering:
 
 
 class Rhythm:
-    """How many calls lie between two that are measured: few enough that it is no more than `MOST_SAMPLES` a second, and at most `RAREST`.
+    """The sampling interval: the number of calls from one measured call to the next.
+
+    The interval is chosen so that at most `MOST_SAMPLES` calls per second are measured. It is never longer
+    than `RAREST`.
 
     Args:
         now: seconds, monotonic.
@@ -90,7 +99,9 @@ class Rhythm:
         self._last = now
 
     def next(self, now: float) -> int:
-        """One is measured now. Returns the number of the next, from here: 1 for the very next one."""
+        """Note that a call is measured now. Returns how many calls later the next one is measured, 1 for the
+        very next call.
+        """
         rate = self._every / max(now - self._last, 1e-9)
         self._last = now
         self._every = min(max(round(rate / MOST_SAMPLES), 1), RAREST)

@@ -1,6 +1,7 @@
-"""The names that spans and metrics have: of the conventions for messaging where there is one, and else our own.
+"""The names of spans, metrics and attributes, from OpenTelemetry's conventions for messaging where they exist.
 
-https://opentelemetry.io/docs/specs/semconv/messaging/ (still in development; these are the names as of version 1.44.0).
+https://opentelemetry.io/docs/specs/semconv/messaging/ (still in development, these are the names as of
+version 1.44.0).
 """
 
 SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
@@ -26,21 +27,21 @@ CAPTURE_STATE = "headrace.capture.state"
 POOL = "db.client.connection.pool.name"
 STATE = "db.client.connection.state"
 
-# histograms, and what is counted as it happens
+# histograms and synchronous counters
 SENT = "messaging.client.sent.messages"
 OPERATION_DURATION = "messaging.client.operation.duration"
 PROCESS_DURATION = "messaging.process.duration"
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""Seconds, as the conventions advise for both histograms."""
+"""Bucket boundaries in seconds, as the conventions recommend for both histograms."""
 
 
 def message_id(stream: str, seq: int) -> str:
-    """What `messaging.message.id` says of a message."""
+    """The value of `messaging.message.id` for a message."""
     return f"{stream}:{seq}"
 
 
 def error_type(error: BaseException) -> str:
-    """What `error.type` says of an exception: its class, with the module unless that is Python's own."""
+    """The value of `error.type` for an exception: its class, with the module unless the class is built in."""
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

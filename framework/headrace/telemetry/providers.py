@@ -1,8 +1,9 @@
-"""Where telemetry goes: providers that are the program's or the user's, or ours, with an exporter.
+"""OpenTelemetry providers: those of the program or the user, or Headrace's own with an exporter.
 
-Ours are set up for one app and never made the program's global ones. The SDK's exporters work in threads of their own, hold a bounded
-number of spans, and drop more than that: a collector that can't be reached stops nothing. Its own environment variables (`OTEL_…`)
-say all the rest: where the collector is, how often metrics are sent, which share of traces is kept, what the service is called.
+Headrace's own providers serve one app and never become the program's global ones. The SDK's exporters work
+in threads of their own. They hold a bounded number of spans and drop the rest, so an unreachable collector
+blocks nothing. The SDK's environment variables (`OTEL_…`) set the rest: the collector's address, the export
+interval, the sampling of traces and the name of the service.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace")
 
 PROMETHEUS_PORTS = 64
-"""How many ports are tried, from the first one on."""
+"""The number of ports that are tried, from the first one on."""
 
 
 class Providers:
     """The providers of one app.
 
     Attributes:
-        tracer: makes its spans, or None if there are to be none.
-        meter: makes its instruments, or None ...
-        meters: ... and the provider that it is from.
-        port: where metrics can be scraped, or None.
+        tracer: creates the app's spans. None without traces.
+        meter: creates the app's instruments. None without metrics.
+        meters: the provider of `meter`.
+        port: the port at which metrics can be scraped, or None.
 
     Raises:
-        ConfigurationError: an exporter that can't be set up so.
+        ConfigurationError: an exporter's settings are invalid.
         ModuleNotFoundError: a part of OpenTelemetry is missing.
     """
 
@@ -142,16 +143,18 @@ class Providers:
         return PrometheusMetricReader(registry=registry)
 
     async def flush(self) -> None:
-        """Send what metrics there are, as far as there is time."""
+        """Export the collected metrics, within the shutdown timeout."""
         await self._in_time(self._flush)
 
     async def stop(self) -> None:
-        """Send what is left, as far as there is time, and end what is ours."""
+        """Export what is left, within the shutdown timeout, and shut down Headrace's own providers."""
         ends, self._shutdown = self._shutdown, []
         await self._in_time(ends)
 
     async def _in_time(self, acts: Sequence[Callable[[], Any]]) -> None:
-        """Each in a thread that nobody needs to wait for: a collector may take its time, and its answer may never come."""
+        """Run each in a daemon thread, and wait for the shutdown timeout at most. A collector may be slow, or
+        never respond.
+        """
         threads = [threading.Thread(target=_attempt, args=(act,), name="telemetry-end", daemon=True) for act in acts]
         for thread in threads:
             thread.start()
@@ -201,7 +204,7 @@ def _prometheus_port() -> int:
 
 
 def _check_protocol(signal: str) -> None:
-    """The extra brings OTLP by HTTP only: gRPC has a large wheel of its own."""
+    """Check the OTLP protocol. The extra installs OTLP by HTTP only, because gRPC needs a large wheel of its own."""
     for variable in (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         protocol = os.environ.get(variable, "http/protobuf")
         if protocol != "http/protobuf":
@@ -214,5 +217,5 @@ def _check_protocol(signal: str) -> None:
 def _version() -> str | None:
     try:
         return version("headrace")
-    except PackageNotFoundError:  # from a checkout
+    except PackageNotFoundError:  # in a checkout
         return None

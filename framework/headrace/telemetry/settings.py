@@ -1,4 +1,4 @@
-"""What telemetry is wanted: as an argument of `App`, or as text from the environment."""
+"""The settings of telemetry, from an argument of `App` or from text in the environment."""
 
 from __future__ import annotations
 
@@ -17,34 +17,36 @@ if TYPE_CHECKING:
 TRACES = ("global", "otlp", "console")
 METRICS = ("global", "otlp", "prometheus", "console")
 Statistics = Callable[[], Mapping[str, Any]]
-"""As `App.statistics`: "consumers", by stream:name, and "connections"."""
+"""The type of `App.statistics`: "consumers", by stream:name, "connections", and more."""
 
 OFF = frozenset(("off", "none", "false", "no", "0"))
 
 
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
-    """What to tell, and where to. `traces` and `metrics` each are
+    """Which telemetry to export, and where to. `traces` and `metrics` each are one of
 
-        "global"      by the providers that the program has set up for everything, as `opentelemetry-instrument` does;
-        "otlp"        to a collector, by HTTP; `OTEL_EXPORTER_OTLP_ENDPOINT` and its kin say where it is;
-        "prometheus"  metrics only: to be scraped from a port of this process;
-        "console"     to standard output;
-        a provider    a `TracerProvider` or a `MeterProvider` of yours, which remains yours to shut down;
-        None          not at all.
+        "global"      the providers that the program has set up for all libraries, as `opentelemetry-instrument` does
+        "otlp"        a collector, by HTTP. `OTEL_EXPORTER_OTLP_ENDPOINT` and similar variables give its address
+        "prometheus"  metrics only: a port of this process, to be scraped
+        "console"     standard output
+        a provider    your own `TracerProvider` or `MeterProvider`, which you have to shut down
+        None          no export
 
     Args:
-        traces: spans.
-        metrics: counters, gauges, histograms.
-        prometheus_host: where the port listens; `OTEL_EXPORTER_PROMETHEUS_HOST`, or else localhost.
-        prometheus_port: `OTEL_EXPORTER_PROMETHEUS_PORT`, or else 9464; 0 for any. Of several processes each takes the first that is
-            free from there on.
-        prometheus_registry: a `CollectorRegistry` of prometheus_client, which gets the metrics besides; with "prometheus" instead of a port.
-            For programs that have a page of their own for them.
-        survey: seconds between two looks at how the consumers are in the store: lag, parked and blocked messages.
-        shutdown_timeout: seconds that exporters have at the end, to send what they still hold.
+        traces: where spans go.
+        metrics: where counters, gauges and histograms go.
+        prometheus_host: the host on which the port listens. By default `OTEL_EXPORTER_PROMETHEUS_HOST`, or
+            else localhost.
+        prometheus_port: the port. By default `OTEL_EXPORTER_PROMETHEUS_PORT`, or else 9464. 0 for any free
+            port. If several processes run, each takes the first free port from this one on.
+        prometheus_registry: a `CollectorRegistry` of prometheus_client, which also gets the metrics. With
+            "prometheus" it replaces the port. For programs that serve their own metrics page.
+        survey: seconds between two surveys of the consumers in the store, which measure lag, parked and
+            blocked messages.
+        shutdown_timeout: seconds that exporters have at shutdown to send what they still hold.
 
     Raises:
-        ConfigurationError: a value that can't be.
+        ConfigurationError: a value is invalid.
     """
 
     traces: Any = "global"
@@ -69,15 +71,16 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, given: Telemetry | str | bool | None, environment: Mapping[str, str] = os.environ) -> Telemetry | None:
-        """From what `App` takes; None if nothing is to be told.
+        """Convert what `App` takes. Returns None if telemetry is off.
 
         Args:
-            given: a `Telemetry`; True for what the program has set up; False or None for none; or text, as in `HEADRACE_TELEMETRY`:
-                "off", "otlp", "prometheus", or "otlp,prometheus" for traces and metrics.
-            environment: where `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` may choose others than a text does.
+            given: a `Telemetry`, True for the program's global providers, False or None for none, or text
+                as in `HEADRACE_TELEMETRY`: "off", "otlp", "prometheus", or "otlp,prometheus" for traces and
+                metrics.
+            environment: with text, `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` in it override the exporters.
 
         Raises:
-            ConfigurationError: anything else.
+            ConfigurationError: the value is something else.
         """
         if isinstance(given, str):
             return _from_text(given, environment)
@@ -91,13 +94,14 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def start(self, statistics: Statistics) -> Instrumentation:
-        """Set up what is wanted.
+        """Set up telemetry.
 
         Args:
-            statistics: gives the counts that the metrics are read from, as `App.statistics` does; called from other threads, too.
+            statistics: returns the counts from which metrics are read, as `App.statistics` does. It is also
+                called from other threads.
 
         Raises:
-            ConfigurationError: OpenTelemetry is not installed, or what its variables say can't be.
+            ConfigurationError: OpenTelemetry is not installed, or its environment variables are invalid.
         """
         try:
             instrumentation = importlib.import_module("headrace.telemetry.instrumentation")
@@ -139,7 +143,9 @@ def _from_text(text: str, environment: Mapping[str, str]) -> Telemetry | None:
 
 
 def _standard(environment: Mapping[str, str], variable: str, named: str | None) -> str | None:
-    """Of a signal that we export, OpenTelemetry's own variable may choose the exporter."""
+    """The exporter of a signal. OpenTelemetry's own variable overrides the named one, unless that is "global"
+    or none.
+    """
     if named is None or named == "global":
         return named
     chosen = environment.get(variable, "").strip().lower()

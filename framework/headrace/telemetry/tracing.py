@@ -1,4 +1,4 @@
-"""The spans: what is told of a publish, a lease call, a handler and a settle call."""
+"""Spans of publish calls, lease calls, handlers and settle calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Attributes = Mapping[str, Any]
 
 
 class Delivered(Protocol):
-    """A message, as far as it is told of."""
+    """A message, with the properties that its span records."""
 
     @property
     def key(self) -> str: ...
@@ -38,7 +38,7 @@ class Tracing:
     """Makes spans.
 
     Args:
-        tracer: whose they are.
+        tracer: creates the spans.
     """
 
     def __init__(self, tracer: Tracer) -> None:
@@ -48,8 +48,8 @@ class Tracing:
     def publishing(
         self, stream: str, headers: Sequence[str | None], attributes: Attributes
     ) -> Iterator[tuple[Span, list[str | None]]]:
-        """A span around a publish, in the trace that is current; and the headers that carry it on."""
-        links = links_of(stream, enumerate(headers), named=False)  # to what a user put there
+        """Make a span around a publish, in the current trace. Also returns the headers with the trace context."""
+        links = links_of(stream, enumerate(headers), named=False)  # links to the contexts that the user put there
         span = self._tracer.start_span(f"publish {stream}", kind=SpanKind.PRODUCER, attributes=attributes, links=links)
         with _within(span):
             yield span, inject(headers, trace.set_span_in_context(span))
@@ -57,7 +57,7 @@ class Tracing:
     def leased(
         self, spec: ConsumerSpec, leased: Leased | None, attributes: Attributes, began: int, error: BaseException | None
     ) -> None:
-        """The span of a lease call that has ended: one that brought messages, or that failed.
+        """Make the span of a lease call that has ended. The call leased messages or failed.
 
         Args:
             began: nanoseconds since the epoch.
@@ -71,15 +71,15 @@ class Tracing:
 
     @contextmanager
     def settling(self, spec: ConsumerSpec, attributes: Attributes) -> Iterator[None]:
-        """A span around a settle call."""
+        """Make a span around a settle call."""
         with _within(self._tracer.start_span(f"settle {spec.stream}", NOWHERE, SpanKind.CLIENT, attributes=attributes)):
             yield
 
     def process(self, spec: ConsumerSpec, call: Call, attributes: Attributes, *, batch: bool) -> Call:
-        """The handler's call in a span of its own, which is current while it runs.
+        """Wrap the handler's call in a span, which is current while the call runs.
 
-        That of a single message goes on with the trace that published it, and links to there, too; that of a batch begins a
-        trace, and links to all that it comes from.
+        The span of a single message continues the trace that published the message, and also links to it.
+        The span of a batch starts a new trace, and links to the traces of its messages.
         """
         name, stream = f"process {spec.stream}", spec.stream
         begin = partial(self._tracer.start_span, name, kind=SpanKind.CONSUMER, attributes=attributes)
@@ -121,7 +121,7 @@ class Tracing:
 
 @contextmanager
 def _within(span: Span) -> Iterator[None]:
-    """The span is current, and ends after that, with the exception that passes."""
+    """Make the span current, and end it afterwards. Records an exception."""
     token = attach(trace.set_span_in_context(span))
     try:
         yield
@@ -137,7 +137,7 @@ def _tell(span: Span, error: BaseException | None) -> None:
     if error is None or not span.is_recording():
         return
     span.set_attribute(names.ERROR_TYPE, names.error_type(error))
-    with suppress(Exception):  # from an exception's own __str__
+    with suppress(Exception):  # an exception's own __str__ may raise
         span.set_status(Status(StatusCode.ERROR, str(error)))
-        if not isinstance(error, (Retry, Reject)):  # which are outcomes that were asked for
+        if not isinstance(error, (Retry, Reject)):  # these are requested outcomes
             span.record_exception(error)

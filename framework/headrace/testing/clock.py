@@ -1,8 +1,8 @@
-"""The time, which stands still until the test moves it.
+"""The clock of the tests, which stands still until the test moves it.
 
-Leases, retries, timeouts, breakers and rate limits go by it. Two things can't, since the server stamps them with its own clock:
-when a message was published, and when a delayed one is to be. So retention and the schedule go by a second clock, which runs,
-and which is ahead by as much as the test has moved the first.
+Leases, retries, timeouts, breakers and rate limits use it. The server stamps two times with its own clock:
+when a message was published, and when a delayed message is due. So retention and the schedule use a second
+clock. It runs, and it is ahead of real time by as much as the test has moved the first one.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from headrace.runtime.wiring import Time
 
 
 class Clock:
-    """The clocks of a harness. They are moved by `Harness.advance`, which also lets happen what falls due.
+    """The clocks of a harness. `Harness.advance` moves them and processes what falls due.
 
     Attributes:
-        advanced: seconds by which the test has moved them so far.
+        advanced: seconds by which the test has moved the clocks so far.
     """
 
     def __init__(self) -> None:
@@ -24,11 +24,11 @@ class Clock:
         self.advanced = 0.0
 
     def now(self) -> datetime:
-        """The time that stands still: of leases and retries."""
+        """The time of leases and retries. It stands still."""
         return self._start + timedelta(seconds=self.advanced)
 
     def date(self) -> datetime:
-        """The time that runs: of retention, and of what is published for later."""
+        """The time of retention and scheduled messages. It runs."""
         return datetime.now(UTC) + timedelta(seconds=self.advanced)
 
     def monotonic(self) -> float:
@@ -36,9 +36,9 @@ class Clock:
         return self.advanced
 
     def move(self, seconds: float) -> None:
-        """Move them, and do nothing else."""
+        """Move the clocks, without processing what falls due."""
         self.advanced += seconds
 
     def time(self) -> Time:
-        """As a service takes them."""
+        """The clocks as a service takes them."""
         return Time(self.monotonic, self.now, self.date)

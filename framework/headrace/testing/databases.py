@@ -1,10 +1,12 @@
-"""A Postgres server for a run of tests, and a database of its own for each test.
+"""A Postgres server for a test run, and a database for each test.
 
-A database and not a schema, since Headrace's schema has a fixed name, which is how anything that speaks SQL finds it. It is cloned from a
-template that has the schema in it already, which is quicker than making that anew.
+Each test needs a database and not only a schema, because Headrace's schema has a fixed name, by which SQL
+clients find it. The database is cloned from a template that contains the schema, which is faster than
+creating the schema.
 
-The server is an embedded one, or, if `HEADRACE_TEST_DATABASE` names a database, the one that this is on. There the role needs the right
-to create databases. The template stays there for the next run; its name tells the version of the schema.
+The server is an embedded one, or the one of the database that `HEADRACE_TEST_DATABASE` names. There the
+role needs the right to create databases. The template stays there for the next run. Its name contains a
+digest of the schema.
 """
 
 from __future__ import annotations
@@ -34,16 +36,16 @@ T = TypeVar("T")
 VARIABLE = "HEADRACE_TEST_DATABASE"
 
 QUICK = {"fsync": "off", "full_page_writes": "off", "max_connections": "200"}
-"""Nothing that a test writes has to survive a power cut."""
+"""Server settings. The data of tests need not survive a power failure."""
 
 _TEMPLATE_LOCK = 7419
 
 
 class Server:
-    """A server on which tests have databases of their own.
+    """A server on which each test has its own database.
 
     Args:
-        url: of a database on it, whose role may create others.
+        url: the URL of a database on the server. Its role must be allowed to create databases.
     """
 
     def __init__(self, url: str) -> None:
@@ -56,9 +58,11 @@ class Server:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """The URL of a fresh database with Headrace's schema, dropped at the end, whoever is still connected to it.
+        """The URL of a fresh database with Headrace's schema. It is dropped at the end, even if it still has
+        connections.
 
-        Blocks; from async code it is entered in a thread. Raises `StoreUnavailable`, or `ConfigurationError` when the role may not do it.
+        This call blocks. Enter it in a thread from async code. Raises `StoreUnavailable`, or
+        `ConfigurationError` if the role lacks the right.
         """
         if self._template is None:
             self._template = _run(make_template(self.url))
@@ -72,9 +76,10 @@ class Server:
 
 @contextmanager
 def server(directory: Path) -> Iterator[Server]:
-    """The server of this run: the one that `HEADRACE_TEST_DATABASE` names, or else an embedded one in `directory`.
+    """The server of this run: the one that `HEADRACE_TEST_DATABASE` names, or an embedded one in `directory`.
 
-    All processes that name the same directory share it, and the last one to leave stops it. Its data stays; see `destroy`.
+    All processes that use the same directory share the server, and the last one to leave stops it. Its data
+    stays, see `destroy`.
     """
     if given := os.environ.get(VARIABLE):
         yield Server(given)
@@ -84,14 +89,16 @@ def server(directory: Path) -> Iterator[Server]:
 
 
 def destroy(directory: Path) -> None:
-    """Remove the embedded server in `directory`, if there is one, with its data."""
+    """Remove the embedded server in `directory` with its data, if there is one."""
     if directory.exists():
         EmbeddedPostgres(directory, settings=QUICK).destroy()
 
 
 @functools.cache
 def own_server() -> Server:
-    """The server of this process, for who is not given one: started at the first call, gone with the process."""
+    """The server of this process, for harnesses without a `database`. It starts at the first call and is
+    removed when the process ends.
+    """
     if given := os.environ.get(VARIABLE):
         return Server(given)
     directory = Path(tempfile.mkdtemp(prefix="headrace-test-"))
@@ -108,14 +115,14 @@ def own_server() -> Server:
 
 
 async def make_template(url: str) -> str:
-    """The name of a database with the schema in it. It is made once for each text of the schema."""
+    """The name of the template database, which contains the schema. It is made once for each version of the schema."""
     text = functions() + "".join(migration.sql for migration in migrations())
     name = f"headrace_template_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     plain = store.Database(url)
     with translated(url):
         admin = await plain.connect(statement_cache_size=0)
         try:
-            # One process makes it, the others wait. The lock ends with the connection.
+            # One process makes it while the others wait. The lock ends with the connection.
             await admin.execute(f"select pg_advisory_lock({_TEMPLATE_LOCK})")
             if await admin.fetchval("select true from pg_database where datname = $1", name):
                 return name
@@ -147,7 +154,7 @@ def on_server(url: str, database: str) -> str:
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` on a loop of its own. Unlike `asyncio.run` it leaves the thread's current loop alone."""
+    """Run `work` on an event loop of its own. Unlike `asyncio.run` it doesn't change the thread's current loop."""
     if _is_async():
         work.close()
         raise ConfigurationError(

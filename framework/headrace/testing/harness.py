@@ -1,4 +1,4 @@
-"""The harness: an app at work in a database of its own, in the hands of a test."""
+"""The test harness: runs an app in a database of its own, under the control of a test."""
 
 from __future__ import annotations
 
@@ -23,40 +23,41 @@ from headrace.testing.outcomes import Kind, Outcome, Record
 from headrace.testing.worker import Worker, full_name
 
 MOST = 10_000
-"""Messages that one question hands out at most; a test that asks for more is told."""
+"""The maximum number of messages that one query returns. More of them raise an error."""
 
 MOST_STEPS = 10_000
-"""Steps of one `advance`. There is more than one only while messages are in work."""
+"""The maximum number of steps in one `advance`. It takes more than one only while messages are being handled."""
 
 END = 10.0
-"""Seconds, of real time, that the worker has to end in."""
+"""Seconds of real time within which the worker has to end."""
 
 State = Literal["between", "up", "ended"]
-"""Of the worker: one is about to start, it lives, or it was stopped and there will be no other."""
+"""The state of the worker: one is about to start, one is running, or it has ended and no other will start."""
 
 ConsumerName = str | Callable[..., Any]
-"""A consumer: its handler, its name, or stream:name when two streams have one of that name."""
+"""A consumer: its handler, its name, or stream:name if two streams have a consumer of that name."""
 
 
 class NotDrained(AssertionError):
-    """There was something left to do when the time for `Harness.drain` was up."""
+    """`Harness.drain` timed out with work left to do."""
 
 
 class Harness:
-    """An app at work in a database of its own: `async with Harness(app) as harness`.
+    """Runs an app in a database of its own: `async with Harness(app) as harness`.
 
-    The app's own database is not touched, and the app is as before when the block ends. It is entered once. As many handlers run at a
-    time as their `concurrency` allows at most: a governor would need a clock that runs.
+    The app's own database is not used, and the app is restored when the block ends. A harness can be
+    entered once. Each consumer runs up to the maximum of its `concurrency`, because a governor would need a
+    clock that runs.
 
     Args:
-        app: the app, which doesn't run elsewhere.
-        database: the URL of a database for this harness alone, as the fixture `headrace_database` has one; by default one is
-            cloned, and dropped at the end.
-        within: seconds of real time that `drain` may take, unless it is told otherwise.
+        app: the app, which must not run elsewhere.
+        database: the URL of a database for this harness alone, such as the one of the fixture
+            `headrace_database`. By default a database is cloned, and dropped at the end.
+        within: the default timeout of `drain`, in real time.
 
     Attributes:
-        app: the app. Whatever it can do can be done, as it is connected: `harness.app.admin`, for one.
-        clock: the time; see `advance`.
+        app: the app. It is connected, so all its methods work, for example those of `harness.app.admin`.
+        clock: the time, see `advance`.
     """
 
     def __init__(self, app: App, database: str | None = None, *, within: Duration = "30s") -> None:
@@ -75,7 +76,7 @@ class Harness:
         self._schedule: store.Schedule
         self._task: asyncio.Task[None] | None = None
 
-    # --- its beginning and its end
+    # --- start and end
 
     async def __aenter__(self) -> Self:
         if self._task is not None:
@@ -86,7 +87,8 @@ class Harness:
         self._lend(
             dsn=database, _time=self.clock.time(), _witness=None, consumers=[*map(_unscaled, self.app.consumers)]
         )
-        # A task and not a task group, so that fixtures may enter in one task and leave in another, as those of pytest-asyncio do.
+        # A task and not a task group, because fixtures may enter in one task and leave in another, as
+        # those of pytest-asyncio do.
         self._task = asyncio.create_task(self._live())
         self._task.add_done_callback(self._ended)
         try:
@@ -105,13 +107,13 @@ class Harness:
             self._task.result()
 
     def _lend(self, **settings: Any) -> None:
-        """Give the app these until the end."""
+        """Set these attributes of the app until the end."""
         for name, value in settings.items():
             self._undo.callback(setattr, self.app, name, getattr(self.app, name))
             setattr(self.app, name, value)
 
     async def _live(self) -> None:
-        """One worker after another, for as long as they crash; and connected until the end of the block."""
+        """Run a worker, and another one after each crash. Stays connected until the end of the block."""
         async with self.app:
             while not (self._state == "ended" or self._over.is_set()):
                 worker = Worker(
@@ -125,7 +127,7 @@ class Harness:
             await self._over.wait()
 
     def _ended(self, _: object) -> None:
-        """As it should, or by a failure, and then nobody may wait for what the worker would have done."""
+        """The task has ended, normally or with an error. Cancel every wait for the worker."""
         self._become("ended")
         if self._worker is not None:
             self._worker.forsake()
@@ -136,7 +138,7 @@ class Harness:
         self._news = anyio.Event()
 
     async def _alive(self) -> Worker:
-        """The worker that lives, or will in a moment. Raises what it ended of."""
+        """The running worker, or the one that is about to start. Raises the error that ended it."""
         if self._task is None:
             raise ConfigurationError("The harness is not in use: say `async with Harness(app) as harness`.")
         while self._state == "between":
@@ -159,28 +161,30 @@ class Harness:
                     await asyncio.wait([self._task])
             await anyio.to_thread.run_sync(self._undo.close)
 
-    # --- what happens
+    # --- actions
 
     async def publish(self, stream: str, key: str, data: Any, **options: Any) -> int | None:
-        """Publish a message. Takes what `App.publish` takes, and returns and raises the same."""
+        """Publish a message. The arguments, the result and the errors are those of `App.publish`."""
         return await self.app.publish(stream, key, data, **options)
 
     async def publish_many(self, stream: str, messages: Iterable[tuple[Any, ...]], **options: Any) -> int:
-        """Publish messages. Takes what `App.publish_many` takes, and returns and raises the same."""
+        """Publish messages. The arguments, the result and the errors are those of `App.publish_many`."""
         return await self.app.publish_many(stream, messages, **options)
 
     async def drain(self, *, raise_errors: bool = False, within: Duration | None = None) -> None:
-        """Wait until nothing is left that is due at the harness's time: scheduled, to be leased, in work, or to be settled.
+        """Wait until nothing is left that is due at the harness's time: nothing to publish, lease, handle or settle.
 
-        What falls due later stays: retries, delayed messages, and what a worker that died had leased. See `advance`.
+        Work that falls due later stays: retries, delayed messages, and messages that a crashed worker had
+        leased. See `advance`.
 
         Args:
-            raise_errors: raise what handlers have raised since the last time, with its traceback: a single error as it is, several as an
-                `ExceptionGroup`. A `Retry` or a `Reject` is a handler's word, and no error; a payload that doesn't fit is one.
-            within: seconds of real time.
+            raise_errors: raise the errors of handlers since the previous call, with their tracebacks. A
+                single error is raised as it is, and several as an `ExceptionGroup`. `Retry` and `Reject`
+                are not errors here. An invalid payload is one.
+            within: the timeout, in real time.
 
         Raises:
-            NotDrained: it took longer; it says what is left.
+            NotDrained: the timeout passed. The message lists the work that is left.
         """
         limit = self._within if within is None else seconds(within, "within")
         with anyio.move_on_after(limit):
@@ -196,20 +200,21 @@ class Harness:
             return await (await self._alive()).settle_down(self._schedule)
         except StoreUnavailable:
             if self.app._database is None and self._task is not None:
-                # The service has died, and its connections were closed under us: what it died of is what there is to tell.
+                # The service has died and closed its connections, so the useful error is the one that ended it.
                 await asyncio.wait([self._task])
                 self._task.result()
             raise
 
     async def advance(self, duration: Duration, *, frozen: bool = False) -> None:
-        """Move the clock, and let happen what falls due by it: `drain` then does what there is to do.
+        """Move the clock. `drain` then processes what has fallen due.
 
-        Handlers that are in work meanwhile go on: their leases are extended, and when they are past their timeout they are
-        stopped. Retention removes what is past its time.
+        Handlers that are running continue. Their leases are extended, and handlers that exceed their
+        timeout are cancelled. Retention removes expired messages.
 
         Args:
-            duration: by how much: seconds, a `timedelta`, or text such as "30s".
-            frozen: as if the process had been frozen for so long: no lease is extended, and those past their `ack_wait` are lost.
+            duration: how far to move the clock: seconds, a `timedelta`, or text such as "30s".
+            frozen: behave as if the process was frozen for this time: no lease is extended, and those past
+                their `ack_wait` are lost.
         """
         left = seconds(duration, "duration")
         for _ in range(MOST_STEPS):
@@ -227,19 +232,22 @@ class Harness:
         await self._sweeper.sweep(self.clock.date())
 
     def crash_before_ack(self, consumer: ConsumerName, times: int = 1) -> None:
-        """Let the worker die when a handler of this consumer has done its work, and before that is acked; `times` in all.
+        """Crash the worker after a handler of this consumer has succeeded and before the ack, `times` times in all.
 
-        All consumers die with it, as with a process that is killed: nothing is settled, and transactions are rolled back. A new worker
-        starts at once. What the dead one had leased comes again when the clock is past the consumer's `ack_wait`.
+        All consumers crash with it, as in a killed process: nothing is settled, and transactions are rolled
+        back. A new worker starts at once. The messages that the old one had leased are delivered again when
+        the clock is past the consumer's `ack_wait`.
         """
         if times < 1:
             raise ConfigurationError(f"times={times} must be at least 1.")
         self._crashes[full_name(self._find(consumer).spec)] = times
 
-    # --- what can be asked
+    # --- queries
 
     def outcomes(self, consumer: ConsumerName | None = None, *, key: str | None = None) -> list[Outcome]:
-        """What became of deliveries, in the order in which it was said: of one consumer or all, of one key or all."""
+        """The outcomes of deliveries, in the order in which they were recorded, of one consumer or all, and of
+        one key or all.
+        """
         name = None if consumer is None else full_name(self._find(consumer).spec)
         return [
             outcome
@@ -248,30 +256,32 @@ class Harness:
         ]
 
     def kinds(self, consumer: ConsumerName | None = None, *, key: str | None = None) -> list[Kind]:
-        """Only the kinds of these outcomes: `assert harness.kinds(ship, key="orders.1") == ["retried", "acked"]`."""
+        """The kinds of these outcomes: `assert harness.kinds(ship, key="orders.1") == ["retried", "acked"]`."""
         return [outcome.kind for outcome in self.outcomes(consumer, key=key)]
 
     def assert_outcomes(self, consumer: ConsumerName, *kinds: Kind, key: str | None = None) -> None:
-        """Assert that these were the outcomes, in this order. Tells each with its error if they were not."""
+        """Assert that the outcomes have these kinds, in this order. The failure message lists each outcome
+        with its error.
+        """
         found = self.outcomes(consumer, key=key)
         assert tuple(outcome.kind for outcome in found) == kinds, _list(
             f"{_word(consumer)}: expected {', '.join(kinds) or 'no outcome'}; there were", found
         )
 
     def assert_all_acked(self, consumer: ConsumerName | None = None) -> None:
-        """Assert that messages were delivered, and that the last outcome of each is that it was acked."""
+        """Assert that messages were delivered, and that the last outcome of each is `acked`."""
         last = {(o.stream, o.consumer, o.seq): o for o in self.outcomes(consumer)}
         assert last, f"{_word(consumer)}: nothing was delivered. Was it published, and did the test drain?"
         others = [outcome for outcome in last.values() if outcome.kind != "acked"]
         assert not others, _list(f"{_word(consumer)}: of {len(last)} messages these are not acked", others)
 
     async def dead_letters(self, consumer: ConsumerName) -> list[DeadLetter]:
-        """The consumer's dead letters, by seq, with their payload, their error and its traceback."""
+        """The consumer's dead letters, in the order of seq, with their payload, error and traceback."""
         found = await store.dead_letters(self.app.database, await self._id(consumer), limit=MOST + 1)
         return _bounded(found)
 
     async def pending(self, consumer: ConsumerName) -> list[PeekedMessage]:
-        """What the consumer has still to do: messages that are in flight, parked until their retry, blocked, and not looked at yet."""
+        """The messages that the consumer has still to process: in flight, parked, blocked, and not read yet."""
         return _bounded(await store.peek(self.app.database, await self._id(consumer), limit=MOST + 1))
 
     async def published(
@@ -280,19 +290,19 @@ class Harness:
         """The messages of a stream, in their order.
 
         Args:
-            stream: its name.
-            key: which keys, as a filter: `orders.us.>`.
-            type: what to convert their `data` to, such as `Order`.
+            stream: the stream's name.
+            key: a filter of keys, such as `orders.us.>`.
+            type: the type to which their `data` is converted, such as `Order`.
         """
         found = _bounded(await store.messages(self.app.database, stream, filters=[key], limit=MOST + 1))
         if type is Any:
             return found
         return [msgspec.structs.replace(m, data=msgspec.convert(m.data, type)) for m in found]
 
-    # --- in between
+    # --- internals
 
     def _find(self, consumer: ConsumerName) -> Consumer:
-        """The consumer that is meant. Raises `ConfigurationError`."""
+        """Find a consumer. Raises `ConfigurationError` if there is none, or more than one."""
         known = self.app.consumers
         found = [c for c in known if consumer in (c.handler.function, c.spec.name, full_name(c.spec))]
         if len(found) == 1:

@@ -1,4 +1,4 @@
-"""What became of each delivery, noted where the worker itself keeps the book about it: in its custody."""
+"""The outcome of each delivery, as recorded in the in-flight tracker of the worker."""
 
 from __future__ import annotations
 
@@ -15,18 +15,25 @@ from headrace.model.specs import ConsumerSpec
 from headrace.runtime.message import Message
 
 Kind = Literal["acked", "retried", "exhausted", "rejected", "released", "lost", "crashed"]
-"""acked: done. retried: failed, and comes again. exhausted: failed for the last time. rejected: by the handler, or its payload does
-not fit. released: given back untouched, attempts not counted. lost: its lease was lost, and the outcome changed nothing.
-crashed: its worker died of it, or beside it."""
+"""The kind of an outcome.
+
+- `acked`: handled.
+- `retried`: failed, and delivered again later.
+- `exhausted`: failed for the last time.
+- `rejected`: rejected by the handler, or the payload has the wrong type.
+- `released`: returned unhandled, without counting the attempt.
+- `lost`: the lease was lost, and the outcome had no effect.
+- `crashed`: the worker died during the delivery, because of it or of another one.
+"""
 
 
 class Outcome(msgspec.Struct):
-    """What became of one delivery of a message to a consumer.
+    """The outcome of one delivery of a message to a consumer.
 
     Attributes:
         kind: see `Kind`.
-        after: seconds until it comes again, if it was retried.
-        error: why, if it failed.
+        after: seconds until the message is delivered again, if it was retried.
+        error: the error, if the delivery failed.
     """
 
     stream: str
@@ -45,14 +52,14 @@ class Outcome(msgspec.Struct):
 
 
 class Record:
-    """All outcomes, in their order, and the errors of handlers that nobody has looked at yet."""
+    """All outcomes in their order, and the handler errors that the test has not taken yet."""
 
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
         self.errors: list[Exception] = []
 
     def note(self, message: Message, kind: Kind, failure: Failure | None = None) -> Outcome:
-        """Note the outcome of a delivery."""
+        """Record the outcome of a delivery."""
         outcome = Outcome(message.stream, message.consumer, message.key, message.seq, message.attempt, kind)
         if failure is not None:
             outcome.error = failure.error
@@ -61,13 +68,13 @@ class Record:
         return outcome
 
     def take_errors(self) -> list[Exception]:
-        """The errors since the last time."""
+        """Return the errors since the previous call."""
         errors, self.errors = self.errors, []
         return errors
 
 
 class WatchedCustody(Custody[Message]):
-    """A custody that tells the record. What a dead worker's parts still say counts for nothing, and is not noted."""
+    """An in-flight tracker that records outcomes. It ignores what the parts of a crashed worker still report."""
 
     def __init__(self, spec: ConsumerSpec, record: Record, dead: Callable[[], bool]) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""Pytest's fixtures for apps: a database for each test, and a harness on it.
+"""Pytest fixtures for apps: a database for each test, and a harness on it.
 
-Say so in the `conftest.py` at the root of your tests; who doesn't, has nothing of it loaded:
+Add this to the `conftest.py` at the root of your tests. Without it nothing of the plugin is loaded:
 
     pytest_plugins = ["headrace.testing.plugin"]
 
-Then, with pytest-asyncio, or just the same with anyio's plugin and its own mark:
+Then write tests with pytest-asyncio, or in the same way with anyio's plugin and its mark:
 
     @pytest.mark.asyncio
     async def test_an_order_is_shipped(harness):
@@ -13,7 +13,8 @@ Then, with pytest-asyncio, or just the same with anyio's plugin and its own mark
             await h.drain()
             h.assert_all_acked(ship)
 
-The server is started when the first test asks for it, is shared by the workers of pytest-xdist, and is gone with the run.
+The server starts when the first test uses it, is shared by the workers of pytest-xdist, and is removed at
+the end of the run.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.testing.harness import Harness
 
 DIRECTORY = "headrace-postgres"
-"""Of the server, below the run's temporary directory."""
+"""The server's directory, below the run's temporary directory."""
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +56,7 @@ def headrace_database(headrace_server: Server) -> Iterator[str]:
 
 @pytest.fixture
 def harness(headrace_database: str) -> Callable[..., Harness]:
-    """`harness(app)` is a `Harness` of that app on this test's database; takes what `Harness` takes besides."""
+    """Makes a `Harness` on this test's database. `harness(app)` takes the options of `Harness`."""
     from headrace.testing.harness import Harness
 
     def harness(app: App, **options: Any) -> Harness:
@@ -66,7 +67,7 @@ def harness(headrace_database: str) -> Callable[..., Harness]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Where workers have shared a server, the one who started them takes its data away when they are gone."""
+    """Remove the data of a server that pytest-xdist workers shared. The main process does so after they have ended."""
     factory = getattr(session.config, "_tmp_path_factory", None)
     if (
         factory is None

@@ -1,4 +1,6 @@
-"""A worker: the app's service from its start to its end, or to its crash, and what a test does with it in between."""
+"""A worker of the test kit: the app's service from its start to its end or its crash, and the operations that
+a test needs.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +25,23 @@ from headrace.testing.clock import Clock
 from headrace.testing.outcomes import Record, WatchedCustody
 
 NOW = 0.01
-"""Seconds within which something scheduled counts as due."""
+"""Something scheduled counts as due if it is due within this number of seconds."""
 
 
 class Worker:
-    """One life of a service, and its witness.
+    """One run of a service, which records its outcomes.
 
     Args:
         app: the app, which is connected.
         clock: the time.
-        record: where outcomes are noted.
-        crashes: how often it is to die, by the consumer's full name; counted down.
-        up: called when the consumers start ...
-        down: ... and when they crash.
+        record: where outcomes are recorded.
+        crashes: how many times the worker has to crash, by the consumer's full name. Counted down.
+        up: called when the consumers start.
+        down: called when they crash.
 
     Attributes:
-        at_work: the deliveries that handlers have at the moment.
-        crashed: whether it has died.
+        at_work: the deliveries that handlers are processing.
+        crashed: whether the worker has crashed.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class Worker:
         self.crashed = False
 
     async def run(self) -> None:
-        """Live. Raises what keeps it from that."""
+        """Run the service. Raises the error that prevents or ends it."""
         async with self._app._serving() as self._service:
             with self._life:
                 self._up()
@@ -74,7 +76,7 @@ class Worker:
                 await self._service.run()
 
     def stop(self) -> None:
-        """End at once: what handlers are doing is given back."""
+        """Stop at once, and release the messages that handlers are processing."""
         self._stopping = True
         if self._service is not None:
             self._service.stop()
@@ -82,7 +84,7 @@ class Worker:
                 self._service.stop()
 
     def die(self) -> None:
-        """End as a killed process does: nothing is settled, nothing is given back."""
+        """End like a killed process: settle nothing and release nothing."""
         self.crashed = True
         self._down()
         for delivery in self.at_work.values():
@@ -93,23 +95,23 @@ class Worker:
         self.forsake()
 
     def forsake(self) -> None:
-        """Let nobody wait any longer for what it would have done."""
+        """Cancel the waits for this worker, which won't do anything any more."""
         for watcher in self._watchers:
             watcher.cancel()
 
     @property
     def pipelines(self) -> list[Pipeline]:
-        """Those of its consumers."""
+        """The pipelines of its consumers."""
         return [] if self._service is None else self._service.pipelines
 
-    # --- what a witness is asked for
+    # --- called by the service
 
     def custody(self, spec: ConsumerSpec) -> Custody[Message]:
-        """One that tells the record."""
+        """An in-flight tracker that records outcomes."""
         return WatchedCustody(spec, self._record, lambda: self.crashed)
 
     def inside(self, spec: ConsumerSpec, call: Call) -> Call:
-        """The handler's call, after which the worker may die."""
+        """Wrap the handler's call. The worker may crash after it."""
         name = full_name(spec)
 
         async def inside(payload: Any, delivery: Any, **dependencies: Any) -> Any:
@@ -117,14 +119,14 @@ class Worker:
             if self._crashes.get(name, 0) and not self.crashed:
                 self._crashes[name] -= 1
                 self.die()
-            if self.crashed:  # perhaps of another handler, just now: nothing of this one may be committed any more
+            if self.crashed:  # perhaps because of another handler, just now: this one must not commit anything
                 await anyio.sleep_forever()
             return result
 
         return inside
 
     def outside(self, spec: ConsumerSpec, call: Call) -> Call:
-        """The whole call, noted while it lasts, and what it raises."""
+        """Wrap the whole call. Records the delivery in `at_work` while it runs, and the error that it raises."""
 
         async def outside(payload: Any, delivery: Any) -> Any:
             self.at_work[id(delivery)] = delivery
@@ -140,10 +142,12 @@ class Worker:
 
         return outside
 
-    # --- what a test does with it
+    # --- called by the harness
 
     async def settle_down(self, schedule: store.Schedule) -> bool:
-        """Work off what is due; whether there was nothing, to begin with and in all that time, and the worker lives."""
+        """Do everything that is due. Returns whether there was nothing to do, from the start to the end of the
+        call, and the worker is alive.
+        """
         with anyio.CancelScope() as scope:
             self._watchers.add(scope)
             self._be_patient(False)
@@ -170,7 +174,7 @@ class Worker:
         return sum(pipeline.fetcher.leased for pipeline in self.pipelines)
 
     async def _publish_due(self, schedule: store.Schedule) -> int:
-        """Publish what was scheduled and is due. Returns how many messages."""
+        """Publish the scheduled messages that are due. Returns how many."""
         assert self._service is not None
         total, due_in = await schedule.deliver(self._clock.date(), self._service.published)
         while due_in is not None and due_in <= NOW:
@@ -179,22 +183,24 @@ class Worker:
         return total
 
     def longest_step(self) -> float:
-        """By how many seconds the clock may be moved at a time, so that leases which are at work can be extended."""
+        """The most seconds by which the clock may be moved at a time, so that leases in use can be extended."""
         return min((p.settings.spec.ack_wait / 2 for p in self.pipelines if p.custody.leases), default=float("inf"))
 
     async def notice_time(self, *, extend: bool) -> None:
-        """The clock was moved: do now what the parts would have done in between, or would do when they next wake."""
+        """After the clock was moved, do what the parts would have done in between, or would do when they next
+        wake up.
+        """
         for pipeline in self.pipelines:
             if not extend and pipeline.custody.leases and not pipeline.gone:
                 await self._expire(pipeline.spec)
             await pipeline.notice_time(extend=extend)
 
     async def _expire(self, spec: ConsumerSpec) -> None:
-        """Take leases that are past their time from who has them, as any lease call does; this one asks for no message."""
+        """Take expired leases from their owners, as any lease call does. This one asks for no messages."""
         consumer = await store.consumer_id(self._app.database, spec.stream, spec.name)
         await store.lease(self._app.database, consumer, uuid4(), 0, now=self._clock.now())
 
 
 def full_name(spec: ConsumerSpec) -> str:
-    """The consumer's name with that of its stream, which no other has."""
+    """The consumer's name with the name of its stream, which is unique."""
     return f"{spec.stream}:{spec.name}"

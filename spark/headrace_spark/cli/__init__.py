@@ -1,1 +1,1 @@
-"""The commands below `headrace spark`."""
+"""The commands of `headrace spark`."""

@@ -1,4 +1,4 @@
-"""`headrace spark check`: what there is of Spark, and whether it works."""
+"""`headrace spark check`: checks the Spark installation and runs a job."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def check(
     ] = 60.0,
     json: JsonOption = False,
 ) -> int:
-    """Say what there is of Spark here, and try a job.
+    """Check the Spark installation here, and run a job.
 
-    Looks for the libraries, for Java and for settings, starts a session where they say, and runs a Python function in its workers. Ends with
-    0 if all of it works, with 78 if settings can't be, and with 69 if something is missing or can't be reached.
+    Looks for the libraries, for Java and for settings, starts a session as they say, and runs a
+    Python function in its workers. The exit code is 0 if all of it works, 78 if settings are
+    invalid, and 69 if something is missing or can't be reached.
     """
     from headrace_spark.cli.stopping import Stopped, until_stopped
     from headrace_spark.session.check import check
@@ -37,7 +38,7 @@ def check(
         return check(where.settings(), patience=patience)
 
     try:
-        report = work() if started() else until_stopped(work)  # which ends the session, too
+        report = work() if started() else until_stopped(work)  # also ends the session
     except Stopped as stopped:
         return stopped.exit_code
     if json:

@@ -1,4 +1,4 @@
-"""`headrace spark`: the commands below it, none of them imported before it is called."""
+"""`headrace spark`: the command group. A command is imported only when it is called."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ spark = App(
 )
 for place, (name, (function, sentence)) in enumerate(_COMMANDS.items()):
     spark.command(function, name=name, help=sentence, help_epilogue=example(f"spark {name}"), sort_key=place)
-# It has commands of its own, and the rest of its help with them.
+# `run` has commands of its own, and the rest of its help is there.
 spark.command("headrace_spark.cli.run:run", name="run", help="Run a program of yours, or a pipeline that is ready.")

@@ -1,4 +1,4 @@
-"""Options that commands of `headrace spark` share."""
+"""Options shared by commands of `headrace spark`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JsonOption = Annotated[
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """Where Spark runs, as it was given."""
+    """The options that say where Spark runs."""
 
     master: Annotated[
         str | None,
@@ -47,7 +47,7 @@ class Where:
     ] = None
 
     def settings(self) -> SparkSettings:
-        """As settings of the session. Raises `ConfigurationError`."""
+        """The options as settings of the session. Raises `ConfigurationError`."""
         pairs = [pair.partition("=") for pair in self.conf or ()]
         for key, equals, _ in pairs:
             if not equals:

@@ -1,4 +1,4 @@
-"""`headrace spark run`: a program of the user's, or one of the pipelines that are ready."""
+"""`headrace spark run`: runs a user's program or a ready pipeline."""
 
 from __future__ import annotations
 
@@ -71,8 +71,10 @@ def program(
 ) -> int:
     """Run a program of yours on Spark.
 
-    A file is run as it is; it gets its session from headrace_spark.session(). A function is called with the session, with `database`, the database's URL, if
-    it has a parameter of that name, and with the arguments as text if it takes any. If it returns a streaming query, this is waited for.
+    A file is run unchanged. It gets its session from headrace_spark.session(). A function is called
+    with the session, and with the arguments as text if it takes any. If it has a parameter
+    `database`, it gets the database's URL. If it returns a streaming query, the command waits for
+    it.
     """
     set_up(log_level, log_format)
     sys.argv = [target, *arguments]
@@ -90,7 +92,7 @@ def program(
 
 
 def _call(function: Callable[..., Any], arguments: tuple[str, ...], database: str | None) -> Any:
-    """Call a user's function with what it takes."""
+    """Call a user's function with the arguments that it takes."""
     from headrace_spark.pipelines.connected import connected
     from headrace_spark.pipelines.streams import prepare
     from headrace_spark.session import is_connect, session
@@ -107,7 +109,7 @@ def _call(function: Callable[..., Any], arguments: tuple[str, ...], database: st
 
 
 def _awaited(result: Any) -> Any:
-    """A streaming query is waited for."""
+    """Wait for the result if it is a streaming query."""
     if hasattr(result, "awaitTermination"):
         result.awaitTermination()
         return None
@@ -115,7 +117,7 @@ def _awaited(result: Any) -> Any:
 
 
 def _of_user(work: Callable[[], Any]) -> Any:
-    """What the user's code raises is told with its traceback; what Spark raises, in one sentence."""
+    """Run the user's code, and print the traceback of its own errors. Spark's errors become one sentence."""
     try:
         return work()
     except (HeadraceError, SystemExit):
@@ -157,7 +159,7 @@ def archive(
 ) -> int:
     """Write a stream to Parquet files, by day, each message once.
 
-    Run it again, and it goes on where it was, also after it was killed.
+    Run it again to continue where it stopped, even after it was killed.
     """
     from headrace_spark import archive as work
 
@@ -196,7 +198,7 @@ def replay(
 ) -> int:
     """Send a stream's history, or an archive, through a function into another stream.
 
-    The order of each key is kept. Run it again, and it goes on where it was.
+    The order of each key is kept. Run it again to continue where it stopped.
     """
     from headrace_spark import replay as work
 
@@ -302,7 +304,7 @@ def aggregate(
 ) -> int:
     """Aggregate a stream by windows of time into another stream.
 
-    Run it again, and it goes on where it was.
+    Run it again to continue where it stopped.
     """
     from headrace_spark import aggregate as work
 
@@ -323,13 +325,13 @@ for _pipeline in (archive, replay, backfill, aggregate):
 
 
 def set_up(log_level: Any, log_format: Any) -> None:
-    """Log as the settings say."""
+    """Set up logging from the settings."""
     found = settings.read({"log_level": log_level, "log_format": log_format})
     set_up_logging(found.log_level, found.log_format)
 
 
 def finished(work: Callable[[], Any], json: bool = False) -> int:
-    """Run to the end, and tell what was done. Returns the exit code."""
+    """Run to the end, and print what was done. Returns the exit code."""
     try:
         result = until_stopped(work)
     except Stopped as stopped:
@@ -340,7 +342,7 @@ def finished(work: Callable[[], Any], json: bool = False) -> int:
 
 
 def sentence(report: Report) -> str:
-    """A report in one sentence."""
+    """Format a report as one sentence."""
     of = f" of {report.stream!r}" if report.stream else ""
     rows = "rows" if report.rows is None else f"{report.rows:,} rows"
     parts = [f"{report.pipeline}: {rows}{of} into {report.into!r}"]

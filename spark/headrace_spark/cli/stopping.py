@@ -1,7 +1,8 @@
-"""Running a program on Spark so that Ctrl-C and SIGTERM stop it: its queries, its jobs, and then itself.
+"""Runs a program on Spark so that Ctrl-C and SIGTERM stop its queries, then its jobs, and then the program.
 
-The program runs in a thread, and the main thread waits for signals. A signal that broke into a call of the JVM would leave its answer behind on the
-connection, for the next call to take for its own; from another thread, whose connection is its own, everything can be stopped in order.
+The program runs in a thread, and the main thread waits for signals. A signal that interrupted a
+call to the JVM would leave its answer on the connection, and the next call would read it as its
+own. Another thread has its own connection, so it can stop everything in order.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ T = TypeVar("T")
 logger = logging.getLogger("headrace.spark")
 
 PATIENCE = 20.0
-"""Seconds that a program has to end once its queries and jobs were stopped."""
-_AGAIN = 0.5  # seconds between attempts: a program may begin another job meanwhile
+"""Seconds that a program has to end after its queries and jobs were stopped."""
+_AGAIN = 0.5  # seconds between attempts, since a program may start another job meanwhile
 
 
 class Stopped(BaseException):
-    """A signal ended the program. `exit_code` is 128 and the signal's number, as shells have it."""
+    """A signal ended the program. `exit_code` is 128 plus the signal's number, as in shells."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -39,7 +40,7 @@ class Stopped(BaseException):
 
 
 class _Program(Generic[T]):
-    """A program in a thread of its own. `news` is set at its end, and by signals."""
+    """A program in a thread of its own. `news` is set when it ends. Signals set it too."""
 
     def __init__(self, work: Callable[[], T], news: threading.Event) -> None:
         self.ended = threading.Event()
@@ -60,7 +61,7 @@ class _Program(Generic[T]):
             self._news.set()
 
     def result(self) -> T:
-        """What it returned; or what it raised is raised."""
+        """Return the program's result, or raise its error."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -68,19 +69,20 @@ class _Program(Generic[T]):
 
 
 def until_stopped(work: Callable[[], T]) -> T:
-    """Run a program to its end, and the Spark session with it.
+    """Run a program to its end, and stop the Spark session afterwards.
 
     Args:
-        work: the program; it may use `headrace_spark.session`.
+        work: the program. It may use `headrace_spark.session`.
 
     Returns:
-        What it returns.
+        The program's result.
 
     Raises:
-        Stopped: SIGINT or SIGTERM came. Its queries and jobs are stopped. A second signal ends Java at once, whatever it is at.
-        Whatever the program raises.
+        Stopped: SIGINT or SIGTERM was received. The program's queries and jobs are stopped. A
+            second signal kills Java at once.
+        Any error that the program raises.
     """
-    # It tells of every call; what fails there is told by who called.
+    # py4j logs every call. The caller reports the errors.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     news = threading.Event()
     with _signals(news) as numbers:
@@ -115,10 +117,10 @@ def _signals(news: threading.Event) -> Iterator[list[int]]:
 
 
 def _stop(program: _Program[T], numbers: list[int]) -> None:
-    # A warning, since that is told also where logging was not set up.
+    # A warning, since warnings are printed even if logging is not set up.
     logger.warning("%s: stopping queries and jobs; again to stop at once", signal.Signals(numbers[0]).name)
     for _ in range(int(PATIENCE / _AGAIN)):
-        with suppress(Exception):  # the session may be on its way up, or down
+        with suppress(Exception):  # the session may be starting or stopping
             _stop_what_runs()
         if program.ended.wait(_AGAIN) or len(numbers) > 1:
             return
@@ -136,7 +138,7 @@ def _stop_what_runs() -> None:
 
 
 def _sessions() -> Iterator[SparkSession]:
-    """The sessions that the program has made, one of each kind at most; nothing is imported for it."""
+    """The sessions that the program has made, at most one of each kind. Nothing is imported to find them."""
     for module, attribute in (
         ("pyspark.sql.session", "_instantiatedSession"),
         ("pyspark.sql.connect.session", "_default_session"),

@@ -1,1 +1,1 @@
-"""Between messages and DataFrames: schemas, batches on their way in, results on their way out."""
+"""Converts messages to DataFrames and back: schemas, incoming batches, outgoing results."""

@@ -1,6 +1,7 @@
-"""Columns: how decoded Python values become Arrow arrays of a known Spark type, one column at a time, since row by row would be slow.
+"""Builds Arrow arrays of a known Spark type from decoded Python values.
 
-A column is a tree, as its type is: a `Leaf` of values, a `Record` of named columns, `Many` of one column, or `Pairs` of two.
+Values are converted one column at a time, since row by row would be slow. A column is a tree like
+its type: a `Leaf` of values, a `Record` of named columns, `Many` of one column, or `Pairs` of two.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 UNFIT = (pa.ArrowException, OverflowError, ValueError, TypeError)
-"""What building raises for a value that its type has no room for."""
+"""The errors that `build` raises for a value that its type can't hold."""
 
 
 class Column(Protocol):
-    """Builds an Arrow array of Python values."""
+    """Builds an Arrow array from Python values."""
 
     @property
     def kind(self) -> DataType:
         """The Spark type."""
 
     def build(self, values: Sequence[Any]) -> pa.Array:
-        """The values, of which any may be None. Raises one of `UNFIT`."""
+        """Build an array of the values, any of which may be None. Raises one of `UNFIT`."""
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
@@ -35,7 +36,7 @@ def arrow_type(kind: DataType) -> pa.DataType:
 
 
 class Leaf:
-    """Values that Arrow takes as they are, or once they are converted."""
+    """A column of scalar values, converted first if necessary."""
 
     def __init__(self, kind: DataType, convert: Callable[[Any], Any] | None = None) -> None:
         self.kind = kind
@@ -51,7 +52,7 @@ class Leaf:
 
 
 class Field(msgspec.Struct, frozen=True):
-    """A column of a record. `name`: as Spark has it; `get`: takes the value out of the record."""
+    """A column of a record. `name` is its name in Spark, and `get` takes its value out of the record."""
 
     name: str
     get: Callable[[Any], Any]
@@ -60,7 +61,7 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class Record:
-    """A struct of other columns."""
+    """A struct column, made of other columns."""
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self.fields = fields
@@ -75,7 +76,7 @@ class Record:
 
 
 class Many:
-    """An array of another column's values."""
+    """An array column. Its elements are of another column."""
 
     def __init__(self, column: Column, *, nullable: bool) -> None:
         self._column = column
@@ -89,7 +90,7 @@ class Many:
 
 
 class Pairs:
-    """A map from one column's values to another's."""
+    """A map column from one column's values to another's."""
 
     def __init__(self, keys: Column, column: Column, *, nullable: bool) -> None:
         self._keys = keys
@@ -113,7 +114,7 @@ def _flat(values: Iterable[Any]) -> list[Any]:
 
 
 def _offsets(values: Sequence[Any]) -> pa.Array:
-    """Where each begins in the flat array, and the last ends; null for one that is null."""
+    """The offset of each value in the flat array, and the end of the last. A null value has a null offset."""
     ends = list(accumulate((0 if value is None else len(value) for value in values), initial=0))
     begins: list[int | None] = [None if value is None else at for value, at in zip(values, ends, strict=False)]
     return pa.array([*begins, ends[-1]], pa.int32())

@@ -1,4 +1,7 @@
-"""Arrow batches as messages: what `headrace_spark.frames.outgoing` does in the plan, done inside of a Python task."""
+"""Encodes Arrow batches as messages, inside a Python task.
+
+`headrace_spark.frames.outgoing` does the same in the plan.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +20,27 @@ from headrace.model.errors import InvalidData, InvalidInput
 KEY, HEADERS, DATA = "key", "headers", "data"
 
 OURS = ("seq", "created_at")
-"""Columns of a message as it was read, which may stand beside `data`, and are left off: a new message gets its own."""
+"""Columns of a message that was read.
+
+They may stand beside `data` and are dropped, since a new message gets its own.
+"""
 
 _Convert = Callable[[Any], Any]
 _encode = msgspec.json.Encoder().encode
 
 MESSAGES = pa.schema([(KEY, pa.string()), (HEADERS, pa.string()), (DATA, pa.string())])
-"""What messages are as Arrow: the key, and the headers (null when there are none) and the data as JSON text."""
+"""The Arrow schema of messages: the key, the headers as JSON text or null, and the data as JSON text."""
 
 
 def encode(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows as messages: `key`, `headers` and `data`, all strings.
+    """Encode rows as messages with the string columns `key`, `headers` and `data`.
 
     Args:
-        batch: of columns that `headrace_spark.frames.outgoing.check` has passed.
+        batch: rows with columns that `headrace_spark.frames.outgoing.check` has accepted.
 
     Raises:
-        InvalidInput: a key or data that is null.
-        InvalidData: a value that JSON can't hold, such as a moment after the year 9999.
+        InvalidInput: a key or data is null.
+        InvalidData: JSON can't hold a value, such as a time after the year 9999.
     """
     names = batch.schema.names
     columns = {name: batch.column(place) for place, name in enumerate(names)}
@@ -46,7 +52,7 @@ def encode(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def refuse_nulls(messages: pa.RecordBatch | pa.Table) -> None:
-    """Raises `InvalidInput` for a key or data that is null."""
+    """Raise `InvalidInput` if a key or data is null."""
     for name in (KEY, DATA):
         count = messages.column(name).null_count
         if count:
@@ -57,14 +63,14 @@ def refuse_nulls(messages: pa.RecordBatch | pa.Table) -> None:
 
 
 def _objects(columns: dict[str, pa.Array]) -> pa.Array:
-    """All columns but the key and the headers, as an object for each row."""
+    """All columns except the key and the headers, as a JSON object for each row."""
     names = [name for name in columns if name not in (KEY, HEADERS)]
     values = [_values(columns[name]) for name in names]
     return pa.array([_json(dict(zip(names, row, strict=True))) for row in zip(*values, strict=True)], pa.string())
 
 
 def _texts(column: pa.Array) -> pa.Array:
-    """A column as JSON text: a string is that already."""
+    """A column as JSON text. A string already is JSON text."""
     if _is_text(column.type) or pa.types.is_null(column.type):
         return column.cast(pa.string())
     return pa.array([None if value is None else _json(value) for value in _values(column)], pa.string())
@@ -75,7 +81,7 @@ def _json(value: Any) -> str:
 
 
 def _values(column: pa.Array) -> Sequence[Any]:
-    """Its values, as what msgspec writes as we want them."""
+    """The column's values in the form that msgspec writes as wanted."""
     try:
         found: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
     except (OverflowError, ValueError) as error:
@@ -85,7 +91,7 @@ def _values(column: pa.Array) -> Sequence[Any]:
 
 
 def _converter(kind: pa.DataType) -> _Convert | None:
-    """What to do with values of this type; None when msgspec writes them as they are."""
+    """The converter for values of this type, or None if msgspec can write them unchanged."""
     if pa.types.is_decimal(kind):
         return lambda value: f"{value:f}"
     if pa.types.is_float32(kind):
@@ -146,7 +152,10 @@ def _special(value: float) -> str:
 
 
 def _single(value: float) -> float | str:
-    """The shortest number that is this one in single precision, as Java writes it: 0.1, and not 0.10000000149011612."""
+    """The shortest number that equals this one in single precision, as Java writes it.
+
+    For example it is 0.1, not 0.10000000149011612.
+    """
     if not isfinite(value):
         return _special(value)
     for digits in range(6, 9):

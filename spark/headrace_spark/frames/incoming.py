@@ -1,8 +1,8 @@
-"""Messages on their way in: a batch as a DataFrame, with the columns `key, seq, headers, created_at, data`.
+"""Turns a batch of messages into a DataFrame of `key, seq, headers, created_at, data`.
 
-decode ──▶ columns of Arrow ──▶ sorted by key and seq ──▶ DataFrame
+decode ──▶ Arrow columns ──▶ sorted by key and seq ──▶ DataFrame
    │            │
-   └────────────┴──▶ what doesn't fit the schema, told message by message
+   └────────────┴──▶ payloads that don't fit the schema, each reported with its message
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BAD = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
 class Incoming(Protocol):
-    """A message as far as it is needed here."""
+    """The attributes of a message that are used here."""
 
     key: str
     seq: int
@@ -37,23 +37,26 @@ class Incoming(Protocol):
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """Messages with their payloads as a column; without a schema there is none, and they stay JSON text."""
+    """Messages with their payloads as a column.
+
+    Without a schema there is no column, and the payloads stay JSON text.
+    """
 
     messages: Sequence[Any]
     data: pa.Array | None = None
 
     def only(self, places: Sequence[int]) -> Decoded:
-        """Those at these places."""
+        """The messages at these indexes."""
         data = None if self.data is None else self.data.take(pa.array(places, pa.int64()))
         return Decoded([self.messages[place] for place in places], data)
 
 
 Misfit = Callable[[Any, Exception], None]
-"""Is told a message that doesn't fit the schema, and why."""
+"""A callback that gets each message that doesn't fit the schema, with the error."""
 
 
 def row_type(data: DataType | None = None) -> StructType:
-    """A message's row in Spark. Args: data: the type of its payload; JSON text by default."""
+    """The Spark type of a message's row. `data` is the type of its payload, by default JSON text."""
     return StructType(
         [
             StructField("key", StringType(), False),
@@ -66,14 +69,14 @@ def row_type(data: DataType | None = None) -> StructType:
 
 
 def decode(messages: Sequence[Any], schema: Schema, misfit: Misfit) -> Decoded:
-    """Decode payloads, and see whether their values have room in their columns.
+    """Decode payloads, and check that their values fit their columns.
 
     Args:
-        messages: each an `Incoming`.
-        misfit: told each message whose payload doesn't fit.
+        messages: each is an `Incoming`.
+        misfit: called with each message that doesn't fit.
 
     Returns:
-        Those that fit.
+        The messages that fit.
     """
     fit: list[Any] = []
     values: list[Any] = []
@@ -95,7 +98,10 @@ def decode(messages: Sequence[Any], schema: Schema, misfit: Misfit) -> Decoded:
 
 
 def _unfit(values: Sequence[Any], first: int, column: Column) -> Iterable[tuple[int, Exception]]:
-    """The places of values that their column has no room for: found by halves, since mostly there is none."""
+    """The indexes of values that don't fit their column.
+
+    They are found by bisection, since usually there are none.
+    """
     if not values:
         return
     try:
@@ -110,10 +116,10 @@ def _unfit(values: Sequence[Any], first: int, column: Column) -> Iterable[tuple[
 
 
 def table(decoded: Decoded, kind: DataType | None = None) -> pa.Table:
-    """The rows as Arrow, sorted by key and seq.
+    """Build the rows as an Arrow table, sorted by key and seq.
 
     Args:
-        kind: the type that the payloads were decoded into; without one they stay JSON text.
+        kind: the type that the payloads were decoded into. Without it they stay JSON text.
     """
     messages = decoded.messages
     data = pa.array([m.raw for m in messages], pa.string()) if decoded.data is None else decoded.data
@@ -133,10 +139,12 @@ def table(decoded: Decoded, kind: DataType | None = None) -> pa.Table:
 
 
 def frame(spark: SparkSession, rows: pa.Table, data: DataType | None = None) -> DataFrame:
-    """The rows as a DataFrame: one partition for each ten thousand, as `spark.sql.execution.arrow.maxRecordsPerBatch` says.
+    """Create a DataFrame of the rows, with one partition per ten thousand rows.
+
+    The size of a partition is `spark.sql.execution.arrow.maxRecordsPerBatch`.
 
     Args:
-        data: the type of the payload; JSON text by default.
+        data: the type of the payload. The default is JSON text.
     """
     with _LOCK:
         before = spark.conf.get(_THRESHOLD) or "0"
@@ -147,14 +155,15 @@ def frame(spark: SparkSession, rows: pa.Table, data: DataType | None = None) -> 
             spark.conf.set(_THRESHOLD, before)
 
 
-# Below this size Spark makes rows of Arrow on the driver, when it plans; above it tasks do so: `from_json` and group by over 100,000 rows took
-# half the time then. But Spark 4.3.0 can't copy an array that has nulls among its numbers out of Arrow, so arrays and maps stay with the driver.
+# Below this size Spark turns Arrow into rows on the driver, while it plans. Above it tasks do so.
+# `from_json` and group by over 100,000 rows then took half the time. But Spark 4.3.0 can't copy an
+# array with nulls among its numbers out of Arrow, so arrays and maps stay on the driver.
 _THRESHOLD = "spark.sql.execution.arrow.localRelationThreshold"
 _LOCK = Lock()
 
 
 def _has_many(kind: DataType | None) -> bool:
-    """Whether there is an array or a map somewhere in the type."""
+    """Whether the type contains an array or a map."""
     if isinstance(kind, StructType):
         return any(_has_many(field.dataType) for field in kind)
     return isinstance(kind, (ArrayType, MapType))

@@ -1,4 +1,4 @@
-"""Helpers for work key by key: all rows of a key at a time, in the order of their seq.
+"""`each_key`: runs a function per key, with all rows of the key in the order of their seq.
 
 def lines(rows: pandas.DataFrame) -> Iterator[dict]:
     total = 0
@@ -24,25 +24,28 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 With = Literal["pandas", "arrow"]
-"""What the function is given: a pandas DataFrame, or an Arrow table."""
+"""The form of the rows that the function gets: a pandas DataFrame or an Arrow table."""
 
 
 def each_key(
     frame: DataFrame, function: Callable[[Any], Any], schema: StructType | str, *, rows: With = "pandas"
 ) -> DataFrame:
-    """Run a function for each key, with all of its rows, sorted by seq. Nothing runs yet.
+    """Run a function for each key, with all of its rows sorted by seq. The call is lazy.
 
-    It is Spark's `applyInPandas` or `applyInArrow` over the column `key`. The rows of one key must fit into the memory of one Python process.
+    It uses Spark's `applyInPandas` or `applyInArrow` over the column `key`. The rows of one key
+    must fit into the memory of one Python process.
 
     Args:
-        frame: has the columns `key` and `seq`, as a handler's DataFrame has.
-        function: takes the rows of a key; or the key and its rows, when it has two parameters. It returns a pandas DataFrame or an Arrow table,
-            whichever it was given, or a list or an iterator of such or of dicts, one for each row of the result; a generator will do.
-        schema: of the result, as a Spark type or a DDL string.
-        rows: "pandas", or "arrow", which is quicker and leaves nulls in whole numbers as they are.
+        frame: a DataFrame with the columns `key` and `seq`, such as a handler's.
+        function: takes the rows of a key, or the key and its rows if it has two parameters. It
+            returns the same kind as it gets, a pandas DataFrame or an Arrow table. It may also
+            return a list or an iterator of these, or of dicts with one for each row of the result.
+            A generator works too.
+        schema: the schema of the result, as a Spark type or a DDL string.
+        rows: "pandas", or "arrow", which is faster and keeps nulls in integer columns.
 
     Returns:
-        What the function returned for all keys, together.
+        The rows that the function returned for all keys.
 
     Raises:
         InvalidInput: the frame lacks one of the two columns.
@@ -75,7 +78,7 @@ def _as_type(schema: StructType | str) -> StructType:
 
 
 def _called(function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """The function, called with the key and the rows."""
+    """Adapt the function to take the key and the rows."""
     if len(inspect.signature(function).parameters) == 2:
         return function  # type: ignore[return-value]
     return lambda _, rows: function(rows)
@@ -118,7 +121,7 @@ def _arrow(function: Callable[[Any], Any], schema: StructType) -> Callable[[pa.T
 
 
 def _sorted_out(result: Any, whole: type) -> tuple[list[Any], list[dict[str, Any]]]:
-    """Frames, and single rows, of what a function returned for a key."""
+    """Split a function's result for a key into whole frames and single rows."""
     if result is None:
         return [], []
     if isinstance(result, whole):

@@ -1,14 +1,18 @@
-"""A DataFrame on its way out: what its columns must be to become messages, and the plan that makes them.
+"""Plans the conversion of a DataFrame into messages, and checks its columns.
 
-    key string                                   the routing key
-    data                                         a string is JSON text; anything else is written as JSON; or, without such a column,
-    all other columns                            together they are the JSON object
-    headers                                      if there are any: JSON text, or a map or a struct; null for none
+    key string                      the routing key
+    data                            the data: a string is JSON text, and any other type is written
+        as JSON
+    all other columns               without a column `data`, together they are the JSON object
+    headers                         optional: JSON text, a map or a struct. Null means none
 
-As JSON: numbers as they are, but decimals as strings, which nobody rounds, as in captured changes, and NaN and the infinities as strings;
-timestamps as ISO 8601 in UTC with a Z, those without a time zone without it, dates as ISO; binary as base64; a null field stays, as null.
+JSON forms: numbers are unchanged, except that decimals are strings, so that they are never rounded,
+as in captured changes. NaN and the infinities are strings. Timestamps are ISO 8601 in UTC with a Z.
+Timestamps without a time zone have no Z. Dates are ISO, and binary is base64. A null field stays,
+as null.
 
-The plan runs in Spark's JVM. `headrace_spark.frames.encoding` does the same for Arrow batches inside of a Python task.
+The plan runs in Spark's JVM. `headrace_spark.frames.encoding` does the same for Arrow batches
+inside a Python task.
 """
 
 from __future__ import annotations
@@ -62,12 +66,13 @@ _SCALARS = (
 
 
 def outgoing(frame: DataFrame) -> DataFrame:
-    """The frame's rows as messages: `key`, `headers` and `data`, all strings. Nothing runs yet.
+    """Plan the frame's rows as messages: `key`, `headers` and `data`, all strings. The call is lazy.
 
-    A key or data that is null is still in it: `refuse_nulls` tells, once there are rows.
+    Rows with a null key or null data are still included. `refuse_nulls` raises for them once there
+    are rows.
 
     Raises:
-        InvalidInput: its columns can't become messages; see `check`.
+        InvalidInput: its columns can't become messages. See `check`.
     """
     schema = frame.schema
     check(schema)
@@ -77,10 +82,10 @@ def outgoing(frame: DataFrame) -> DataFrame:
 
 
 def check(schema: StructType) -> None:
-    """Whether rows of this schema can become messages. It is known before anything runs.
+    """Check that rows of this schema can become messages, before anything runs.
 
     Raises:
-        InvalidInput: one sentence that names the columns that came, and what is wanted.
+        InvalidInput: the message names the columns of the schema and what is required.
     """
     if len(set(schema.names)) < len(schema.names):
         raise _wrong(schema, "has two columns of one name")
@@ -113,7 +118,7 @@ def _short(kind: DataType) -> str:
 
 
 def _unwritable(path: str, kind: DataType) -> Iterator[tuple[str, DataType]]:
-    """What in there JSON has no form for, with the way to it."""
+    """The types inside this type that have no JSON form, each with its path."""
     if isinstance(kind, ArrayType):
         yield from _unwritable(f"{path}[]", kind.elementType)
     elif isinstance(kind, MapType):
@@ -138,7 +143,7 @@ def _data(types: dict[str, DataType]) -> Column:
 
 
 def _text(name: str, kind: DataType) -> Column:
-    """The column as JSON text; null where it is null."""
+    """The column as JSON text. Null values stay null."""
     column = _named(name)
     if isinstance(kind, NullType):
         return sql.lit(None).cast("string")
@@ -146,7 +151,8 @@ def _text(name: str, kind: DataType) -> Column:
         return column.cast("string")
     if isinstance(kind, (ArrayType, MapType, StructType)):
         return _json(column, kind)
-    # Spark writes no scalar alone: in an array, whose brackets are left off.
+    # Spark can't write a scalar alone as JSON. So it is written in an array, and the
+    # brackets are removed.
     alone = _json(sql.array(column), ArrayType(kind))
     return sql.when(column.isNotNull(), sql.substr(alone, sql.lit(2), sql.length(alone) - 2))
 
@@ -161,7 +167,7 @@ def _json(column: Column, kind: DataType) -> Column:
 
 
 def _for_json(kind: DataType) -> DataType:
-    """The type with its decimals, and the keys of its maps, as strings, wherever they are."""
+    """The type with all decimals and all keys of maps replaced by strings, at any depth."""
     if isinstance(kind, DecimalType):
         return StringType()
     if isinstance(kind, ArrayType):

@@ -1,14 +1,18 @@
-"""Python's types as columns: what a msgspec Struct, once decoded, becomes in Spark.
+"""Maps Python types to columns: the Spark type of each field of a msgspec Struct.
 
     bool, int, float, str      boolean, bigint, double, string         bytes          binary
-    Decimal                    decimal(38, 18), or as its Meta says    datetime       timestamp; with Meta(tz=False) timestamp_ntz
-    date                       date                                    Enum, Literal  string or bigint, as its values are
+    Decimal                    decimal(38, 18), or as its Meta says    datetime       timestamp, or
+    timestamp_ntz with Meta(tz=False)
+    date                       date                                    Enum, Literal  string or
+    bigint, as its values are
     list, set, tuple[X, …]     array                                   dict           map
-    Struct, dataclass,         struct                                  UUID, time, timedelta: string, as in JSON
+    Struct, dataclass,         struct                                  UUID, time, timedelta:
+        string, as in JSON
       TypedDict, NamedTuple
-    X | None                   the same, null                          anything else, such as other unions, `Any` and `Raw`: string, JSON text
+    X | None                   the same, nullable                      other unions, `Any`, `Raw`
+    and the rest: string, JSON text
 
-A decimal's digits: `Annotated[Decimal, Meta(extra={"precision": 12, "scale": 2})]`.
+Set a decimal's digits with `Annotated[Decimal, Meta(extra={"precision": 12, "scale": 2})]`.
 """
 
 from __future__ import annotations
@@ -48,10 +52,11 @@ _SIMPLE: dict[type[inspect.Type], DataType] = {
 
 
 def record_of(given: Any) -> Record:
-    """The column of a type with fields.
+    """The column for a type with fields.
 
     Raises:
-        ConfigurationError: it has no fields, it contains itself, or something in it can't be decoded from JSON.
+        ConfigurationError: the type has no fields, contains itself, or contains something that
+            can't be decoded from JSON.
     """
     try:
         info = inspect.type_info(given)

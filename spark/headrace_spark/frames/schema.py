@@ -1,13 +1,14 @@
-"""The schema of payloads: from a msgspec Struct, or from a DDL string, to what decodes them and to the column that Spark sees.
+"""Payload schemas: a msgspec Struct or a DDL string becomes a decoder and a Spark column.
 
     class Order(Struct):            "customer string, total decimal(12, 2)
         customer: str                NOT NULL, placed timestamp"
         total: Decimal
         placed: datetime
 
-A Struct's own decoder judges the payloads; the columns have the names that its fields have in JSON. From a DDL string a decoder is made that is as
-strict as its types: a number that is out of an `int`'s range, or a decimal with more digits than its type, does not fit.
-Either way fields that the schema doesn't name are left out.
+A Struct's own decoder checks the payloads, and the columns have the names of its fields in JSON.
+For a DDL string a decoder is made that is as strict as its types. A number outside the range of an
+`int` does not fit, nor does a decimal with more digits than its type. In both cases fields that the
+schema does not name are dropped.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """How payloads become a column.
+    """A decoder of payloads and the column for the decoded values.
 
     Attributes:
-        decode: from JSON text to a Python value; raises `msgspec.MsgspecError` when it doesn't fit.
-        column: from these values to an Arrow array; its `kind` is the Spark type.
+        decode: decodes JSON text to a Python value. It raises `msgspec.MsgspecError` if the text
+            doesn't fit.
+        column: builds an Arrow array from these values. Its `kind` is the Spark type.
     """
 
     decode: Callable[[str], Any]
@@ -38,36 +40,38 @@ class Schema(msgspec.Struct, frozen=True):
 
 
 class Source(Protocol):
-    """What a schema is made of, checked as far as can be without Spark."""
+    """The source of a schema, checked as far as possible without Spark."""
 
     def schema(self, spark: SparkSession) -> Schema:
-        """Raises `ConfigurationError`."""
+        """Make the schema. Raises `ConfigurationError`."""
 
 
 def of(given: Any) -> Source | None:
-    """From what `schema=` takes.
+    """Make a schema source from the value of `schema=`.
 
     Args:
-        given: a msgspec Struct, dataclass, TypedDict or NamedTuple; a DDL string such as "id bigint, total decimal(12, 2)"; or None.
+        given: a msgspec Struct, dataclass, TypedDict or NamedTuple, a DDL string such as "id
+            bigint, total decimal(12, 2)", or None.
 
     Returns:
-        The schema's source, or None for none: then payloads stay JSON text.
+        The source of the schema. It is None for None, and payloads then stay JSON text.
 
     Raises:
-        ConfigurationError: it is neither, or a type has no column. What is wrong with a DDL string only Spark can tell, later.
+        ConfigurationError: it is none of these, or a type has no column. Errors in a DDL string are
+            raised later, since only Spark can find them.
     """
     if given is None:
         return None
     if isinstance(given, str):
         return FromDDL(given)
-    from headrace_spark.frames.python_types import record_of  # which needs a moment
+    from headrace_spark.frames.python_types import record_of  # the import takes a moment
 
     column = record_of(given)
     return Ready(Schema(msgspec.json.Decoder(given).decode, column))
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """A schema that needs no Spark."""
+    """A schema that is made without Spark."""
 
     made: Schema
 
@@ -77,7 +81,7 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class FromDDL(msgspec.Struct, frozen=True):
-    """A schema that Spark has to parse."""
+    """A schema from a DDL string, which Spark has to parse."""
 
     text: str
 
@@ -87,10 +91,10 @@ class FromDDL(msgspec.Struct, frozen=True):
 
 
 def parse(text: str, spark: SparkSession) -> StructType:
-    """A DDL string as Spark reads it.
+    """Parse a DDL string with Spark.
 
     Raises:
-        ConfigurationError: Spark can't read it, in the words that Spark has for it.
+        ConfigurationError: Spark can't parse it. The message contains Spark's reason.
     """
     from pyspark.errors import PySparkException
 
@@ -107,7 +111,7 @@ def parse(text: str, spark: SparkSession) -> StructType:
 
 
 def of_struct(struct: StructType) -> Schema:
-    """The schema of Spark's own type. Raises `ConfigurationError` for a type that JSON payloads can't fill."""
+    """Make the schema for a Spark struct type. Raises `ConfigurationError` for a type without a JSON form."""
     from headrace_spark.frames.spark_types import decoded
 
     kind, column = decoded(struct)

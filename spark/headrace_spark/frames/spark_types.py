@@ -1,4 +1,4 @@
-"""Spark's types as types that msgspec decodes, each with the column that the decoded values go into."""
+"""Maps Spark types to types that msgspec decodes, each with the column for the decoded values."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from headrace.model.errors import ConfigurationError
 from headrace_spark.frames.columns import Column, Field, Leaf, Many, Pairs, Record
 
 Decoded = tuple[Any, Column]
-"""A type for msgspec, and the column of its values."""
+"""A type that msgspec decodes, and the column for its values."""
 
 _BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
-_NUMBER = float | Literal["NaN", "Infinity", "-Infinity"]  # as our own JSON writes what is none
+_NUMBER = float | Literal["NaN", "Infinity", "-Infinity"]  # the form in which our own JSON writes non-finite numbers
 _SIMPLE: dict[type[DataType], Any] = {
     BooleanType: bool,
     BinaryType: bytes,
@@ -52,13 +52,13 @@ _SIMPLE: dict[type[DataType], Any] = {
 
 
 def decoded(kind: DataType, path: str = "") -> Decoded:
-    """What decodes JSON into this type.
+    """Return the msgspec type that decodes JSON into this Spark type, and its column.
 
     Args:
-        path: where it is, for what is said when it can't be.
+        path: the path of the type in the schema, for error messages.
 
     Raises:
-        ConfigurationError: a type that JSON has no form for.
+        ConfigurationError: the type has no JSON form.
     """
     match kind:
         case StructType():
@@ -101,7 +101,7 @@ def _record(kind: StructType, path: str) -> Decoded:
         raise ConfigurationError(f"The schema has two columns of one name{f' in {path}' if path else ''}.")
     names = {
         f"f{place}": field.name for place, field in enumerate(kind)
-    }  # what is no identifier in Python is a name in Spark
+    }  # a column's name may be no identifier in Python
     made = [
         (name, field, decoded(field.dataType, f"{path}.{field.name}")) for name, field in zip(names, kind, strict=True)
     ]

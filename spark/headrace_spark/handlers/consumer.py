@@ -1,4 +1,4 @@
-"""`spark_consumer`: a consumer whose handler transforms large batches as DataFrames."""
+"""`spark_consumer`: declares a consumer with a handler that transforms large batches as DataFrames."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 AHEAD = 10
-"""So many batches may be unsettled at a time, over all processes, by default; but no more messages than a consumer may have so."""
+"""Default number of batches that may be unsettled at a time, over all processes.
+
+It is limited by the number of messages that a consumer may have unsettled, `MOST_PENDING`.
+"""
 
 MOST_PENDING = 1_000_000
 
@@ -66,32 +69,42 @@ def spark_consumer(
         @spark_consumer(app, "events", schema=Event, publishes="sessions")
         def sessionize(df: DataFrame, batch: Batch) -> DataFrame | None: ...
 
-    It is called in a thread, with a DataFrame of the batch, in the order of key and seq, and the `Batch`, if it takes two arguments. The columns are
-    `key`, `seq`, `headers` (JSON text, or null), `created_at` and `data`. What it returns is published, and the messages are acked, in one transaction; if it raises,
-    halves of the batch are tried until the messages at fault stand alone. The worker's memory holds up to two batches and the results.
+    The function is called in a thread with a DataFrame of the batch, sorted by key and seq. If it
+    takes two arguments, the second is the `Batch`. The columns are `key`, `seq`, `headers` (JSON
+    text, or null), `created_at` and `data`. One transaction publishes the returned rows and acks
+    the messages. If the function raises, the batch is bisected until the failing messages stand
+    alone. The worker's memory holds up to two batches and the results.
 
     Args:
-        app: the app that the consumer belongs to. With it a Spark session is started, if there is none, and stopped.
-        max_rows: the most messages of a batch.
-        max_wait: how long to wait for a batch to fill, from its first message on; up to a minute.
-        schema: the type of the payloads: a msgspec Struct (or dataclass, TypedDict, NamedTuple), or a DDL string such as
-            "id bigint NOT NULL, total decimal(12, 2)". Then `data` is a struct, as in `data.total`, and payloads that don't fit go to the dead letters
-            alone. None: `data` is JSON text.
-        publishes: the stream for what is returned: a DataFrame with a string column `key`, and a column `data` or others that are the data together.
-        max_results: rows that may be returned for a batch; ten for each of `max_rows` by default.
-        settings: how the session is made, if there is none.
-        log_every: how often a long job tells in the log how far it is.
-        timeout: how long a call may take. Then its Spark jobs are cancelled, and it counts as failed.
-        max_deliver: attempts before a message is exhausted. Those that fail alone have failed in each of these.
-        ack_wait: the visibility timeout; it is extended while a job runs.
-        max_ack_pending: how many messages may be unsettled at a time, over all processes; ten batches by default.
-        on_batch_error: "bisect", or "retry" the whole batch.
-        name, filter, where, backoff, on_exhausted, ordered, deliver_policy, start_seq, start_time, rate_limit, rate_burst, priority,
-            breaker, middleware: as for `App.consumer`.
+        app: the app that the consumer belongs to. A Spark session is started with it, if there is
+            none, and stopped with it.
+        max_rows: the maximum number of messages in a batch.
+        max_wait: how long to wait for a batch to fill, from its first message on, up to a minute.
+        schema: the type of the payloads: a msgspec Struct (or dataclass, TypedDict, NamedTuple), or
+            a DDL string such as "id bigint NOT NULL, total decimal(12, 2)". Then `data` is a
+            struct, as in `data.total`, and only the payloads that don't fit go to the dead letters.
+            With None `data` is JSON text.
+        publishes: the stream that the returned rows are published to. The DataFrame has a string
+            column `key`, and either a column `data` or other columns that together are the data.
+        max_results: maximum number of rows returned for a batch. The default is ten times
+            `max_rows`.
+        settings: settings of the session, used if there is none yet.
+        log_every: how often the progress of a long job is logged.
+        timeout: maximum duration of a call. After it the call's Spark jobs are cancelled, and it
+            counts as failed.
+        max_deliver: attempts before a message is exhausted. A message that is exhausted alone has
+            failed in each of them.
+        ack_wait: the visibility timeout. It is extended while a job runs.
+        max_ack_pending: how many messages may be unsettled at a time, over all processes. The
+            default is ten batches.
+        on_batch_error: "bisect", or "retry" for the whole batch.
+        name, filter, where, backoff, on_exhausted, ordered, deliver_policy, start_seq, start_time,
+            rate_limit, rate_burst, priority, breaker, middleware: as for `App.consumer`.
 
     Raises:
-        ConfigurationError: a setting that can't be, a function that can't be called so, a type that has no columns.
-        InvalidFilter: a filter that breaks the grammar.
+        ConfigurationError: a setting is invalid, the function has the wrong parameters, or a type
+            has no columns.
+        InvalidFilter: a filter breaks the grammar.
     """
 
     def register(function: F) -> F:
@@ -142,7 +155,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _called(function: Callable[..., Any], name: str) -> Callable[[DataFrame, Batch], Any]:
-    """The function, called with the DataFrame and the batch. Raises `ConfigurationError`."""
+    """Adapt the function to take the DataFrame and the batch. Raises `ConfigurationError`."""
     if not callable(function):
         raise ConfigurationError(f"A Spark handler is a function, not {type(function).__name__}.")
     if (

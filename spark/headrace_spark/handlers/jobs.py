@@ -1,12 +1,13 @@
-"""A Spark job in a thread of its own: begun, watched, and cancelled.
+"""Runs a Spark job in a thread of its own: starts it, watches its progress, and cancels it.
 
     await run(job, work) ──▶ a thread: session ──▶ group or tag ──▶ work(spark) ──▶ result
          │
-         ├── every so often: how far it is, for the log and for who asks; and are its leases still ours?
-         └── cancelled: the group is cancelled, the jobs to come with it, and the thread is waited for
+         ├── every second: looks at the progress, for the log and for statistics, and checks the leases
+         └── cancelled: cancels the group and its future jobs, and waits for the thread
 
-A session in this process's own Java has job groups; of Spark Connect the operations bear a tag, and a tag can only interrupt what runs already: so it
-is said again until the thread has ended.
+A session in this process's own Java process has job groups. Spark Connect tags operations instead.
+An interrupt by tag reaches only the operations that already run, so it is repeated until the thread
+has ended.
 """
 
 from __future__ import annotations
@@ -32,25 +33,26 @@ logger = logging.getLogger("headrace.spark")
 T = TypeVar("T")
 
 LOOK = 1.0
-"""Seconds from one look at a running job to the next."""
+"""Interval in seconds between two looks at a running job."""
 
 AGAIN = 0.5
-"""Seconds after which a cancelled job that still runs is cancelled again."""
+"""Interval in seconds between two attempts to cancel a job that still runs."""
 
 
 class Cancelled(HeadraceError):
-    """A job was cancelled before it began."""
+    """The job was cancelled before it began."""
 
 
 class Job:
-    """One call of a handler.
+    """One call of a Spark handler.
 
     Attributes:
         name: the consumer's full name.
-        rows: messages in its batch.
-        group: the job group, or the tag, of all that Spark does for it.
-        started: when it began, in seconds since the epoch.
-        stages, stages_done, tasks, tasks_done: as far as Spark has planned them, when that was last looked at.
+        rows: number of messages in its batch.
+        group: the job group, or the tag, of all the Spark work of this call.
+        started: start time in seconds since the epoch.
+        stages, stages_done, tasks, tasks_done: counts of what Spark has planned so far, as of the
+            last look.
     """
 
     def __init__(self, name: str, rows: int) -> None:
@@ -62,10 +64,10 @@ class Job:
         self._spark: SparkSession | None = None
         self._cancelled = False
 
-    # --- in its thread
+    # --- called in the job's thread
 
     def call(self, make: Callable[[], SparkSession], work: Callable[[SparkSession], T]) -> T:
-        """Do the work, with all that Spark does for it under the group."""
+        """Do the work, with all of its Spark jobs in the group."""
         spark = make()
         self._enter(spark)
         self._spark = spark
@@ -74,7 +76,7 @@ class Job:
                 raise Cancelled(f"{self.name} was stopped before its job began.")
             return work(spark)
         finally:
-            with contextlib.suppress(Exception):  # the thread is used again; a session that is gone has no groups
+            with contextlib.suppress(Exception):  # the thread is reused, and a session that is gone has no groups
                 self._leave(spark)
 
     def _enter(self, spark: SparkSession) -> None:
@@ -91,10 +93,10 @@ class Job:
         for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
             spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
 
-    # --- beside it
+    # --- called from other threads
 
     def cancel(self) -> None:
-        """Cancel all that Spark does for it. What is gone needs no cancelling."""
+        """Cancel all Spark jobs of this call. Errors of a session that is gone are ignored."""
         self._cancelled = True
         spark = self._spark
         if spark is None:
@@ -106,7 +108,7 @@ class Job:
                 spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(self.group)
 
     def look(self) -> None:
-        """See how far it is. Over Spark Connect that isn't told."""
+        """Read the progress from Spark. Spark Connect does not report it."""
         spark = self._spark
         if spark is None or is_connect(spark):
             return
@@ -121,7 +123,7 @@ class Job:
             self.stages_done = sum(stage.numCompletedTasks >= stage.numTasks > 0 for stage in stages)
 
     def tells(self) -> dict[str, Any]:
-        """What it tells of itself."""
+        """The state of the job, for statistics."""
         return {
             "job": self.group, "rows": self.rows, "started": self.started, "stages": self.stages, "stages_done": self.stages_done,
             "tasks": self.tasks, "tasks_done": self.tasks_done,
@@ -136,16 +138,16 @@ class Job:
 async def run(
     job: Job, work: Callable[[], T], *, threads: anyio.CapacityLimiter, log_every: float, check: Callable[[], None]
 ) -> T:
-    """Do the work in a thread, to the end: of a cancellation, too.
+    """Do the work in a thread, and wait until the thread has ended, even when cancelled.
 
     Args:
-        work: goes through `Job.call`.
-        threads: where the thread comes from.
-        log_every: seconds from one line in the log about a long job to the next.
-        check: is asked every second; when it raises, the job is cancelled, and that is raised.
+        work: a function that calls `Job.call`.
+        threads: the limiter of the thread.
+        log_every: interval in seconds between two log lines about a long job.
+        check: called every second. If it raises, the job is cancelled and the error is raised.
 
     Returns:
-        What the work returned. Raises what it raised.
+        The result of the work. Raises what the work raised.
     """
     over = anyio.Event()
     results: list[T] = []
@@ -189,7 +191,7 @@ async def _watch(job: Job, over: anyio.Event, log_every: float, check: Callable[
 
 
 async def _stop(job: Job, over: anyio.Event) -> None:
-    """Cancel the job, and wait for its thread: a batch must not be at work twice at a time."""
+    """Cancel the job, and wait for its thread, since a batch must not be processed twice at a time."""
     with anyio.CancelScope(shield=True):
         while not over.is_set():
             await anyio.to_thread.run_sync(job.cancel)

@@ -1,9 +1,10 @@
-"""A handler's way: a batch of messages into a DataFrame, through the user's function, and what that returns into messages.
+"""Runs a Spark handler: batch to DataFrame, the user's function, and its result to messages.
 
 on the event loop     handle ──▶ a job in a thread ──▶ published and acked by the framework, in one transaction
 in the thread         decode ──▶ DataFrame ──▶ function ──▶ outgoing ──▶ Arrow ──▶ (key, data, headers)
 
-Everything around it (leases, order per key, bisecting, dead letters, draining) is the framework's, as for any handler of batches.
+The framework does everything else, as for any batch handler: leases, order per key, bisecting, dead
+letters, draining.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.spark")
 
 SHORTEST, LONGEST = 0.5, 30.0
-"""Bounds of the wait, in seconds, before a batch is given back because there is no Spark."""
+"""First and longest wait, in seconds, before a batch is released because Spark is unavailable."""
 
 _TOO_MANY = "HEADRACE_TOO_MANY_RESULTS"
 
@@ -41,16 +42,16 @@ Message = tuple[str, msgspec.Raw] | tuple[str, msgspec.Raw, dict[str, Any]]
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer was declared with, as far as it is Spark's business.
+    """The settings of a Spark consumer.
 
     Attributes:
-        name: the stream's and the consumer's, as in `orders:totals`.
+        name: the names of the stream and the consumer, as in `orders:totals`.
         function: called with the DataFrame and the batch.
-        source: what the schema is made of; None for JSON text.
-        publishes: the stream for what is returned.
-        max_results: rows that may be returned.
-        log_every: seconds from one line about a running job to the next.
-        timeout: seconds that a call may take.
+        source: the source of the payload schema. None for JSON text.
+        publishes: the stream that the returned rows are published to.
+        max_results: maximum number of returned rows.
+        log_every: interval in seconds between two log lines about a running job.
+        timeout: maximum duration of a call in seconds.
     """
 
     name: str
@@ -81,7 +82,10 @@ class Transform:
     # --- on the event loop
 
     async def handle(self, batch: Batch) -> list[Message] | Retry | Reject | None:
-        """What to publish; or what becomes of the whole batch. What is raised, the framework looks for by halves."""
+        """Handle a batch. Returns the messages to publish, or the outcome of the whole batch.
+
+        If it raises, the framework bisects the batch to find the failing messages.
+        """
         if not self._halves.begins(batch):
             return Retry(
                 "No other part of its batch got through, to the end or into the stream, so this one was not tried."
@@ -125,9 +129,9 @@ class Transform:
             self._warm.jobs[self._given.name] = None
 
     async def _wait(self, error: SparkUnavailable, begun: float) -> None:
-        """There is no Spark: hold the batch back a little, longer at each time in a row, and then give it back.
+        """Wait before the batch is released because Spark is unavailable. The wait doubles each time in a row.
 
-        That is before its timeout, since the attempt would count.
+        The wait ends before the timeout of the batch, since a timeout would count the attempt.
         """
         delay, self._delay = self._delay, min(self._delay * 2, LONGEST)
         if self._given.timeout is not None:
@@ -145,7 +149,7 @@ class Transform:
         except Exception as error:
             meaning = judged(error, spark)
             if isinstance(meaning, SparkGone) and gone(spark):
-                stop()  # the next batch gets a new one
+                stop()  # the next batch gets a new session
             if meaning is error:
                 raise
             raise meaning from error
@@ -161,7 +165,10 @@ class Transform:
         return self._messages(self._given.function(frame, batch))
 
     def _decoded(self, batch: Batch) -> Any:
-        """Those whose payloads fit, without those that go back because they are behind one in its key that does not."""
+        """The messages with payloads that fit the schema.
+
+        Messages that are returned because an earlier one of their key does not fit are left out.
+        """
         from headrace_spark.frames.incoming import Decoded, decode
 
         todo = batch.done
@@ -196,7 +203,7 @@ class Transform:
         most = self._given.max_results
         try:
             plan = outgoing(result)
-        except InvalidInput as error:  # it is known from the columns alone
+        except InvalidInput as error:  # the columns alone show it
             raise Wholesale(str(error)) from error
         try:
             rows = _guarded(plan, most).toArrow()
@@ -217,7 +224,7 @@ class Transform:
 
 
 def _kind(result: Any) -> str:
-    """Its type, so that a DataFrame of pandas is not told as one of Spark."""
+    """The type's name with its package, which distinguishes a pandas DataFrame from a Spark DataFrame."""
     module = type(result).__module__.partition(".")[0]
     return type(result).__name__ if module == "builtins" else f"{module}.{type(result).__name__}"
 
@@ -227,9 +234,10 @@ def _unfit(batch: Batch, message: Any, error: Exception) -> None:
 
 
 def _guarded(plan: DataFrame, most: int) -> DataFrame:
-    """The plan, which fails as soon as a partition has more rows than all may have together: they must not come here first.
+    """A plan that fails as soon as one partition has more rows than the whole result may have.
 
-    What `monotonically_increasing_id` counts is the partition in its upper bits, and the row in it in the 33 lower ones.
+    Otherwise the rows would come to the driver first. `monotonically_increasing_id` has the
+    partition in its upper bits, and the row's number in it in the lower 33.
     """
     from pyspark.sql import functions as sql
 
@@ -239,7 +247,7 @@ def _guarded(plan: DataFrame, most: int) -> DataFrame:
 
 
 def _messages(rows: pa.Table) -> list[Message]:
-    """As a handler with `publishes` returns them."""
+    """The rows as the messages that a handler with `publishes` returns."""
     keys, headers, data = (rows.column(name).to_pylist() for name in ("key", "headers", "data"))
     if rows.column("headers").null_count == rows.num_rows:
         return [(key, msgspec.Raw(text)) for key, text in zip(keys, data, strict=True)]

@@ -1,4 +1,4 @@
-"""What went wrong in a Spark handler, and whose fault that is: the batch's as a whole, some message's, or nobody's but the cluster's."""
+"""Classifies errors of Spark handlers: the whole batch fails, single messages fail, or the cluster fails."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 class Wholesale(HeadraceError):
-    """The batch fails as a whole, and halves of it would, too: what the handler does can't be right for any."""
+    """The batch fails as a whole, and its halves would fail too, since the handler can't work with any message."""
 
 
 class SparkFailed(HeadraceError):
-    """Spark failed at the job, or at a function in it; here is what it said, in short."""
+    """Spark, or a function in a Spark job, failed. The message is a short form of Spark's."""
 
 
 class SparkGone(SparkUnavailable):
-    """The session died in mid-job: its Java process, its cluster, or its server."""
+    """The session died during a job: its Java process, its cluster, or its server."""
 
 
 def judged(error: Exception, spark: SparkSession | None) -> Exception:
-    """An exception of a handler as what it means. What isn't Spark's stays what it is.
+    """Translate a handler's exception into what it means. An error that is not from Spark is returned unchanged.
 
     Args:
-        spark: the session that it worked with; None if it got none.
+        spark: the session of the job, or None if it got none.
     """
     if isinstance(error, HeadraceError) and not isinstance(error, SparkGone):
         return error
@@ -39,7 +39,7 @@ def judged(error: Exception, spark: SparkSession | None) -> Exception:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped, unused-ignore]
     from pyspark.errors import AnalysisException, PySparkException
 
-    if isinstance(error, AnalysisException):  # Spark looks at a plan before it runs anything
+    if isinstance(error, AnalysisException):  # Spark analyzes a plan before it runs anything
         return Wholesale(f"Spark can't make sense of what the handler asks for: {_line(_message(error))}")
     if isinstance(error, PySparkException):
         return SparkFailed(_told(_message(error)))
@@ -49,7 +49,10 @@ def judged(error: Exception, spark: SparkSession | None) -> Exception:
 
 
 def gone(spark: SparkSession) -> bool:
-    """Whether the session is dead. It is asked, since what it fails with when it dies in mid-job can be anything."""
+    """Whether the session is dead.
+
+    This asks Spark, since a session that dies during a job can fail with any error.
+    """
     try:
         if is_connect(spark):
             return spark.is_stopped or not spark.version  # type: ignore[attr-defined]
@@ -64,7 +67,7 @@ def _message(error: Exception) -> str:
 
 
 def _told(text: str) -> str:
-    """What was raised in a Python function that Spark ran, or else the first line of what Spark says."""
+    """The error raised in a Python function that Spark ran, or else the first line of Spark's message."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     if not lines:
         return "Spark failed at the job, and doesn't say why."
@@ -81,12 +84,15 @@ def _line(text: str) -> str:
 
 
 class Halves:
-    """Whether halving a batch leads anywhere.
+    """Decides whether to bisect a failed batch.
 
-    One bad message among many is found by halves, of which most pass. If from the first call on none passes, it is hardly the messages: then
-    what fails is no longer halved, until something passes. Otherwise a function with a bug would be called twice for each message.
+    To find one bad message among many, a batch is halved, and most of the halves pass. If none
+    passes from the first call on, the messages are probably not the cause. Then failed batches are
+    no longer halved until a call passes. Otherwise a function with a bug would be called twice for
+    each message.
 
-    What a call returns is published later, and that may fail, too. Then halves of its batch come, and it has not passed.
+    The result of a call is published later, and that may fail too. Then halves of its batch follow,
+    and the call does not count as passed.
     """
 
     def __init__(self) -> None:
@@ -94,13 +100,14 @@ class Halves:
         self._failures = 0
         self._passed = False
         self._costly = False
-        self._returned: frozenset[Hashable] = frozenset()  # of the last call, if that went well so far
-        self._of_these = False  # whether these are of the members
+        self._returned: frozenset[Hashable] = frozenset()  # messages of the last call, if it returned
+        self._of_these = False  # whether the returned ones are members
 
     def begins(self, batch: Batch) -> bool:
-        """A call with these messages is due. Returns whether to make it.
+        """Record that a call with these messages is due. Returns whether to make it.
 
-        So many before it may have taken all of their time, or have been in vain, that it needn't even be tried.
+        The call is skipped if earlier calls timed out or failed after returning, and so many calls
+        have failed that it is unlikely to pass.
         """
         returned, self._returned = self._returned, frozenset()
         if _id(batch[0]) in returned:
@@ -111,20 +118,20 @@ class Halves:
         return not (self._costly and self._knows(batch) and not self._promising)
 
     def returned(self, batch: Batch) -> None:
-        """A call with these messages went well. For a large batch that takes a moment: not on the event loop.
+        """Record that a call returned. For a large batch this takes a moment, so don't call it on the event loop.
 
-        What becomes of a single message is not seen here: it has no halves.
+        A batch of a single message is not recorded, since it has no halves.
         """
         self._returned = _ids(batch) if len(batch) > 1 else frozenset()
         self._of_these = self._knows(batch)
 
     def failed(self, batch: Batch) -> bool:
-        """A call with these messages failed. Returns whether to try halves of it."""
+        """Record that a call failed. Returns whether to try halves of the batch."""
         self._count(batch, None)
         return self._promising
 
     def stopped(self, batch: Batch) -> None:
-        """A call with these messages was stopped, by its timeout say. Then halves are tried in any case."""
+        """Record that a call was stopped, for example by its timeout. Halves are then tried in any case."""
         self._count(batch, None)
         self._costly = True
 

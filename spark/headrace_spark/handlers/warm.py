@@ -1,4 +1,7 @@
-"""One warm Spark session around an app's consumers: made before the first batch is leased, stopped with the app; and what its jobs tell."""
+"""The warm Spark session of an app: made before the first batch is leased, and stopped with the app.
+
+It also reports the app's Spark jobs as statistics.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ _IDLE = {
 
 
 class Warm:
-    """The session of one app, which runs beside its consumers.
+    """The Spark session of one app, attached to the app beside its consumers.
 
     Attributes:
-        settings: how the session is made, if it has to be.
-        jobs: what each consumer has at work now, by its stream and name.
+        settings: the settings for a new session.
+        jobs: the running job of each consumer, by the names of its stream and itself.
     """
 
     def __init__(self) -> None:
@@ -37,16 +40,16 @@ class Warm:
         self._prepare: list[Callable[[SparkSession], None]] = []
 
     def add(self, name: str, prepare: Callable[[SparkSession], None]) -> None:
-        """A consumer. `prepare` is called once the session is there, before anything is leased."""
+        """Add a consumer. `prepare` is called once the session exists, before anything is leased."""
         self.jobs[name] = None
         self._prepare.append(prepare)
 
     def session(self) -> SparkSession:
-        """The session, made anew if it has died. Raises `SparkUnavailable`."""
+        """The session, made again if it has died. Raises `SparkUnavailable`."""
         return session(self.settings)
 
     async def around(self) -> AsyncIterator[None]:
-        """The app's lifespan. Raises `SparkUnavailable`, or `ConfigurationError` for a schema that can't be."""
+        """The app's lifespan. Raises `SparkUnavailable`, or `ConfigurationError` for an invalid schema."""
         ours = not started()
         try:
             await anyio.to_thread.run_sync(self._begin)
@@ -57,42 +60,42 @@ class Warm:
                     await anyio.to_thread.run_sync(stop)
 
     def _begin(self) -> None:
-        if _PY4J.level == logging.NOTSET:  # it tells of every connection that it closes
+        if _PY4J.level == logging.NOTSET:  # it logs every connection that it closes
             _PY4J.setLevel(logging.WARNING)
         spark = self.session()
         for prepare in self._prepare:
             prepare(spark)
 
-    # --- what runs beside the consumers: nothing but what is told
+    # --- the interface of a part that runs beside the consumers. Only the statistics do anything
 
     def tells(self) -> Mapping[str, Any]:
-        """For `App.statistics`: by consumer, its job, if there is one at work."""
+        """The running job of each consumer, for `App.statistics`."""
         return {"spark": {name: dict(_IDLE) if job is None else job.tells() for name, job in self.jobs.items()}}
 
     async def run(self, shared: Any) -> None:
-        """There is nothing to run."""
+        """Do nothing. There is nothing to run."""
 
     def drain(self) -> None:
-        """There is nothing to end."""
+        """Do nothing. There is nothing to end."""
 
     def hurry(self) -> None:
-        """There is nothing to end."""
+        """Do nothing. There is nothing to end."""
 
     def notified(self, stream_id: int) -> None:
-        """Its consumers hear of it themselves."""
+        """Do nothing. The consumers are notified themselves."""
 
     def published(self, stream: str) -> None:
-        """Its consumers hear of it themselves."""
+        """Do nothing. The consumers are notified themselves."""
 
     def hear(self, *, deaf: bool) -> None:
-        """Its consumers hear of it themselves."""
+        """Do nothing. The consumers are notified themselves."""
 
 
 _warm: WeakKeyDictionary[App, Warm] = WeakKeyDictionary()
 
 
 def warm_of(app: App) -> Warm:
-    """The one of this app, around it from now on."""
+    """The `Warm` of this app. The first call adds it to the app's lifespan."""
     found = _warm.get(app)
     if found is None:
         found = _warm[app] = Warm()

@@ -1,1 +1,1 @@
-"""Pipelines over the whole history of a stream."""
+"""Ready pipelines: archive, replay, backfill and aggregate."""

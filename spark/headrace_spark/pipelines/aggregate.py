@@ -1,7 +1,8 @@
-"""Aggregate: windows over a stream, by key or by columns of the data, as messages of another stream.
+"""Aggregate pipeline: windows over a stream, by key or by columns of the data, published to another stream.
 
-A window's state is kept in the checkpoint until the watermark has passed its end: the latest time that was seen, less the time that a late event
-may take. With mode "update" a window's result is published whenever a batch changes it, so the last message of a key counts; with mode
+The checkpoint keeps a window's state until the watermark has passed the window's end. The watermark
+is the latest time seen, minus the allowed delay of late events. With mode "update" a window's
+result is published whenever a batch changes it, so the last message of a key counts. With mode
 "append" it is published once, when nothing can change it any more.
 """
 
@@ -38,7 +39,10 @@ _LONGEST_VALUE = 96  # bytes, as in other keys
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint is of; `id` is what its results are known by. What isn't here may change from run to run."""
+    """The identity of an aggregate, stored in its checkpoint. `id` identifies its writes.
+
+    Settings that are not in it may change from run to run.
+    """
 
     id: str
     stream: str
@@ -78,36 +82,45 @@ def aggregate(
 ) -> Report:
     """Aggregate a stream by windows of time, and publish the results.
 
-    A result's data has `window_start` and `window_end`, the columns of `by`, and the aggregates. Each is published once, also by a run that was
-    killed and is started again.
+    A result's data has `window_start`, `window_end`, the columns of `by`, and the aggregates. Each
+    result is published exactly once, even if a run is killed and started again.
 
     Args:
         stream: the stream to read.
-        into: the stream to publish to, which exists. For mode "update" one with `one_message_per_key` keeps just the latest results.
-        window: how long a window is, in seconds or as text.
-        aggregates: a name and an expression of Spark SQL for each, such as `{"orders": "count(*)", "total": "sum(data.total)"}`.
-        checkpoint: a directory of this aggregate alone, which is made: its state, and how far it is.
-        slide: how far apart windows begin; None for one after the other.
-        by: what is grouped by, besides the window: columns, or fields such as `data.customer`; the last part names it in the result.
-        time: when a message's event was: a column, a field such as `data.at`, or an expression. Where that is null, the message is in no window.
-        watermark: how late an event may come. Those that come later, for windows that are closed, are left out and counted.
-        schema: what `data` holds, as Spark's DDL: `customer string, total decimal(12, 2)`. Without it `data` is JSON text.
-        key: a template of the results' keys, of `{window_start}`, `{window_end}` and the names of `by`; None for all of `by`, and the start.
-        mode: "update" or "append"; see above.
-        spark: a session; None for the process's own.
-        database: a Postgres URL; None for what the settings say.
-        once: take what is there now, and end; otherwise go on until stopped.
-        every: unless `once`: how often to look, in seconds or as text.
-        filter, where, start, max_rows, partitions, fail_on_data_loss: what is read; see `archive`.
+        into: the stream to publish to, which must exist. For mode "update" a stream with
+            `one_message_per_key` keeps only the latest results.
+        window: the length of a window, in seconds or as text.
+        aggregates: names and expressions of Spark SQL, such as `{"orders": "count(*)", "total":
+            "sum(data.total)"}`.
+        checkpoint: a directory for this aggregate alone, which is created. It holds the state and
+            the position.
+        slide: the interval between the starts of windows. None for windows that don't overlap.
+        by: what to group by, besides the window: columns, or fields such as `data.customer`. The
+            last part of the path is the name in the result.
+        time: the event time of a message: a column, a field such as `data.at`, or an expression. A
+            message without it is in no window.
+        watermark: how late an event may come. Later events for closed windows are dropped and
+            counted.
+        schema: the schema of `data` as Spark DDL, such as `customer string, total decimal(12, 2)`.
+            Without it `data` is JSON text.
+        key: a template of the results' keys, with `{window_start}`, `{window_end}` and the names of
+            `by`. None for all of `by` and the start.
+        mode: "update" or "append", as described above.
+        spark: a session. None uses the process's own.
+        database: a Postgres URL. None uses the settings.
+        once: read what exists now, then end. Otherwise continue until stopped.
+        every: unless `once`, how often to look for messages, in seconds or as text.
+        filter, where, start, max_rows, partitions, fail_on_data_loss: what is read. See `archive`.
 
     Returns:
-        What was done. `late` is how many rows came too late, counted after those of one window and group that a task had read together
-        were put together, as Spark counts them.
+        A report of what was done. Its `late` is the number of late rows as Spark counts them. Spark
+        first merges rows of the same window and group that one task has read together.
 
     Raises:
-        UnknownStream: there is no such stream, to read or to publish to.
-        InvalidInput: an expression, a column or a schema that can't be; the checkpoint is of another aggregate.
-        ConfigurationError: a setting that can't be.
+        UnknownStream: the stream to read or to publish to does not exist.
+        InvalidInput: an expression, a column or a schema is invalid, or the checkpoint is of
+            another aggregate.
+        ConfigurationError: a setting is invalid.
     """
     if mode not in get_args(Mode):
         raise ConfigurationError(f"mode={mode!r} must be 'update' or 'append'.")
@@ -138,9 +151,10 @@ def aggregate(
         with telling():
             rows = stream_of(spark, base.url, selection)
             results = _results(rows, identity, names, schema, seconds(watermark, "watermark"), template)
-            results.schema  # noqa: B018 - which has Spark look whether all that is named is there
+            results.schema  # noqa: B018 - it makes Spark check that everything named exists
         identity = _claimed(files, identity)
-        # Spark has a source in Python write what is appended alone, so what is updated goes batch by batch; then both may.
+        # Spark lets a data source in Python write only in append mode. `foreachBatch` works for
+        # both modes.
         writer = results.writeStream.queryName(f"aggregate_{stream}").outputMode(mode)
         writer = writer.foreachBatch(_Publishing(base.url, identity))
         writer = writer.option("checkpointLocation", f"{files.root}/checkpoint")
@@ -178,7 +192,7 @@ def _results(
 
 
 def _key(template: str, known: Sequence[str], keys: Collection[str]) -> Column:
-    """A result's key. Args: keys: those of the names that hold keys of messages, which may have many tokens."""
+    """The key of a result. `keys` are the names that hold message keys, which may have many tokens."""
     from pyspark.sql import functions as sql
 
     pieces = _FIELD.split(template)
@@ -191,7 +205,7 @@ def _key(template: str, known: Sequence[str], keys: Collection[str]) -> Column:
             )
         if field in _TIMES:
             moment = sql.col("window.start" if field == "window_start" else "window.end")
-            in_utc = sql.to_utc_timestamp(moment, sql.current_timezone())  # whatever the session's time zone is
+            in_utc = sql.to_utc_timestamp(moment, sql.current_timezone())  # in any session time zone
             parts.append(sql.date_format(in_utc, "yyyy-MM-dd'T'HH:mm:ss'Z'"))
         else:
             value = sql.col(f"`{field}`")
@@ -201,7 +215,7 @@ def _key(template: str, known: Sequence[str], keys: Collection[str]) -> Column:
 
 
 def _token(value: Column) -> Column:
-    """A value as one token of a key, by the rules of other keys."""
+    """A value as one token of a key, by the rules of all keys."""
     from pyspark.sql import functions as sql
 
     plain = sql.regexp_replace(value, r"[.*>\p{C}\p{Z}]", "_")
@@ -214,7 +228,7 @@ def _token(value: Column) -> Column:
 
 
 def _names(identity: Identity) -> tuple[str, ...]:
-    """What the columns of `by` are called in a result."""
+    """The names of the columns of `by` in a result."""
     names = tuple(text.rpartition(".")[2].strip("`") for text in identity.by)
     every = (*_TIMES, *names, *identity.aggregates)
     double = next((name for name in every if every.count(name) > 1), None)
@@ -224,7 +238,7 @@ def _names(identity: Identity) -> tuple[str, ...]:
 
 
 def _claimed(files: Files, identity: Identity) -> Identity:
-    """The identity with the id of the checkpoint, which is made if there is none."""
+    """Claim the checkpoint, or return the identity that it has, with its id."""
     known = claimed(files, _IDENTITY, identity, "checkpoint of an aggregate")
     if msgspec.structs.replace(identity, id=known.id) != known:
         raise InvalidInput(
@@ -235,7 +249,10 @@ def _claimed(files: Files, identity: Identity) -> Identity:
 
 
 class _Publishing:
-    """Publishes the results of a batch, once. It holds nothing but plain values, since Spark Connect sends it to the server."""
+    """Publishes the results of a batch, once.
+
+    It holds only plain values, since Spark Connect sends it to the server.
+    """
 
     def __init__(self, database: str, identity: Identity) -> None:
         self._database = database

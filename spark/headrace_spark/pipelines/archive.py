@@ -1,7 +1,8 @@
-"""Archive: a stream as Parquet files, a directory for each day, every message in them once.
+"""Archive pipeline: writes a stream to Parquet files, one directory per day, each message exactly once.
 
-The files are for any reader. A run that is killed, at any moment, is started again and goes on; see `layout` for how a batch is committed.
-With a `consumer`, a stream with `retention="interest"` keeps what is not archived yet, and may drop it afterwards.
+Any reader of Parquet can read the files. A run that is killed at any moment can be started again
+and continues. `layout` describes how a batch is committed. With a `consumer`, a stream with
+`retention="interest"` keeps the messages that are not archived yet, and may drop them afterwards.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ logger = logging.getLogger("headrace.spark")
 
 MAX_ROWS = 1_000_000
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
-_ROW_GROUP = 32 * 1024 * 1024  # bytes that a task's writer holds for each file that it has open
+_ROW_GROUP = 32 * 1024 * 1024  # bytes that a task's writer buffers for each open file
 
 
 def archive(
@@ -51,37 +52,42 @@ def archive(
     compression: str = "zstd",
     fail_on_data_loss: bool = True,
 ) -> Report:
-    """Archive a stream, from where the archive ends.
+    """Archive a stream, continuing where the archive ends.
 
-    The columns are `key`, `seq`, `headers`, `created_at` and `data`, and `day`, by which the directories are named: the day of `created_at`
-    in UTC. `data` and `headers` are JSON text. Of a stream with `one_message_per_key` a batch holds the versions that are there when it is read.
+    The columns are `key`, `seq`, `headers`, `created_at`, `data` and `day`. The directories are
+    named by `day`, which is the day of `created_at` in UTC. `data` and `headers` are JSON text. For
+    a stream with `one_message_per_key` a batch holds the versions that exist when it is read.
 
     Args:
-        stream: the stream's name.
-        path: a directory, or a URL of any file system that Spark knows. It is made, or is an archive of this stream already.
-        spark: a session; None for the process's own.
-        database: a Postgres URL; None for what the settings say.
-        once: take what is there now, and end; otherwise go on until stopped.
-        every: unless `once`: how often to look, in seconds or as text. A batch makes a file at least, so a short time makes many small ones.
-        consumer: the name of a consumer that is made, unless it is there, and moved behind what is archived.
-        filter: only messages whose keys match; or several filters.
-        where: only messages that meet this condition.
+        stream: the name of the stream.
+        path: a directory, or a URL of any file system that Spark knows. It is created, or must be
+            an archive of this stream.
+        spark: a session. None uses the process's own.
+        database: a Postgres URL. None uses the settings.
+        once: read what exists now, then end. Otherwise continue until stopped.
+        every: unless `once`, how often to look for messages, in seconds or as text. Each batch
+            makes at least one file, so a short interval makes many small files.
+        consumer: the name of a consumer, created unless it exists. Its cursor follows what is
+            archived.
+        filter: one or several patterns. Only messages with matching keys are read.
+        where: a condition. Only messages that meet it are read.
         start: where a new archive begins: "earliest", "latest", a seq or a time.
-        max_rows: how many seqs a batch spans at most.
-        rows_per_file: how many rows a file holds at most.
-        partitions: how many tasks read at a time; None for as many as are worth it.
-        compression: of the files: zstd, snappy, gzip, lz4 or none.
-        fail_on_data_loss: whether it is an error that messages were removed from the stream before they were archived.
+        max_rows: maximum number of the stream's messages in a batch, before filters.
+        rows_per_file: maximum number of rows in a file.
+        partitions: how many tasks read in parallel. None chooses a number by the size of the range.
+        compression: compression of the files: zstd, snappy, gzip, lz4 or none.
+        fail_on_data_loss: whether to raise an error if messages were removed from the stream before
+            they were archived.
 
     Returns:
-        What was done.
+        A report of what was done.
 
     Raises:
         UnknownStream: there is no such stream.
-        InvalidInput: the path holds an archive of something else; a filter or a condition that can't be; or messages are lost that should
-            have been archived.
+        InvalidInput: the path holds an archive of something else, a filter or a condition is
+            invalid, or messages were lost before they were archived.
         CantKeepFiles: the path is a file, or holds something that is no archive.
-        ConfigurationError: a setting that can't be.
+        ConfigurationError: a setting is invalid.
         StoreUnavailable: the database can't be reached.
     """
     _check(compression, rows_per_file, max_rows)
@@ -124,7 +130,7 @@ def _work(
 
 
 class _Writing:
-    """Writes a batch. It holds nothing but plain values, since Spark Connect sends it to the server."""
+    """Writes a batch. It holds only plain values, since Spark Connect sends it to the server."""
 
     def __init__(self, root: str, rows_per_file: int, compression: str) -> None:
         self._root = root
@@ -134,7 +140,7 @@ class _Writing:
     def __call__(self, batch: DataFrame, number: int) -> None:
         spark = batch.sparkSession
         layout = Layout(files_at(self._root, spark))
-        if (manifest := layout.manifest(number)) is not None:  # committed, and then we were killed
+        if (manifest := layout.manifest(number)) is not None:  # committed before the previous run was killed
             layout.finish(manifest)
             return
         written = layout.begin(number)
@@ -148,9 +154,9 @@ class _Writing:
         from pyspark.sql import Observation
         from pyspark.sql import functions as sql
 
-        # The session is the query's own, so nobody else sees these.
+        # The session is the query's own, so these settings affect nothing else.
         batch.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        batch.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "8")  # then nothing is sorted by day
+        batch.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "8")  # then Spark does not sort by day
         seen = Observation()
         counted = batch.withColumn("day", _day()).observe(
             seen, sql.count(sql.lit(1)).alias("rows"), sql.min("seq").alias("first"), sql.max("seq").alias("last")
@@ -168,7 +174,7 @@ class _Writing:
 
 
 def _day() -> Any:
-    """The day in UTC, whatever the session's time zone is."""
+    """The column of the day in UTC, in any session time zone."""
     from pyspark.sql import functions as sql
 
     days = sql.floor(sql.unix_micros("created_at") / sql.lit(86_400_000_000)).cast("int")
@@ -184,7 +190,7 @@ def _check(compression: str, rows_per_file: int, max_rows: int) -> None:
 
 
 def _told(filters: Sequence[str]) -> tuple[str, ...]:
-    """The filters as an archive's identity has them: nothing for all messages."""
+    """The filters in the form of an archive's identity, which is empty for all messages."""
     return () if ">" in filters else tuple(sorted(filters))
 
 
@@ -202,7 +208,7 @@ def _count(layout: Layout, before: int, report: Report) -> None:
 
 
 def _confirm(layout: Layout, base: Connected, stream: str, consumer: str) -> None:
-    """Move the consumer behind the last batch, of which Spark tells a source only when the next one comes."""
+    """Move the consumer behind the last batch. Spark reports a batch to a source only when the next one comes."""
     numbers = layout.batches()
     if numbers and (manifest := layout.manifest(numbers[-1])) is not None:
         confirm(base.url, stream, consumer, manifest.last)

@@ -1,8 +1,9 @@
-"""Backfill: a table, read in parallel, as messages of a stream.
+"""Backfill pipeline: reads a table in parallel, and publishes its rows as messages of a stream.
 
-All tasks read under one snapshot, which the driver exports and holds, so that together they see the table as it is at one moment. Nothing is known
-here of changes that are made meanwhile: this is for tables that nobody else writes, or that aren't captured. For a table that is, there is
-`headrace source postgres backfill`, which never puts an older row behind a newer change.
+All tasks read under one snapshot, which the driver exports and holds. So together they see the
+table at one moment. Later changes are not seen, so this pipeline is for tables that don't change
+meanwhile or are not captured. For a captured table use `headrace source postgres backfill`, which
+never publishes an older row after a newer change.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _IDX_BITS = (
-    32  # rows are numbered within their range; the ranges above that. Together it fits the integers of JSON, 53 bits
+    32  # rows are numbered within a range, below the range's number. Together this fits the 53-bit integers of JSON
 )
 _HINT = 4 * 1024 * 1024  # bytes of a batch
 _SCHEMA = "key string, data string"
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A snapshot that the driver holds. `lsn` is where the WAL was, as a number."""
+    """A snapshot that the driver holds. `lsn` is the position of the WAL, as a number."""
 
     id: str
     taken_at: str
@@ -56,29 +57,35 @@ def backfill(
     partitions: int | None = None,
     write_id: str | None = None,
 ) -> Report:
-    """Read a table into a stream; each row is a message as change capture makes them of a backfill, with `action: "read"`.
+    """Publish the rows of a table to a stream, in the message format of change capture backfills (`action: "read"`).
 
-    All of it is published in one transaction, or nothing.
+    All rows are published in one transaction, or none.
 
     Args:
-        table: `schema.table`, quoted where SQL needs it; a partitioned table, a view and a foreign table will do.
-        stream: the stream to publish to, which exists.
-        spark: a session; None for the process's own.
-        database: the URL of Headrace's database; None for what the settings say.
-        source: the URL of the table's database; None for the same one. It must not be a standby, nor behind a pooler of transactions.
-        columns: only these; None for all.
-        where: only rows that meet this condition, in the SQL of the table's database; the table is called `t` there.
-        key: a template of the keys, such as `orders.{record.region}.{record.id}`; None for the schema, the table and the primary key.
-        partitions: about how many tasks read; None for two for each core.
-        write_id: a name for this backfill: of one that is repeated within 7 days under the same name, nothing is published again.
+        table: `schema.table`, quoted where SQL needs it. It may also be a partitioned table, a view
+            or a foreign table.
+        stream: the stream to publish to, which must exist.
+        spark: a session. None uses the process's own.
+        database: the URL of Headrace's database. None uses the settings.
+        source: the URL of the table's database. None for the same one. It must be neither a standby
+            nor behind a transaction pooler.
+        columns: the columns to read. None for all.
+        where: a condition in the SQL of the table's database, with the table as `t`. Only rows that
+            meet it are read.
+        key: a template of the keys, such as `orders.{record.region}.{record.id}`. None for the
+            schema, the table and the primary key.
+        partitions: approximate number of tasks that read. None for two per core.
+        write_id: a name for this backfill. A repetition under the same name within 7 days publishes
+            nothing.
 
     Returns:
-        What was done. With a `write_id`, `written` is None: it may have been published before.
+        A report of what was done. With a `write_id`, `written` is None, since the rows may have
+        been published before.
 
     Raises:
         UnknownStream: there is no such stream.
         UnknownTable: there is no such table.
-        InvalidInput: a column, a condition or a key that can't be.
+        InvalidInput: a column, a condition or a key is invalid.
         StoreUnavailable: a database can't be reached.
     """
     spark = spark or session()
@@ -113,7 +120,7 @@ def backfill(
 
 @contextmanager
 def _exported(url: str) -> Iterator[tuple[Connection, Snapshot]]:
-    """A connection with a snapshot that others may take on, while it stays open."""
+    """Open a connection with an exported snapshot. Other connections can use the snapshot while this one is open."""
     with connect(url, autocommit=False) as connection:
         ask(connection, url, "set transaction isolation level repeatable read, read only")
         ask(connection, url, "select set_config('idle_in_transaction_session_timeout', '0', true)")
@@ -133,7 +140,7 @@ def _settle(connection: Connection, url: str) -> None:
 
 
 class _Reading:
-    """Reads ranges of a table, in a task. It holds nothing but plain values."""
+    """Reads ranges of a table, in a task. It holds only plain values."""
 
     def __init__(self, url: str, queries: Sequence[str], snapshot: Snapshot, metadata: str, shape: KeyShape) -> None:
         self.url = url
@@ -189,6 +196,9 @@ def _publish(spark: SparkSession, reading: Callable[..., Any], database: str, st
 
 
 def _cores(spark: SparkSession) -> int:
-    """How many tasks the session runs at a time; over Connect nobody says so, and 8 is a guess that does no harm."""
+    """The number of tasks that the session runs in parallel.
+
+    Over Spark Connect it is unknown, and 8 is a harmless guess.
+    """
     context = getattr(spark, "_sc", None)
     return int(context.defaultParallelism) if context is not None else 8

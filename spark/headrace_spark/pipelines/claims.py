@@ -1,4 +1,4 @@
-"""Whose a directory is: a file in it says what it is for, and under which id its results are published."""
+"""Claims a directory for a pipeline, with a file that stores its purpose and its id."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def claimed(files: Files, name: str, made: T, what: str, ours: tuple[str, ...] = ()) -> T:
-    """Claim a directory, or find that it is claimed; of several that do so at once, one makes the claim of all.
+    """Claim a directory, or return its existing claim. If several processes claim it at once, one claim holds for all.
 
     Args:
-        name: of the file.
-        made: what to write into it.
-        what: what the directory is to be, for what is said when it is something else.
-        ours: what may lie in it before it is claimed; a name that begins with a dot may, too.
+        name: the name of the file.
+        made: the content to write into the file.
+        what: what the directory is for, for the error message.
+        ours: names that may be in it before it is claimed. Names that begin with a dot are also
+            allowed.
 
     Returns:
-        What the file says.
+        The content of the file.
 
     Raises:
-        CantKeepFiles: there is something else in it.
+        CantKeepFiles: the directory holds something else.
     """
     if (known := _read(files, name, made)) is not None:
         return known
     if any(not one.startswith(".") and one not in ours for one in files.names()):
-        if (known := _read(files, name, made)) is not None:  # somebody was quicker
+        if (known := _read(files, name, made)) is not None:  # another process was faster
             return known
         raise CantKeepFiles(
             f"There is something in {files.root!r} that is no {what}: give a directory that is empty, or none yet."

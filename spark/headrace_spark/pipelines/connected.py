@@ -1,7 +1,8 @@
-"""The database that a pipeline is for: opened once on the driver, and kept for as long as the pipeline runs.
+"""The database connection of a pipeline, opened once on the driver and kept while the pipeline runs.
 
-A pipeline is plain, synchronous code, as Spark's own interface is; what `App` does is asynchronous, so it runs in a loop of its own, in a thread
-beside. The embedded Postgres stays up while it is connected, since an app is what uses it.
+A pipeline is plain synchronous code, like Spark's own interface. `App` is asynchronous, so it runs
+in an event loop in a separate thread. The embedded Postgres keeps running while it is connected,
+since an app uses it.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 5.0
-"""Seconds that the server has to notice that a process which was killed has gone."""
+"""Seconds that the server gets to notice that a killed process is gone."""
 
-# A transaction that only holds a lock holds nothing up, and a pooler leaves it its connection. It may last as long as a pipeline; a machine that has
-# vanished is noticed after a minute.
+# A transaction that only holds a lock blocks nothing else, and a pooler leaves it its connection.
+# It may last as long as a pipeline. A machine that has vanished is noticed after a minute.
 _LASTING = """
     select set_config(name, case name when 'tcp_keepalives_idle' then '30' when 'tcp_keepalives_interval' then '10'
                                       when 'tcp_keepalives_count' then '3' else '0' end, true)
@@ -38,10 +39,10 @@ _LASTING = """
 
 
 class Connected:
-    """A database, while it is open.
+    """An open database.
 
     Attributes:
-        url: where executors and the data source find it.
+        url: the URL for executors and the data source.
     """
 
     def __init__(self, portal: BlockingPortal, app: App) -> None:
@@ -50,22 +51,22 @@ class Connected:
         self.url = app.database.dsn
 
     def stream(self, name: str) -> StreamInfo:
-        """A stream. Raises `UnknownStream`."""
+        """Return a stream. Raises `UnknownStream`."""
         return self._do(lambda: self._app.admin.stream(name))
 
     def keep_consumer(self, spec: ConsumerSpec) -> None:
-        """Create a consumer, unless it is there. Raises `InvalidInput` if it is there with other settings."""
+        """Create a consumer unless it exists. Raises `InvalidInput` if it exists with other settings."""
         self._do(lambda: self._app.admin.create_consumer(spec))
 
     @contextmanager
     def alone(self, what: str) -> Iterator[bool]:
-        """Around work that one process does at a time, on whatever machine: by a lock in the database.
+        """Hold a lock in the database, so that only one process at a time does the work, on any machine.
 
         Args:
-            what: a name for the work, the same for all that must not be done at once.
+            what: the name of the lock. Work that must not run at the same time uses the same name.
 
         Yields:
-            Whether nobody else is at it.
+            Whether the lock was obtained.
         """
         with connect(self.url, autocommit=False) as connection:
             ask(connection, self.url, _LASTING)
@@ -84,13 +85,13 @@ class Connected:
 
 @contextmanager
 def connected(database: str | None) -> Iterator[Connected]:
-    """Open a database: connect, and bring its schema up to date.
+    """Connect to a database, and migrate its schema.
 
     Args:
-        database: a Postgres URL; None for what the settings say, or else the embedded Postgres.
+        database: a Postgres URL. None uses the settings, or else the embedded Postgres.
 
     Raises:
-        StoreUnavailable: it can't be reached.
+        StoreUnavailable: the database can't be reached.
     """
     app = App(database)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(app):

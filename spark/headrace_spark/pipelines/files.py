@@ -1,4 +1,4 @@
-"""The few things that an archive does with files, on a local disk, on whatever Spark reaches through Hadoop, or over Spark Connect.
+"""File operations of an archive, on a local disk, through Hadoop, or over Spark Connect.
 
 All names are relative to a root, with `/` between their parts.
 """
@@ -24,47 +24,50 @@ _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):")
 
 
 class CantKeepFiles(HeadraceError):
-    """Files can't be kept where it was asked for: not a directory, no such file system, or no permission."""
+    """Files can't be stored at the path: no directory, an unknown file system, or no permission."""
 
     exit_code = 73  # EX_CANTCREAT
 
 
 class Files(Protocol):
-    """Files below a root.
+    """Files below a root directory.
 
     Attributes:
-        root: the root as Spark is told it.
+        root: the root, in the form that Spark gets.
     """
 
     root: str
 
     def names(self, directory: str = "") -> list[str]:
-        """What is in a directory, sorted; nothing if there is no such directory."""
+        """The names in a directory, sorted. Empty if the directory does not exist."""
 
     def below(self, directory: str) -> list[str]:
         """All files below a directory, relative to it, sorted."""
 
     def read(self, name: str) -> bytes | None:
-        """A file's bytes; None if there is no such file."""
+        """The content of a file, or None if it does not exist."""
 
     def create(self, name: str, content: bytes) -> bool:
-        """Make a file, in one step: whoever sees it sees all of it. Returns False, and leaves it alone, if it is there."""
+        """Create a file atomically, so that readers see all of it or none.
+
+        Returns False and leaves the file unchanged if it exists.
+        """
 
     def move(self, source: str, target: str) -> None:
-        """Move a file to its place, in one step. Nothing happens if it is not there (any more)."""
+        """Move a file atomically. Nothing happens if the source does not exist."""
 
     def remove(self, directory: str) -> None:
-        """Remove a directory and all in it, if it is there."""
+        """Remove a directory and all in it, if it exists."""
 
     def secure(self, names: Sequence[str]) -> None:
-        """See to it that a power cut doesn't take these files, as far as this can be had."""
+        """Sync files, so that they survive a power cut as far as the file system can ensure that."""
 
 
 def files_at(path: str | os.PathLike[str], spark: SparkSession) -> Files:
-    """The files at a path or URL, as the session's executors see them.
+    """Return the files at a path or URL, as the session's executors see them.
 
     Raises:
-        CantKeepFiles: it is a file, or of a file system that Spark doesn't know.
+        CantKeepFiles: the path is a file, or Spark does not know the file system.
     """
     text = os.fspath(path)
     scheme = _SCHEME.match(text)
@@ -85,12 +88,12 @@ def _of_hadoop(text: str, spark: SparkSession) -> Files:
         raise CantKeepFiles(f"Nothing can be kept at {text!r}: {reason}.") from error
     if not hadoop.root.startswith("file:"):
         return hadoop
-    # A relative path is one from this process's directory, which the JVM's need not be.
+    # A relative path refers to this process's directory. The JVM may have another one.
     return LocalFiles(hadoop.root if _SCHEME.match(text) else text)
 
 
 class LocalFiles:
-    """Files of this machine, or of a disk that all machines of the cluster share at one path."""
+    """Files on this machine, or on a disk that all machines of the cluster share under the same path."""
 
     def __init__(self, root: str) -> None:
         self._root = Path(root.removeprefix("file://").removeprefix("file:")).absolute()
@@ -121,7 +124,7 @@ class LocalFiles:
             target.parent.mkdir(parents=True, exist_ok=True)
             draft.write_bytes(content)
             _sync(draft)
-            os.link(draft, target)  # which fails if it is there, unlike a rename
+            os.link(draft, target)  # fails if the target exists, unlike a rename
         except FileExistsError:
             return False
         except OSError as error:
@@ -155,7 +158,7 @@ def _sync(path: Path) -> None:
 
 
 class HadoopFiles:
-    """Files of any file system that Hadoop knows, asked through Spark's own JVM."""
+    """Files of any file system that Hadoop supports, accessed through Spark's JVM."""
 
     def __init__(self, root: str, spark: SparkSession) -> None:
         jvm: Any = spark._jvm
@@ -230,14 +233,15 @@ class HadoopFiles:
         self._files.delete(self._at(directory), True)
 
     def secure(self, names: Sequence[str]) -> None:
-        """Such file systems do it themselves when a file is closed."""
+        """Do nothing. Such file systems sync a file when it is closed."""
 
 
 class ArrowFiles:
-    """Files of a URL, through pyarrow: for Spark Connect, where no JVM is at hand.
+    """Files of a URL, accessed through pyarrow. It is for Spark Connect, where there is no JVM.
 
-    A file is made in one step by writing it: object stores show a file only when it is complete. Of two processes that make one at once,
-    the later one counts; so one archive at a time is written, as Spark's own checkpoints have it.
+    A file is created by one write, since object stores show a file only when it is complete. If two
+    processes create the same file at once, the later one wins. So only one process at a time may
+    write an archive, as with Spark's own checkpoints.
     """
 
     def __init__(self, url: str) -> None:
@@ -298,4 +302,4 @@ class ArrowFiles:
             self._files.delete_dir(self._at(directory))
 
     def secure(self, names: Sequence[str]) -> None:
-        """Such file systems do it themselves when a file is closed."""
+        """Do nothing. Such file systems sync a file when it is closed."""

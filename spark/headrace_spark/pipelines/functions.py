@@ -1,4 +1,4 @@
-"""Finding a user's function: `module:function`, or `path/to/file.py:function`."""
+"""Finds a user's function by name: `module:function`, or `path/to/file.py:function`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from headrace.model.errors import ConfigurationError, HeadraceError, InvalidInpu
 
 
 class NoFunction(HeadraceError, LookupError):
-    """There is no such file, no such module, or no such function in it."""
+    """The file, the module, or the function in it does not exist."""
 
     exit_code = 66  # EX_NOINPUT
 
 
 def function_named(target: str) -> Callable[..., Any]:
-    """The function that `target` names; the working directory is searched first.
+    """Return the function that `target` names. The working directory is searched first.
 
     Raises:
-        InvalidInput: `target` is written wrongly.
-        NoFunction: there is no such module, or no such function in it.
-        ConfigurationError: what it names can't be called, or its module raises.
+        InvalidInput: `target` has the wrong form.
+        NoFunction: the module, or the function in it, does not exist.
+        ConfigurationError: the named object can't be called, or its module raises.
     """
     place, colon, names = target.rpartition(":")
     if not (colon and place and names):
@@ -41,11 +41,11 @@ def function_named(target: str) -> Callable[..., Any]:
 
 
 def send_along(function: Callable[..., Any]) -> None:
-    """Have its module sent along wherever the function goes, for a server that can't import it."""
+    """Pickle the function's module by value, so that a server that can't import the module gets it too."""
     from pyspark.cloudpickle import register_pickle_by_value
 
     module = sys.modules.get(getattr(function, "__module__", ""))
-    if module is not None and module.__name__ != "__main__":  # which is sent along anyway
+    if module is not None and module.__name__ != "__main__":  # `__main__` is always pickled by value
         register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 

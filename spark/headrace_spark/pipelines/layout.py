@@ -1,17 +1,20 @@
-"""How an archive lies in its directory, and how a batch of it is committed.
+"""The directory layout of an archive, and the commit of a batch.
 
     archive/
-      day=2026-11-21/seq-0000000000000000001-0000000000000100000-0.parquet    what everybody reads
-      _headrace/archive.json          which stream this is an archive of
-      _headrace/checkpoint/           Spark's own
-      _headrace/batches/0000000012.json     a batch that is committed: its rows, its seqs, its files
+      day=2026-11-21/seq-0000000000000000001-0000000000000100000-0.parquet    the data, for all
+      readers
+      _headrace/archive.json          the identity of the archive: its stream and filters
+      _headrace/checkpoint/           Spark's own checkpoint
+      _headrace/batches/0000000012.json     a committed batch: its rows, its seqs, its files
       _headrace/writing/              files of a batch that is being written
 
-Spark's own sink for files is exactly-once only for readers that know its log; others, who list the directory, see what a killed run has left.
-Here a batch's files are written aside; then its manifest is made, in one step, which says where each is to go: from then on the batch is
-committed. Then they are moved. Whoever comes after a kill moves what has not been moved yet, and throws away what no manifest names. So a plain
-listing has no row twice at any time, and after the next run none is missing. Readers that go by the Hive convention (Spark, DuckDB, pyarrow,
-Trino) pass over names that begin with `_`.
+Spark's own file sink is exactly-once only for readers that know its log. Other readers list the
+directory, and see the leftovers of a killed run. Here a batch's files are first written aside. Then
+its manifest is created atomically, with the target of each file. From then on the batch is
+committed. Then the files are moved. A run that starts after a kill moves the files that are not
+moved yet, and deletes those that no manifest names. So a plain listing never has a row twice, and
+after the next run no row is missing. Readers that follow the Hive convention (Spark, DuckDB,
+pyarrow, Trino) skip names that begin with `_`.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ _IDENTITY = f"{OURS}/archive.json"
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What an archive is of. An archive goes on with the same; a `where` is kept as it was written. `id` is its own."""
+    """The identity of an archive. A run continues an archive only if it has the same identity.
+
+    `where` is stored as it was written. `id` is the archive's own id.
+    """
 
     stream: str
     id: str = ""
@@ -48,15 +54,15 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch that is committed.
+    """The manifest of a committed batch.
 
     Attributes:
-        batch: its number.
-        rows: how many there are in it.
+        batch: the number of the batch.
+        rows: the number of rows.
         first: the lowest seq.
-        last: the highest.
-        written: where its files were written.
-        files: what each was called there, and where it belongs.
+        last: the highest seq.
+        written: the directory that its files were written to.
+        files: the target of each file, by its name in that directory.
     """
 
     batch: int
@@ -78,13 +84,13 @@ class Layout:
         return f"{self.files.root}/{CHECKPOINT}"
 
     def open(self, identity: Identity) -> str:
-        """Make the directory an archive, or go on with it.
+        """Make the directory an archive, or continue the archive in it.
 
         Returns:
             The archive's id.
 
         Raises:
-            CantKeepFiles: there is something else in it.
+            CantKeepFiles: the directory holds something else.
             InvalidInput: it is an archive of something else, or has lost its checkpoint.
         """
         made = msgspec.structs.replace(identity, id=uuid.uuid4().hex)
@@ -101,39 +107,42 @@ class Layout:
         return known.id
 
     def identity(self) -> Identity | None:
-        """What this is an archive of; None if it is none."""
+        """The identity of the archive, or None if the directory is no archive."""
         text = self.files.read(_IDENTITY)
         return None if text is None else msgspec.json.decode(text, type=Identity)
 
     def recover(self) -> None:
-        """Finish the last batch that was committed, and throw away what wasn't. Nobody else may be at work on it."""
+        """Finish the last committed batch, and delete the files of uncommitted ones.
+
+        No other process may be writing.
+        """
         numbers = self.batches()
         if numbers and (last := self.manifest(numbers[-1])):
             self._move(last)
         self.files.remove(_WRITING)
 
     def batches(self) -> list[int]:
-        """The numbers of the batches that are committed, in order."""
+        """The numbers of the committed batches, in order."""
         found = (name.removesuffix(".json") for name in self.files.names(_BATCHES))
         return sorted(int(name) for name in found if name.isdecimal())
 
     def manifest(self, batch: int) -> Manifest | None:
-        """A batch that is committed; None if it isn't."""
+        """The manifest of a batch, or None if the batch is not committed."""
         text = self.files.read(_manifest_of(batch))
         return None if text is None else msgspec.json.decode(text, type=Manifest)
 
     def manifests(self, after: int = -1) -> Iterator[Manifest]:
-        """All batches that are committed, in order, from the one behind `after`."""
+        """The manifests of all committed batches after `after`, in order."""
         for batch in self.batches():
             if batch > after and (manifest := self.manifest(batch)):
                 yield manifest
 
     def begin(self, batch: int) -> str:
-        """Where to write a batch's files."""
+        """The directory to write a batch's files to."""
         return f"{_WRITING}/{batch:010d}-{uuid.uuid4().hex[:8]}"
 
     def commit(self, batch: int, written: str, rows: int, first: int, last: int) -> Manifest:
-        """Commit a batch whose files are in `written`, and put them where they belong."""
+        """Commit a batch with the files in `written`, and move them to their targets."""
         found = [name for name in self.files.below(written) if name.endswith(".parquet") and not _hidden(name)]
         stem = f"seq-{first:019d}-{last:019d}"
         files = {name: f"{name.rpartition('/')[0]}/{stem}-{n}.parquet" for n, name in enumerate(found)}
@@ -146,11 +155,11 @@ class Layout:
         return manifest
 
     def finish(self, manifest: Manifest) -> None:
-        """Put the files of a committed batch where they belong, if they aren't there."""
+        """Move the files of a committed batch to their targets, if they are not there yet."""
         self._move(manifest)
 
     def taken(self) -> CantKeepFiles:
-        """What is raised when it is another process's."""
+        """The error for an archive that another process is writing."""
         return CantKeepFiles(
             f"Another process is at work on the archive in {self.files.root!r}: let one run at a time."
         )
@@ -160,7 +169,7 @@ class Layout:
             self.files.move(f"{manifest.written}/{name}", place)
 
     def paths(self, manifest: Manifest) -> list[str]:
-        """The files of a batch, as Spark is told them."""
+        """The paths of a batch's files, in the form that Spark gets."""
         return [f"{self.files.root}/{place}" for place in manifest.files.values()]
 
 

@@ -1,7 +1,8 @@
-"""Replay: a stream's whole history, or an archive, through a function into another stream; the order of each key is kept.
+"""Replay pipeline: runs the history of a stream, or an archive, through a function into another stream.
 
-It goes batch by batch, in the order of seq, and each batch's results are published in one transaction under an id of the replay and the batch. So a replay
-that is killed is started again with the same checkpoint, and goes on: what was published is not published again.
+The order of each key is kept. Batches are processed in the order of seq, and each batch's results
+are published in one transaction, under an id made of the replay and the batch. So a replay that is
+killed can be started again with the same checkpoint. It continues, and publishes nothing twice.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ MAX_ROWS = 500_000
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint is of; `id` is what the replay's writes are known by."""
+    """The identity of a replay, stored in its checkpoint. `id` identifies its writes."""
 
     id: str
     source: str
@@ -61,38 +62,45 @@ def replay(
     partitions: int | None = None,
     fail_on_data_loss: bool = True,
 ) -> Report:
-    """Send the messages of a stream, up to now, or those of an archive, through a function into another stream.
+    """Run the messages of a stream, up to now, or of an archive through a function into another stream.
 
-    The function gets a DataFrame of `key`, `seq`, `headers`, `created_at` and `data` for each batch, the rows of a key all in one partition, in their
-    order, and returns one with `key` and either `data` or other columns, which become it. If what it returns has `seq`, its rows are put into that
-    order for each key once more, and `seq` is no part of the data; without it they are published as they come, so a function that shuffles must
-    leave `seq` in.
+    The function gets a DataFrame of `key`, `seq`, `headers`, `created_at` and `data` for each
+    batch. The rows of a key are all in one partition, in their order. The function returns a
+    DataFrame with `key` and either `data` or other columns that become the data. If the result has
+    `seq`, its rows are sorted by it again for each key, and `seq` does not become part of the data.
+    Without `seq` the rows are published in their current order, so a function that shuffles must
+    keep `seq`.
 
     Args:
-        function: the function, or its name: `module:function`, or `file.py:function`. Over Spark Connect it runs on the server: by its name, its
-            module is sent along, and what that imports must be there; a function must be there itself, unless it is of the program that runs.
-        into: the stream to publish to, which exists.
-        stream: the stream to read ...
-        path: ... or the directory to read, one of the two: an archive, or any Parquet files with `key` and `data`. Files that are no archive
-            are read as one batch.
-        checkpoint: a directory of this replay alone, which is made: how far it is.
-        spark: a session; None for the process's own.
-        database: a Postgres URL; None for what the settings say.
-        filter: of a stream, only messages whose keys match; or several filters.
-        where: of a stream, only messages that meet this condition.
-        start: of a stream, where to begin: "earliest", a seq or a time.
-        max_rows: of a stream, how many seqs a batch spans at most.
-        partitions: how many tasks read at a time; None for as many as are worth it.
-        fail_on_data_loss: whether it is an error that messages were removed from the stream before they were read.
+        function: the function, or its name: `module:function`, or `file.py:function`. Over Spark
+            Connect it runs on the server. With a name, its module is sent along, and the module's
+            imports must exist there. A function object must be importable there, unless it is
+            defined in the running program.
+        into: the stream to publish to, which must exist.
+        stream: the stream to read. Give either this or `path`.
+        path: the directory to read: an archive, or any Parquet files with `key` and `data`. Files
+            that are no archive are read as one batch.
+        checkpoint: a directory for this replay alone, which is created. It holds the position.
+        spark: a session. None uses the process's own.
+        database: a Postgres URL. None uses the settings.
+        filter: for a stream, one or several patterns. Only messages with matching keys are read.
+        where: for a stream, a condition. Only messages that meet it are read.
+        start: for a stream, where to begin: "earliest", a seq or a time.
+        max_rows: for a stream, maximum number of its messages in a batch, before filters.
+        partitions: how many tasks read in parallel. None chooses a number by the size of the range.
+        fail_on_data_loss: whether to raise an error if messages were removed from the stream before
+            they were read.
 
     Returns:
-        What was done.
+        A report of what was done.
 
     Raises:
-        UnknownStream: there is no such stream, to read or to publish to.
-        InvalidInput: the checkpoint is of another replay; what the function returns can't become messages.
+        UnknownStream: the stream to read or to publish to does not exist.
+        InvalidInput: the checkpoint is of another replay, or the function's result can't become
+            messages.
         NoFunction: there is no such function.
-        ConfigurationError: neither or both of `stream` and `path` are given, or a stream is to be replayed into itself.
+        ConfigurationError: neither or both of `stream` and `path` are given, or the stream would be
+            replayed into itself.
         PipelineFailed: the function raised.
     """
     if (stream is None) == (path is None):
@@ -148,7 +156,11 @@ def _of_stream(spark: SparkSession, step: _Step, selection: Selection, files: Fi
 
 
 def _of_files(spark: SparkSession, step: _Step, source: Layout, files: Files, report: Report) -> None:
-    """Batch by batch as the archive was written; a batch that was done is noted, and one in doubt is known by its id."""
+    """Replay files, batch by batch as the archive was written.
+
+    A finished batch is recorded in the checkpoint. A batch that may have been published is
+    recognized by its write id.
+    """
     if source.identity() is None:
         parts = [(0, [source.files.root])]
         if not source.files.below(""):
@@ -175,7 +187,7 @@ def _of_files(spark: SparkSession, step: _Step, source: Layout, files: Files, re
 
 
 class _Step:
-    """What is done with a batch. It holds nothing but the function and plain values, since Spark Connect sends it to the server."""
+    """Processes a batch. It holds only the function and plain values, since Spark Connect sends it to the server."""
 
     def __init__(self, function: Function, database: str, identity: Identity) -> None:
         self.function = function
@@ -194,7 +206,7 @@ class _Step:
         ).save()
 
     def rows(self, batch: DataFrame) -> int:
-        """How many rows a batch of files has, by their footers."""
+        """The number of rows in a batch of files, from the files' footers."""
         return batch.count()
 
     def _called(self, batch: DataFrame) -> DataFrame:
@@ -208,7 +220,7 @@ class _Step:
 
 
 def _in_order(rows: DataFrame) -> DataFrame:
-    """The rows of a key in one partition, in their order; where there is no seq, as they come."""
+    """Put the rows of each key into one partition, sorted by seq. Without `seq` the rows are not sorted."""
     parted = rows.repartition("key")
     return parted.sortWithinPartitions("seq") if "seq" in rows.columns else parted
 

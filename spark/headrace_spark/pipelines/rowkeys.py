@@ -1,7 +1,8 @@
-"""Keys of rows, by the rules of change capture: `{schema}.{table}.` and the primary key, or a template's.
+"""Message keys for table rows, by the rules of change capture: `{schema}.{table}.` and the primary key, or a template.
 
-What stands between a template's braces is `record.column`, `schema` or `table`. A value becomes one token: dots, spaces, `*`, `>` and what
-can't be printed become `_`, as does a null; one of more than 96 bytes is replaced by its SHA-256.
+A field of a template is `{record.column}`, `{schema}` or `{table}`. A value becomes one token. In
+it dots, spaces, `*`, `>` and unprintable characters become `_`. A null becomes `_` as well. A value
+of more than 96 bytes is replaced by its SHA-256.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ _RECORD = re.compile(r'record\.(?:"((?:[^"]|"")+)"|([^."{}]+))')
 
 
 class KeyShape(msgspec.Struct, frozen=True):
-    """What a key is put together of.
+    """The parts of a key: fixed texts and the columns between them.
 
     Attributes:
-        literals: what stands before, between and behind the values ...
-        columns: ... of these columns, one fewer.
+        literals: the texts before, between and after the values.
+        columns: the columns of the values. There is one fewer than there are literals.
     """
 
     literals: tuple[str, ...]
     columns: tuple[str, ...]
 
     def keys(self, values: Sequence[pa.Array]) -> pa.Array:
-        """The keys of rows, of an array of texts for each column."""
+        """Build the keys of rows from an array of texts for each column."""
         import pyarrow.compute as pc  # type: ignore[import-untyped]
 
         parts: list[object] = [self.literals[0]]
@@ -49,7 +50,7 @@ class KeyShape(msgspec.Struct, frozen=True):
 
 
 def default_shape(schema: str, table: str, primary_key: Sequence[str]) -> KeyShape:
-    """The keys that change capture gives by default; a table without a primary key has one for all its rows."""
+    """The default keys of change capture. A table without a primary key has one key for all its rows."""
     prefix = f"{token(schema)}.{token(table)}"
     if not primary_key:
         return KeyShape((prefix,), ())
@@ -57,10 +58,10 @@ def default_shape(schema: str, table: str, primary_key: Sequence[str]) -> KeySha
 
 
 def shape_of(template: str, schema: str, table: str) -> KeyShape:
-    """What a template's keys are put together of.
+    """Parse a key template.
 
     Raises:
-        ConfigurationError: it can't be, or makes no valid keys.
+        ConfigurationError: the template is invalid, or makes no valid keys.
     """
     pieces = _FIELD.split(template)
     literals, columns = [pieces[0]], []
@@ -82,7 +83,7 @@ def shape_of(template: str, schema: str, table: str) -> KeyShape:
 
 
 def token(text: str) -> str:
-    """A text as one token of a key."""
+    """Convert a text into one token of a key."""
     if not text:
         return "_"
     if len(text) * 4 > LONGEST_VALUE and len(text.encode("utf-8", "surrogatepass")) > LONGEST_VALUE:
@@ -102,7 +103,7 @@ def _tokens(values: pa.Array) -> pa.Array:
 
 
 def _shortened(keys: pa.Array, prefix: str) -> pa.Array:
-    """A key of many long columns is replaced by its SHA-256."""
+    """Replace keys that are too long by their SHA-256, as can happen with many long columns."""
     import pyarrow as pa
 
     def short(key: str) -> str:

@@ -1,4 +1,4 @@
-"""Running a streaming query to its end: following its progress, stopping it, and telling what went wrong in one sentence."""
+"""Runs a streaming query to its end: follows its progress, stops it, and translates its errors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.spark")
 
-_LOOK = 1  # seconds between looks at a query's progress
+_LOOK = 1  # seconds between two looks at a query's progress
 
-# The last line of a Python traceback, as Spark passes it on: `headrace.model.errors.UnknownStream: There is no …`.
+# The last line of a Python traceback in Spark's message: `headrace.model.errors.UnknownStream:
+# There is no …`.
 _OURS = re.compile(r"^\s*headrace(?:_spark)?(?:\.\w+)*\.(\w+): (.+)$", re.MULTILINE)
 _JAVA = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
@@ -34,24 +35,28 @@ _GONE = re.compile(
 
 
 class PipelineFailed(HeadraceError):
-    """A pipeline's own code, or Spark under it, failed. What was committed before stays; running it again goes on from there."""
+    """A pipeline's own code, or Spark, failed.
+
+    What was committed before stays. The next run continues from there.
+    """
 
 
 class Report(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a pipeline did.
+    """The report of a pipeline run.
 
     Attributes:
-        pipeline: its name.
-        stream: the stream that it read; None where it read something else.
-        into: what it wrote to: a stream or a path.
-        rows: how many rows it read; None where Spark doesn't tell, as it doesn't of streaming queries over Spark Connect.
-        written: how many messages or rows it wrote; None if that isn't known.
-        batches: in so many steps, each of them committed by itself; None as for `rows`.
-        first: the lowest seq of a row that it read; None if it read nothing, or what it read has no seq.
-        last: the highest.
-        files: how many files it wrote.
-        late: rows that came too late for their window; see `aggregate`.
-        seconds: how long it took, without the start of the session.
+        pipeline: the name of the pipeline.
+        stream: the stream that it read, or None if it read something else.
+        into: the stream or path that it wrote to.
+        rows: number of rows read. None if Spark does not report it, as for streaming queries over
+            Spark Connect.
+        written: number of messages or rows written, or None if unknown.
+        batches: number of batches, each with its own commit. None as for `rows`.
+        first: the lowest seq that it read. None if it read nothing, or rows without a seq.
+        last: the highest seq that it read.
+        files: number of files written.
+        late: number of rows that came too late for their window. See `aggregate`.
+        seconds: duration in seconds, without the start of the session.
     """
 
     pipeline: str
@@ -67,16 +72,16 @@ class Report(msgspec.Struct, kw_only=True, omit_defaults=True):
     seconds: float = 0.0
 
     def add(self, rows: int) -> None:
-        """Count a batch of so many rows."""
+        """Count a batch of `rows` rows."""
         self.rows = (self.rows or 0) + rows
         self.batches = (self.batches or 0) + 1
 
     def uncounted(self) -> None:
-        """What was counted is not what was done: it isn't known."""
+        """Reset the counts to unknown."""
         self.rows = self.batches = self.late = None
 
     def saw(self, first: int | None, last: int | None) -> None:
-        """Widen the range of what was read."""
+        """Extend the range of seqs that were read."""
         if first is not None:
             self.first = first if self.first is None else min(self.first, first)
         if last is not None:
@@ -85,7 +90,7 @@ class Report(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 @contextmanager
 def timed(report: Report) -> Iterator[Report]:
-    """Note in the report how long the block takes."""
+    """Record the duration of the block in the report."""
     begun = time.monotonic()
     try:
         yield report
@@ -94,7 +99,7 @@ def timed(report: Report) -> Iterator[Report]:
 
 
 def triggered(writer: DataStreamWriter, *, once: bool, every: Duration) -> DataStreamWriter:
-    """The writer of a query that takes all there is now and ends, or one that looks again every so many seconds."""
+    """Set the trigger: `once` reads what exists now and ends, otherwise the query looks again every `every` seconds."""
     if once:
         return writer.trigger(availableNow=True)
     period = seconds(every, "every")
@@ -107,14 +112,14 @@ Progress = Mapping[str, Any]
 
 
 def follow(writer: DataStreamWriter, seen: Callable[[Progress], None]) -> None:
-    """Start a query, and wait until it ends; however this ends, the query doesn't run on.
+    """Start a query, and wait until it ends. If the wait is interrupted, the query is stopped.
 
     Args:
         writer: the query, ready to start.
-        seen: called with the progress of each micro-batch that had rows, as Spark tells it.
+        seen: called with Spark's progress report of each micro-batch that had rows.
 
     Raises:
-        HeadraceError: the query failed; see `told`.
+        HeadraceError: the query failed. See `told`.
     """
     with telling():
         query = writer.start()
@@ -147,13 +152,13 @@ def _stop(query: StreamingQuery) -> None:
     try:
         if query.isActive:
             query.stop()
-    except Exception as error:  # the session may be gone, and then so is the query
+    except Exception as error:  # the session may be gone, and the query with it
         logger.debug("a query could not be stopped: %s", error)
 
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """What Spark raises in the block is told in one sentence; see `told`."""
+    """Translate Spark's errors in the block into Headrace's. See `told`."""
     try:
         yield
     except HeadraceError:
@@ -165,10 +170,10 @@ def telling() -> Iterator[None]:
 
 
 def told(error: BaseException) -> HeadraceError | None:
-    """What an error of Spark's is about, in one sentence; None for an error that isn't Spark's.
+    """Translate an error of Spark into a Headrace error with one sentence. Returns None for other errors.
 
-    An error that Headrace raised somewhere in Spark, in a worker or in a callback, comes back as it was, by its name: a Java exception
-    that holds a Python traceback as its text.
+    An error that Headrace raised in a worker or in a callback arrives as a Java exception with a
+    Python traceback as its text. It is restored by the name of its class.
     """
     kind = type(error)
     if not kind.__module__.startswith(("pyspark", "py4j", "grpc")) and not isinstance(error, ConnectionError):
@@ -185,19 +190,19 @@ def told(error: BaseException) -> HeadraceError | None:
 
 
 def _kinds() -> dict[str, type[HeadraceError]]:
-    """Headrace's errors by name, as far as they are known here and are made of a sentence alone."""
+    """Headrace's error classes by name, limited to those that are loaded and take only a message."""
     found: dict[str, type[HeadraceError]] = {}
     kinds = [HeadraceError]
     while kinds:
         kind = kinds.pop()
-        if not inspect.isfunction(kind.__init__):  # it has none of its own in Python
+        if not inspect.isfunction(kind.__init__):  # the class has no Python `__init__` of its own
             found[kind.__name__] = kind
         kinds += kind.__subclasses__()
     return found
 
 
 def _reason(text: str) -> str:
-    """What was raised first, if there are tracebacks in it: the last of them is the innermost. Otherwise what Java says, or how it begins."""
+    """The original error: that of the last, innermost traceback, or else the first line of Java's message."""
     if java := _JAVA.search(text):
         text = text if _TRACEBACK in text else java[1]
     lines = text.rpartition(_TRACEBACK)[2].splitlines()

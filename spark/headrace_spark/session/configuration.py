@@ -1,4 +1,4 @@
-"""What Spark is started with: its configuration, and the environment of its processes."""
+"""The configuration that Spark is started with, and the environment of its processes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from headrace_spark.session.java import Java
 from headrace_spark.session.settings import APP_NAME, Resolved
 
 SECRET = re.compile(r"secret|password|token|access[.]?key|credential|database|dsn", re.IGNORECASE)
-"""Keys of configuration whose values are nobody's business."""
+"""A pattern of configuration keys with secret values."""
 
-# A password in a URL, wherever a plan or a log shows one.
+# A password in a URL, as plans and logs show it.
 _PASSWORD_IN_URL = r"(?<=://[^\s:/@]{0,200}:)[^\s/@]+(?=@)"
-# Not spark.sql.python.filterPushdown.enabled: Spark 4.3.0 plans a DataFrame's reading once, and where it is used again, reads it with the filters
-# that its first use had pushed down, so rows are missing.
+# Not spark.sql.python.filterPushdown.enabled. Spark 4.3.0 plans the reading of a DataFrame once. If
+# the DataFrame is used again, it is read with the filters that its first use had pushed down, so
+# rows are missing.
 _SESSION = {"spark.sql.session.timeZone": "UTC"}
 _SHARED = {
     **_SESSION,
@@ -34,26 +35,29 @@ _SHARED = {
 
 
 def configuration(resolved: Resolved) -> dict[str, str]:
-    """Spark's configuration for a master: what the settings say, and below it what suits us.
+    """Spark's configuration for a master: the settings, and our defaults where there is no setting.
 
-    What the installation's own `spark-defaults.conf` says, counts before what suits us.
+    The installation's own `spark-defaults.conf` takes precedence over our defaults.
     """
     suits = _SHARED | (_of_this_machine(resolved.master) if resolved.local else {})
     installed = _installed_keys()
     conf = {key: value for key, value in suits.items() if key not in installed} | resolved.settings.conf
     conf["spark.app.name"] = resolved.settings.app_name or APP_NAME
-    if "PYSPARK_GATEWAY_PORT" not in os.environ or resolved.settings.master:  # spark-submit has set one
+    if "PYSPARK_GATEWAY_PORT" not in os.environ or resolved.settings.master:  # spark-submit has set a master
         conf["spark.master"] = resolved.master
     return conf
 
 
 def of_a_server(resolved: Resolved) -> dict[str, str]:
-    """What is configured in a session of a Connect server: only what is a session's. The rest, such as memory, was said where the server was started."""
+    """The configuration for a session of a Connect server: only the settings that belong to a session.
+
+    The rest, such as memory, was configured when the server was started.
+    """
     return _SESSION | {key: value for key, value in resolved.settings.conf.items() if key.startswith("spark.sql.")}
 
 
 def cores(master: str) -> int:
-    """How many threads a local master works with."""
+    """The number of threads of a local master."""
     found = re.match(r"local\[(\d+)", master)
     if found is not None:
         return int(found[1])
@@ -63,23 +67,23 @@ def cores(master: str) -> int:
 
 
 def scratch() -> Path:
-    """Where the tables are that somebody saves without saying where. It goes when the session is stopped."""
+    """The directory of tables that are saved without a path. It is deleted when the session is stopped."""
     return Path(tempfile.gettempdir()) / f"headrace-spark-{os.getuid()}-{os.getpid()}"
 
 
 def _of_this_machine(master: str) -> dict[str, str]:
     return {
-        # The name of a machine may be none that can be resolved, and its address may change while it sleeps.
+        # The machine's name may not resolve, and its address may change while it sleeps.
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        # 200, Spark's own number, is for a cluster: here it would be 200 tasks of a few rows.
+        # Spark's default of 200 is for a cluster. Here it would make 200 tasks of a few rows.
         "spark.sql.shuffle.partitions": str(max(2, cores(master))),
         "spark.sql.warehouse.dir": (scratch() / "warehouse").as_uri(),
     }
 
 
 def _installed_keys() -> set[str]:
-    """The keys that `spark-defaults.conf` sets."""
+    """The keys set in `spark-defaults.conf`."""
     places = (os.environ.get("SPARK_CONF_DIR"), (home := os.environ.get("SPARK_HOME")) and os.path.join(home, "conf"))
     directory = next(filter(None, places), None)
     try:
@@ -90,10 +94,10 @@ def _installed_keys() -> set[str]:
 
 
 def environment(resolved: Resolved, java: Java | None) -> dict[str, str]:
-    """The variables with which Spark's processes are started.
+    """The environment variables of Spark's processes.
 
-    Workers on this machine run the Python that runs this process, and import what it can import. Those of a cluster run
-    what the setting `python` says, or what the cluster has.
+    Workers on this machine run the Python of this process, and import what it can import. Workers
+    of a cluster run the Python of the setting `python`, or the cluster's own.
     """
     python = resolved.settings.python or (sys.executable if resolved.local else os.environ.get("PYSPARK_PYTHON"))
     found = {"PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_HOME": _home()}
@@ -107,14 +111,18 @@ def environment(resolved: Resolved, java: Java | None) -> dict[str, str]:
 
 
 def _home() -> str:
-    """The installation of Spark. Its scripts would find it by running a Python whose path must have no space in it."""
+    """The installation directory of Spark.
+
+    Spark's own scripts would find it by running a Python, which fails if the path of that Python
+    has a space.
+    """
     from pyspark.find_spark_home import _find_spark_home
 
     return str(_find_spark_home())
 
 
 def _imported_from() -> list[str]:
-    """The places of `sys.path` that a new interpreter wouldn't have by itself; those of the environment among them."""
+    """The entries of `sys.path` that a new interpreter would lack. Entries from the environment are included."""
     own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     own |= {*site.getsitepackages(), site.getusersitepackages()}
     own |= {os.path.join(place, "lib-dynload") for place in own}

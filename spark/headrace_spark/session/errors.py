@@ -1,4 +1,4 @@
-"""What is raised when there is no Spark to be had."""
+"""Errors for a Spark that can't be started or reached."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from headrace.model.errors import ConfigurationError, HeadraceError
 
 
 class SparkUnavailable(HeadraceError):
-    """Spark can't be started or reached: it is not installed, there is no Java, or a cluster or a Connect server doesn't answer."""
+    """Spark can't be started or reached.
+
+    It is not installed, there is no Java, or a cluster or a Connect server doesn't answer.
+    """
 
     exit_code = 69  # EX_UNAVAILABLE
 
 
 class SparkMisconfigured(ConfigurationError, SparkUnavailable):
-    """Settings with which Spark can never start, such as a master that is none."""
+    """Settings with which Spark can never start, such as an invalid master."""
 
 
 _OF_THE_EXTRA = (
@@ -34,12 +37,12 @@ _OF_THE_EXTRA = (
 
 @contextmanager
 def extra() -> Iterator[None]:
-    """Around imports of what the extra brings: if it isn't installed, raises a `SparkUnavailable` that says so."""
+    """Wrap imports of the extra's packages. Raises `SparkUnavailable` with an explanation if one is not installed."""
     try:
         yield
     except ImportError as error:
         name = (error.name or "").partition(".")[0]
-        # PySpark tells by an error without a name which of the libraries that it needs is missing or too old.
+        # PySpark reports a missing or too old library by an error without a name.
         if name not in _OF_THE_EXTRA and "Pandas" not in str(error) and "PyArrow" not in str(error):
             raise
         raise SparkUnavailable(

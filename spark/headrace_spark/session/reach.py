@@ -1,6 +1,6 @@
-"""Whether anybody answers where a cluster or a Connect server is said to be, asked with bounded patience.
+"""Checks that a cluster or a Connect server is reachable, with a short timeout.
 
-Spark itself tries for a minute to reach a master, and its Connect client for ten.
+Spark itself tries for a minute to reach a master, and its Connect client for ten minutes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RETRIES = {"max_retries": 3, "initial_backoff": 200, "max_backoff": 1000}
 
 
 def cluster(master: str) -> None:
-    """Raises `SparkUnavailable` if nobody listens at a master with an address in it."""
+    """Check that a master with an address is reachable. Raises `SparkUnavailable` if nothing listens there."""
     if master.startswith("spark://"):
         addresses = [_split(one) for one in master.removeprefix("spark://").split(",")]
     elif master.startswith("k8s://"):
@@ -33,7 +33,7 @@ def cluster(master: str) -> None:
 
 
 def server(remote: str) -> None:
-    """Raises `SparkUnavailable` if no Spark Connect server answers there, or it doesn't let us in."""
+    """Check a Spark Connect server. Raises `SparkUnavailable` if none answers, or it refuses the client."""
     import grpc  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     from pyspark.sql.connect.client import SparkConnectClient
@@ -66,7 +66,7 @@ def _split(address: str, port: int = 0) -> tuple[str, int]:
 
 
 def _complaint(host: str, port: int) -> str | None:
-    """What is wrong with an address; None if somebody listens there."""
+    """The reason why an address can't be reached, or None if something listens there."""
     try:
         socket.create_connection((host, port), timeout=PATIENCE).close()
     except TimeoutError:

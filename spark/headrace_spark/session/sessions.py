@@ -1,4 +1,4 @@
-"""The process's one warm Spark session."""
+"""The process's single Spark session, which is kept warm."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from headrace_spark.session.settings import Resolved, SparkSettings, read
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PATIENCE = 120.0  # seconds that a cluster has to take an application in
-_STOPPING = 20.0  # seconds that a session has to stop: it may wait for ever for a worker's Python
+_PATIENCE = 120.0  # seconds that a cluster has to accept an application
+_STOPPING = 20.0  # seconds that a session has to stop. It may wait forever for a worker's Python
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
-# Of a task that fails they tell all that Java knows, and then it is raised here, too.
+# These loggers write all that Java knows about a failed task, and the same error is also raised
+# here.
 _REPEAT_WHAT_IS_RAISED = (
     "org.apache.spark.api.python",
     "org.apache.spark.executor.Executor",
@@ -39,7 +40,7 @@ _REPEAT_WHAT_IS_RAISED = (
 
 
 class _Current(msgspec.Struct):
-    """The session, with what it was made by; `resolved` is None for one that was there before us."""
+    """The session and how it was made. `resolved` is None for a session that existed before."""
 
     spark: SparkSession
     resolved: Resolved | None = None
@@ -51,18 +52,21 @@ _current: _Current | None = None
 
 
 def session(settings: SparkSettings | None = None, **conf: str) -> SparkSession:
-    """The process's one Spark session, with the data source `headrace` registered. It is made at the first call, and kept warm.
+    """Return the process's Spark session, with the data source `headrace` registered.
 
-    A session that the process has already, made by `SparkSession.builder` or given by a notebook, is taken as it is.
+    The first call makes it, and it is kept. A session that the process already has, made by
+    `SparkSession.builder` or by a notebook, is used unchanged.
 
     Args:
-        settings: how to make it; what they leave out, the environment (`HEADRACE_SPARK_…`), `[tool.headrace.spark]` in
-            pyproject.toml and the defaults say.
-        conf: more of Spark's own configuration, such as `**{"spark.driver.memory": "4g"}`.
+        settings: how to make it. What they leave out comes from the environment
+            (`HEADRACE_SPARK_…`), from `[tool.headrace.spark]` in pyproject.toml, or from the
+            defaults.
+        conf: further Spark configuration, such as `**{"spark.driver.memory": "4g"}`.
 
     Raises:
-        SparkUnavailable: Spark isn't installed, there is no Java, or the cluster or the Connect server can't be reached.
-        SparkMisconfigured: a setting that can't be; or settings other than those that the session was made with.
+        SparkUnavailable: Spark isn't installed, there is no Java, or the cluster or the Connect
+            server can't be reached.
+        SparkMisconfigured: a setting is invalid, or the session was made with other settings.
     """
     global _current
     with _lock:
@@ -78,17 +82,17 @@ def session(settings: SparkSettings | None = None, **conf: str) -> SparkSession:
 
 
 def started() -> bool:
-    """Whether `session` has a session, so that it would not make one."""
+    """Whether there is a live session, so that `session` would not make one."""
     with _lock:
         return _current is not None and _alive(_current)
 
 
 def stop() -> None:
-    """Stop the session, and the Java process that it runs in. The next call of `session` makes another one."""
+    """Stop the session and its Java process. The next call of `session` makes another one."""
     global _current
     with _lock:
         current, _current = _current, None
-        if current is None or current.resolved is None:  # it is somebody else's
+        if current is None or current.resolved is None:  # the session was made elsewhere
             return
         if current.gateway is not None:
             with current.gateway.given(_STOPPING):
@@ -101,13 +105,16 @@ def stop() -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the data source `headrace` known to a session that `session` didn't make. Both classic ones and those of Spark Connect will do."""
-    # By name: it lives on a floor above, where import goes down only.
+    """Register the data source `headrace` in a session that `session` didn't make.
+
+    Both classic sessions and those of Spark Connect are supported.
+    """
+    # By name, since that package depends on this one, and imports go in one direction only.
     spark.dataSource.register(import_module("headrace_spark.source.format").HeadraceSource)
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether a session is one of Spark Connect."""
+    """Whether a session is a Spark Connect session."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
@@ -132,7 +139,7 @@ def _alive(current: _Current) -> bool:
 
 
 def _adopted() -> _Current | None:
-    """The session that the process has already, if it has one."""
+    """The session that the process already has, or None."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -169,12 +176,12 @@ def _on_a_master(resolved: Resolved) -> _Current:
     from pyspark.sql import SparkSession
 
     reach.cluster(resolved.master)
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has started a Java process
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # set by spark-submit, which has started a Java process
     conf = configuration.configuration(resolved)
     variables = configuration.environment(resolved, None if submitted else find())
     with surroundings(variables), _own_interrupt():
         gateway = None if submitted else launch(conf)
-        # A cluster that never answers is given up after a while.
+        # A cluster that never answers is given up after a timeout.
         with contextlib.nullcontext() if gateway is None or resolved.local else gateway.given(_PATIENCE):
             try:
                 spark = SparkSession.builder.config(map={**conf}).getOrCreate()
@@ -193,10 +200,11 @@ def _on_a_master(resolved: Resolved) -> _Current:
 
 @contextlib.contextmanager
 def _own_interrupt() -> Iterator[None]:
-    """Whoever has taken Ctrl-C into his own hands, keeps it.
+    """Keep the process's own SIGINT handler, which PySpark would replace.
 
-    PySpark makes of it that all jobs are cancelled and a `KeyboardInterrupt` is raised wherever the main thread is; a process that
-    drains on Ctrl-C would have nothing left to wait for. Where nobody has, as in a script or a notebook, that is just right.
+    PySpark's handler cancels all jobs and raises `KeyboardInterrupt` in the main thread. A process
+    that drains on Ctrl-C would then have nothing left to wait for. If the process has no handler of
+    its own, as in a script or a notebook, PySpark's handler stays.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -210,19 +218,19 @@ def _own_interrupt() -> Iterator[None]:
 
 
 def _cause(error: Exception) -> str:
-    """What Java says was the cause, in a line."""
+    """The root cause in one line, from the Java exception."""
     told = getattr(error, "java_exception", None)
     text = str(error)
-    with contextlib.suppress(Exception):  # of a process that may be gone already
+    with contextlib.suppress(Exception):  # the process may be gone already
         while told is not None:
             text, told = told.getMessage() or told.toString(), told.getCause()
     return " ".join((text.strip().splitlines() or ["no reason is given"])[0].split()).rstrip(".")
 
 
 def _hush() -> None:
-    """PySpark prints JSON about errors that it raises as well: to whoever reads standard error that is twice, and once unreadable.
+    """Silence PySpark's JSON output about errors that it also raises, since it repeats them unreadably.
 
-    And py4j, in the name of the root logger, logs the traceback of a connection that breaks.
+    Also silence py4j, which logs the traceback of a broken connection through the root logger.
     """
     logging.getLogger().addFilter(_of_others)
     from pyspark.logger import PySparkLogger

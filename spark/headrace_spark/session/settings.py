@@ -1,7 +1,8 @@
 """Settings of the process's Spark session.
 
-The rule is that of all settings: an argument counts before the environment, that before `[tool.headrace.spark]` of the nearest
-pyproject.toml, and that before the default. Spark's own configuration is put together key by key by the same rule.
+The precedence is that of all settings: first an argument, then the environment, then
+`[tool.headrace.spark]` of the nearest pyproject.toml, then the default. Spark's own configuration
+is merged key by key in the same order.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ APP_NAME = "headrace"
 _TEXTS = ("master", "remote", "app_name", "python")
 _NAMES = (*_TEXTS, "conf")
 _TABLE = "[tool.headrace.spark]"
-# What has a setting of its own; given as configuration, too, it would be anybody's guess which counts.
+# Keys that have a setting of their own. As configuration they are refused, since it would be
+# unclear which value wins.
 _OWN = {"spark.master": "master", "spark.remote": "remote", "spark.app.name": "app_name"}
 _LOCAL = re.compile(r"local(-cluster)?\[[^\]]*\]|local")
 _LOCAL_RIGHT = re.compile(r"local(\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]")
@@ -31,21 +33,24 @@ _CLUSTER = re.compile(
     r"yarn|spark://[^/\s,:]+:\d+(,[^/\s,:]+:\d+)*|k8s://\S+|(?!spark:|k8s:|sc:|local)[a-z][\w+.-]*://\S+"
 )
 _REMOTE = re.compile(r"sc://[^/\s]+(/.*)?")
-# A comma separates pairs where the next one begins; elsewhere it belongs to a value, such as a list of jars.
+# A comma separates pairs where the next pair begins. Elsewhere it belongs to a value, such as a
+# list of jars.
 _BETWEEN_PAIRS = re.compile(r",(?=\s*spark\.[^=,\s]+=)")
 
 
 class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the process's Spark session is made. None, or nothing in `conf`, leaves it to the environment and to pyproject.toml.
+    """Settings for the process's Spark session.
+
+    A value of None, or a key that `conf` lacks, is taken from the environment or pyproject.toml.
 
     Attributes:
-        master: a master URL: `local[4]`, `spark://host:7077`, `yarn`, `k8s://https://host:6443`. By default `local[*]`, all cores of
-            this machine.
-        remote: a Spark Connect server, such as `sc://host:15002`; instead of a master.
-        app_name: the name that Spark shows for it.
+        master: a master URL: `local[4]`, `spark://host:7077`, `yarn`, `k8s://https://host:6443`.
+            The default is `local[*]`, all cores of this machine.
+        remote: a Spark Connect server, such as `sc://host:15002`, instead of a master.
+        app_name: the application name in Spark.
         conf: Spark's own configuration, such as `{"spark.driver.memory": "4g"}`.
-        python: the Python of the executors of a cluster, a path or a command there. Workers of a local master run the Python that
-            runs this process, unless it is given.
+        python: the Python of a cluster's executors, a path or a command there. By default workers
+            of a local master run the Python of this process.
     """
 
     master: str | None = None
@@ -56,14 +61,14 @@ class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that count, and the place of each: an argument, a variable, a table in a file, or the default."""
+    """The effective settings, and the origin of each: an argument, a variable, a table in a file, or the default."""
 
     settings: SparkSettings
     places: dict[str, str]
 
     @property
     def master(self) -> str:
-        """The master; not to be asked for where a Connect server is set."""
+        """The master. Don't use it if a Connect server is set."""
         return self.settings.master or MASTER
 
     @property
@@ -75,15 +80,16 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
 def read(
     given: SparkSettings | None = None, *, environment: Mapping[str, str] = os.environ, directory: Path | None = None
 ) -> Resolved:
-    """The settings that count.
+    """Read the effective settings.
 
     Args:
-        given: what code says.
-        environment: the variables HEADRACE_SPARK_MASTER, _REMOTE, _APP_NAME, _PYTHON and _CONF (`key=value,key=value`).
-        directory: where to look for pyproject.toml, and above it; None for the working directory.
+        given: settings from code.
+        environment: the variables HEADRACE_SPARK_MASTER, _REMOTE, _APP_NAME, _PYTHON and _CONF
+            (`key=value,key=value`).
+        directory: where to look for pyproject.toml, upwards. None for the working directory.
 
     Raises:
-        SparkMisconfigured: a value that can't be, or a key in the table that is none.
+        SparkMisconfigured: a value is invalid, or a key in the table does not exist.
     """
     found: dict[str, str] = {}
     conf: dict[str, str] = {}
@@ -91,7 +97,8 @@ def read(
     for place, level in _levels(given, environment, directory or Path.cwd()):
         _check(level, place)
         for name in _TEXTS:
-            # Where to run is one question, with two ways to answer it: who answers it one way has answered the other.
+            # `master` and `remote` answer the same question, so a place that sets one of them
+            # hides both settings of the places after it.
             answered = ("master", "remote") if name in ("master", "remote") else (name,)
             if level.get(name) and not any(other in found and places[other] != place for other in answered):
                 found[name], places[name] = level[name], place
@@ -104,7 +111,7 @@ def read(
 def _levels(
     given: SparkSettings | None, environment: Mapping[str, str], directory: Path
 ) -> list[tuple[str, dict[str, Any]]]:
-    """What each place says, the one that counts most first. The place of a variable is its prefix."""
+    """The settings of each place, in order of precedence. All variables share the place of their prefix."""
     variables: dict[str, Any] = {name: environment.get(f"HEADRACE_SPARK_{name.upper()}") for name in _NAMES}
     variables["conf"] = _pairs(variables["conf"] or "")
     return [
@@ -127,7 +134,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _file(directory: Path) -> list[tuple[str, dict[str, Any]]]:
-    """What the nearest pyproject.toml says. What is wrong with the file as such, the settings of Headrace tell."""
+    """The settings in the nearest pyproject.toml. Other errors in the file are reported by Headrace's settings."""
     file = next((one for place in (directory, *directory.parents) if (one := place / "pyproject.toml").is_file()), None)
     if file is None:
         return []
@@ -139,7 +146,8 @@ def _file(directory: Path) -> list[tuple[str, dict[str, Any]]]:
     if not isinstance(table, dict):
         raise SparkMisconfigured(f"tool.headrace.spark in {file} must be a table: {_TABLE}.")
     conf = table.get("conf", {})
-    # `spark.driver.memory = "4g"` is a table in a table to TOML, unless the key is quoted. Both are understood.
+    # `spark.driver.memory = "4g"` is nested tables in TOML, unless the key is quoted. Both forms
+    # are accepted.
     return [(place, {**table, "conf": _flat(conf) if isinstance(conf, dict) else conf})]
 
 
@@ -191,7 +199,7 @@ def _check_conf(conf: Any, place: str) -> None:
 
 
 def check_master(master: str) -> None:
-    """Check how a master is written. Raises `SparkMisconfigured`."""
+    """Check the form of a master. Raises `SparkMisconfigured`."""
     if not (_LOCAL_RIGHT.fullmatch(master) or _CLUSTER.fullmatch(master)):
         other = " For a Connect server there is the setting 'remote'." if master.startswith("sc:") else ""
         raise SparkMisconfigured(
@@ -200,6 +208,9 @@ def check_master(master: str) -> None:
 
 
 def without_token(remote: str) -> str:
-    """A Connect server's URL as it may be shown: what follows the first semicolon may be a token."""
+    """The URL of a Connect server without its parameters, which may contain a token.
+
+    They begin at the first semicolon.
+    """
     url, semicolon, _ = remote.partition(";")
     return url + (";…" if semicolon else "")

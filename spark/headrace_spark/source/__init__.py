@@ -1,22 +1,22 @@
-"""The data source `headrace`: streams read and written by Spark.
+"""The data source `headrace`: Spark reads and writes streams.
 
     spark.read.format("headrace").option("stream", "orders").load()
     spark.readStream.format("headrace").option("stream", "orders").load()
     df.write.format("headrace").mode("append").option("stream", "results").save()
 
-The way of a message out of a stream, and the files in its order:
+A message is read by these modules, in this order:
 
-    options      what was asked for
-    connection   where the database is, and errors as Headrace tells them
-    marks        up to which seq nothing can appear any more: plain code
-    ranges       that, and how a range is cut into queries, asked of the database
-    pushdown     which of Spark's filters the database makes
-    reader       a range as a DataFrame; and how a task reads its part, as Arrow
-    streaming    range after range, by offsets that are kept in a checkpoint
-    format       the front door to all this
+    options      parses the options
+    connection   connects to the database and translates its errors
+    marks        computes the seq up to which nothing can appear any more, in plain code
+    ranges       asks the database for that seq, and cuts a range into queries
+    pushdown     selects the Spark filters that the database evaluates
+    reader       reads a range as a DataFrame, and a task's part of it as Arrow
+    streaming    reads range after range, by offsets that are kept in a checkpoint
+    format       the entry point that Spark calls
 
-and of one into it:
+A message is written by these modules:
 
-    staging      a task's rows, kept apart until they count
-    writer       what the driver commits, once
+    staging      stages a task's rows until they are committed
+    writer       commits on the driver, once
 """

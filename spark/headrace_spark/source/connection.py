@@ -1,6 +1,6 @@
-"""Connections to Headrace's database, from whichever process Spark calls: the planner's on the driver, or a task's on an executor.
+"""Connections to Headrace's database, from the planner on the driver or from a task on an executor.
 
-They are ADBC's, which hands over what it reads as Arrow and takes Arrow to write, without a Python object for a row.
+They use ADBC, which reads and writes Arrow without a Python object for each row.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 APPLICATION_NAME = "headrace spark"
 CONNECT_TIMEOUT = 10
-"""Seconds that connecting may take."""
+"""Connect timeout in seconds."""
 
 LIVELY = {
     "connect_timeout": str(CONNECT_TIMEOUT),
@@ -47,15 +47,19 @@ LIVELY = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-"""So that a server that vanished without a word is noticed within half a minute, by the system. A query itself may take long."""
+"""Connection parameters that detect a vanished server within half a minute, by TCP keep-alives.
+
+A query itself may take longer.
+"""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where the database is.
+    """The location of the database.
 
     Attributes:
-        url: as libpq takes it.
-        embedded: the data directory, if it is the embedded Postgres. Whoever connects then keeps it running while he lives.
+        url: a URL that libpq accepts.
+        embedded: the data directory, if this is the embedded Postgres. A process that connects then
+            keeps it running until the process ends.
     """
 
     url: str
@@ -63,10 +67,12 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def find(database: str | None) -> Place:
-    """The database of that URL; or else, of this process's settings; or else the embedded Postgres, which is started.
+    """Find the database: that of the URL, else that of this process's settings, else the embedded Postgres.
+
+    The embedded Postgres is started if it does not run.
 
     Raises:
-        ConfigurationError: a setting can't be.
+        ConfigurationError: a setting is invalid.
         EmbeddedPostgresError: the embedded Postgres can't be started.
     """
     from headrace.app import settings
@@ -81,7 +87,7 @@ def find(database: str | None) -> Place:
 
 
 def connect(place: Place | str, *, autocommit: bool = True) -> Connection:
-    """A connection, closed by the caller; errors of its statements are for `translated`.
+    """Open a connection. The caller closes it, and wraps its statements in `translated` to translate their errors.
 
     Args:
         place: a database, or its URL.
@@ -89,7 +95,8 @@ def connect(place: Place | str, *, autocommit: bool = True) -> Connection:
 
     Raises:
         StoreUnavailable: the database can't be reached.
-        ConfigurationError: the URL can't be read, or can't ever work; or the driver is not installed.
+        ConfigurationError: the URL can't be parsed or can never work, or the driver is not
+            installed.
     """
     place = Place(place) if isinstance(place, str) else place
     try:
@@ -106,7 +113,7 @@ def connect(place: Place | str, *, autocommit: bool = True) -> Connection:
 
 
 def ask(connection: Connection, place: Place | str, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
-    """The rows of a short query. Raises Headrace's own errors, as its other clients do."""
+    """Return the rows of a short query. Raises the same Headrace errors as Headrace's other clients."""
     with translated(place if isinstance(place, str) else place.url), connection.cursor() as cursor:
         cursor.execute(sql, arguments or None)
         return list(cursor.fetchall())
@@ -117,7 +124,10 @@ _holding = threading.Lock()
 
 
 def _hold(directory: str) -> str:
-    """The URL of the embedded Postgres there, which runs until this process ends. (If the process is killed, the kernel tells.)"""
+    """Return the URL of the embedded Postgres in the directory, which runs until this process ends.
+
+    If the process is killed, the kernel releases the hold.
+    """
     from headrace.embedded import EmbeddedPostgres
 
     with _holding:
@@ -128,13 +138,16 @@ def _hold(directory: str) -> str:
 
 
 def completed(url: str) -> str:
-    """The URL, with our name and our patience unless it has its own. (A name in it, or in the environment, counts before a fallback.)"""
+    """Add the application name and timeouts to a URL that does not set them.
+
+    An application name in the URL or in the environment takes precedence over the fallback name.
+    """
     if "://" not in url and "=" in url:
-        # Of words that are given twice the later one counts.
+        # If a parameter is given twice, the later one counts.
         return " ".join([*(f"{name}={value}" for name, value in LIVELY.items()), url])
     found = re.fullmatch(r"(postgres(?:ql)?://)([^/?#]*)([^?]*)\??(.*)", url)
     if found is None:
-        # Without repeating it: who can say where its password is?
+        # Without repeating the URL, since the position of its password is unknown.
         raise ConfigurationError(
             "The database URL can't be read: write postgresql://user:password@host:5432/database, or pairs such as host=… dbname=…"
         )
@@ -143,7 +156,8 @@ def completed(url: str) -> str:
     given = {name for name, _ in parse_qsl(query)}
     ours = {"fallback_application_name": APPLICATION_NAME.replace(" ", "%20"), **LIVELY}
     added = [f"{name}={value}" for name, value in ours.items() if name not in given]
-    # An @ in a password is a host's beginning to libpq, and not so to Headrace's other driver.
+    # libpq takes an @ in a password for the beginning of the host. Headrace's other driver does
+    # not.
     return f"{scheme}{user.replace('@', '%40')}{at}{hosts}{rest}?{'&'.join(filter(None, [query, *added]))}"
 
 
@@ -164,7 +178,7 @@ _REFUSALS = re.compile(
 
 @contextmanager
 def translated(url: str) -> Iterator[None]:
-    """Raise Headrace's errors for the driver's, each one sentence. What it can't explain passes as it is."""
+    """Translate the driver's errors into Headrace's, each with one sentence. An unknown error passes unchanged."""
     from adbc_driver_manager import Error
 
     try:
@@ -173,7 +187,7 @@ def translated(url: str) -> Iterator[None]:
         ours = _translate(error, without_password(url))
         if ours is None:
             raise
-        # Of a URL that it can't read libpq repeats parts, and a traceback would show them.
+        # libpq repeats parts of a URL that it can't parse, and a traceback would show them.
         raise ours from (error if error.sqlstate else None)
 
 
@@ -182,7 +196,7 @@ def _translate(error: Any, url: str) -> HeadraceError | None:
     if state is None and error.status_code.name not in ("IO", "TIMEOUT", "CANCELLED"):
         return None
     if state is None:
-        # Before there is a session there is no code either, only libpq's words.
+        # Before a session exists there is no error code, only libpq's message.
         if _REFUSALS.search(said):
             return ConfigurationError(f"The database at {url} refuses: {said}. Mend the database URL.")
         return StoreUnavailable(f"The database at {url} can't be reached: {said}.")
@@ -210,12 +224,12 @@ def _refused(said: str) -> InvalidData:
 
 
 def _said(error: Any) -> str:
-    """What the server said, in one line; else what the driver did."""
+    """The server's error message in one line, or else the driver's."""
     for name, value in error.details or ():
         if _text(name) == "PG_DIAG_MESSAGE_PRIMARY":
             return _text(value).strip().rstrip(".")
     said = re.sub(r"^[A-Z_]+: (\[libpq\] )?(Failed to connect: )?", "", " ".join(str(error).split()))
-    said = re.sub(r"(percent-encoded token): .*", r"\1", said)  # which may be of a password
+    said = re.sub(r"(percent-encoded token): .*", r"\1", said)  # the token may be part of a password
     return without_password(said).rstrip(". ")
 
 
@@ -224,6 +238,6 @@ def _text(value: bytes | str) -> str:
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be told."""
+    """The URL with its passwords removed."""
     url = re.sub(r"(://[^:/@]*):.*@", r"\1:…@", url)
     return re.sub(r"(\b(?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)", r"\1…", url, flags=re.IGNORECASE)

@@ -1,8 +1,9 @@
-"""Which position is resolved, from marks that were taken over time: a plain object that asks nobody and waits for nothing.
+"""Computes the resolved position of a stream from marks taken over time, without I/O.
 
-A mark is the last seq that had been drawn, and the transactions that could still fill a hole up to it. Once these have ended, all up
-to that seq is there for good, or will never come; who has begun since doesn't matter. So a stream that is never without a
-publisher is resolved all the same, a moment behind. `store/sql/functions/ranges.sql` says why that is so.
+A mark is the last seq that had been drawn, and the transactions that could still fill a hole up to
+it. Once these transactions have ended, every message up to that seq is visible or will never
+appear. Transactions that began later don't matter. So a stream that always has a publisher is
+resolved too, a moment behind. `store/sql/functions/ranges.sql` explains why.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 MOST = 64
-"""Marks that are kept. Beyond that, every other one goes: then a position is known a little later."""
+"""Maximum number of marks kept. Above it every other mark is dropped, and a position is then known a little later."""
 
 
 class Mark(NamedTuple):
@@ -20,10 +21,10 @@ class Mark(NamedTuple):
 
 
 class Marks:
-    """Marks that wait, and the highest position that they have given so far.
+    """The waiting marks, and the highest position that they have resolved so far.
 
     Attributes:
-        position: everything up to here is resolved.
+        position: every message up to this seq is resolved.
     """
 
     def __init__(self, position: int = 0) -> None:
@@ -32,22 +33,22 @@ class Marks:
 
     @property
     def open(self) -> frozenset[str]:
-        """The transactions that somebody has to ask about."""
+        """The transactions that the marks wait for."""
         return frozenset().union(*(mark.open for mark in self._waiting))
 
     def add(self, last: int, open_: Collection[str]) -> None:
-        """A new mark: later than all before it."""
+        """Add a mark. Its `last` must not be lower than that of the marks before it."""
         self._waiting.append(Mark(last, frozenset(open_)))
         self._sort_out()
 
     def ended(self, still_open: Collection[str]) -> None:
-        """Of the transactions of `open` only these are open still."""
+        """Remove the transactions that have ended: all of `open` that are not in `still_open`."""
         left = frozenset(still_open)
         self._waiting = [Mark(mark.last, mark.open & left) for mark in self._waiting]
         self._sort_out()
 
     def raise_to(self, position: int) -> None:
-        """It is known otherwise that all up to here is resolved."""
+        """Raise the position to a seq that is known to be resolved from another source."""
         self.position = max(self.position, position)
         self._sort_out()
 
@@ -55,7 +56,8 @@ class Marks:
         self.position = max([self.position, *(mark.last for mark in self._waiting if not mark.open)])
         kept: list[Mark] = []
         for mark in reversed(self._waiting):
-            # One that waits for no less than a later one is never the first to know anything.
+            # A mark that waits for all the transactions of a later mark never resolves before that
+            # one.
             if mark.last > self.position and not any(later.open <= mark.open for later in kept):
                 kept.append(mark)
         kept.reverse()

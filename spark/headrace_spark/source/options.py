@@ -1,4 +1,4 @@
-"""The options of the data source, read once from the texts that Spark hands over."""
+"""Options of the data source, parsed once from the texts that Spark passes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from headrace.model.keys import check_filters
 from headrace_spark.source.connection import Place, find
 
 Edge = Literal["earliest", "latest"] | int | datetime
-"""Where a range begins or ends: an end of the stream, a seq, or a time in UTC."""
+"""The start or end of a range: an end of the stream, a seq, or a time in UTC."""
 
 READING = ("database", "stream", "filter", "where", "start", "end", "partitions", "maxRows", "failOnDataLoss",
            "settleTimeout", "consumer")  # fmt: skip
 """The options of both readers."""
 
 _OF_SPARK = frozenset(("path", "checkpointlocation", "queryname", "mergeschema"))
-"""What Spark itself may put among them."""
+"""Options that Spark itself may add. They are ignored."""
 
 SETTLE_TIMEOUT = 30.0
 _LARGEST_SEQ = 2**63 - 1
@@ -32,21 +32,21 @@ _MOST_PARTITIONS = 10_000
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for. Durations are in seconds.
+    """Parsed options of the data source. Durations are in seconds.
 
     Attributes:
-        place: the database, found out on the driver, so that executors need no settings.
-        stream: its name.
-        filters: of a message's key any must match.
-        where: a condition on what it holds, as JSON; see `headrace.model.conditions`.
-        start: the first message that is read ...
-        end: ... and the last one; of a time, the last one before it.
-        partitions: how many tasks read at a time; None for as many as are worth it.
-        max_rows: how many seqs a micro-batch spans at most.
-        fail_on_data_loss: whether it is an error that messages were removed before they were read.
+        place: the database, determined on the driver, so that executors need no settings.
+        stream: the name of the stream.
+        filters: patterns of keys, of which any must match.
+        where: a condition on the message as JSON. See `headrace.model.conditions`.
+        start: the first message to read.
+        end: the last message to read. For a time, the last message before it.
+        partitions: how many tasks read in parallel. None chooses a number by the size of the range.
+        max_rows: maximum number of the stream's messages in a micro-batch, before filters.
+        fail_on_data_loss: whether to raise an error if messages were removed before they were read.
         settle_timeout: how long a batch read waits for publishers in progress.
-        consumer: a consumer whose place follows the stream reader's.
-        others: options that only a writer knows, by their names in small letters.
+        consumer: a consumer. Its cursor follows the position of the stream reader.
+        others: options that only a writer has, by their names in lower case.
     """
 
     place: Place
@@ -69,15 +69,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(options: Mapping[str, str], known: Iterable[str] = READING) -> Options:
-        """Read them. Names are taken in any case, as everywhere in Spark; a path given to `load` or `save` is the stream's name.
+        """Parse the options. Names match in any case, as everywhere in Spark.
+
+        A path passed to `load` or `save` is the name of the stream.
 
         Args:
-            options: as Spark hands them over.
-            known: the names that may be among them; a writer has others than a reader.
+            options: the options as Spark passes them.
+            known: the names that are allowed. A writer has others than a reader.
 
         Raises:
-            ConfigurationError: there is no such option, or an option can't have that value.
-            InvalidInput: a filter or a condition that can't be.
+            ConfigurationError: an option does not exist or has an invalid value.
+            InvalidInput: a filter or a condition is invalid.
         """
         known = tuple(known)
         given = {name.lower(): value for name, value in options.items()}
@@ -165,7 +167,7 @@ def _flag(name: str, text: str) -> bool:
 
 
 def check_order(options: Options) -> None:
-    """Raises `InvalidInput` when both ends are seqs, and the wrong way round."""
+    """Raise `InvalidInput` if both start and end are seqs and the start is after the end."""
     if isinstance(options.start, int) and isinstance(options.end, int) and options.start > options.end:
         raise InvalidInput(
             f"start={options.start} lies after end={options.end}: a range goes from a seq up to a later one."

@@ -1,4 +1,4 @@
-"""Filters of Spark's that the database makes, each with the same result as in Spark; the others stay with Spark."""
+"""Filter pushdown: the Spark filters that the database evaluates with the same result. Spark evaluates the others."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 class Pushed(msgspec.Struct):
-    """What was taken over.
+    """The filters that are pushed down to the database.
 
     Attributes:
-        tests: as `headrace.pushed_condition` takes them.
-        first, last: seqs outside of which nothing can match, so that the ranges are cut from what is left.
+        tests: the filters in the form of `headrace.pushed_condition`.
+        first, last: bounds of seq outside of which nothing can match. Only this range is cut into
+            parts.
     """
 
     tests: list[dict[str, Any]] = []
@@ -46,11 +47,12 @@ class Pushed(msgspec.Struct):
     last: int = _MOST
 
     def take(self, filters: Iterable[Filter], compares_bytes: Callable[[], bool]) -> Iterator[Filter]:
-        """Take over what can be, and hand back the others.
+        """Push down the filters that the database can evaluate, and return the others.
 
         Args:
-            filters: all of which must hold.
-            compares_bytes: whether the database orders text as Spark does; asked only if that matters.
+            filters: filters that must all hold.
+            compares_bytes: returns whether the database orders text as Spark does. It is called
+                only if that matters.
         """
         for each in filters:
             inner = each.child if isinstance(each, Not) else each
@@ -77,7 +79,7 @@ class Pushed(msgspec.Struct):
 
 
 def _test(each: Filter) -> dict[str, Any] | None:
-    """The test for a filter, or None if it is not one that the database makes the same."""
+    """The test for a filter, or None if the database does not evaluate it with the same result."""
     path: tuple[str, ...] = getattr(each, "attribute", ())
     if len(path) != 1 or path[0] not in COLUMNS:
         return None
@@ -98,7 +100,7 @@ def _test(each: Filter) -> dict[str, Any] | None:
 
 
 def _literal(column: str, value: Any) -> str | None:
-    """A value as the database reads it for that column; None if there is none that is certainly the same."""
+    """A value as the database's text for that column, or None if no text certainly means the same."""
     if column == "key":
         good = isinstance(value, str) and "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
         return value if good else None

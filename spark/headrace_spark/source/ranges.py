@@ -1,4 +1,4 @@
-"""What the two readers ask of Headrace's database, on the driver: where a range begins, how far all is resolved, and the queries of its parts."""
+"""The readers' queries to the database, from the driver: range bounds, resolved position, and partition SQL."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.spark")
 
 _FEW = 10_000
-"""Seqs for which a task of their own is not worth it."""
+"""Number of seqs below which a separate task is not worth it."""
 _MANY = 2_000_000
-"""Seqs that are enough for one task, however few there are at a time."""
+"""Maximum number of seqs for one task. A larger range gets more tasks than there are cores."""
 
 _PAUSE = (0.002, 0.05)
-"""Seconds between two questions whether somebody still publishes: at first, and at most."""
+"""First and longest pause, in seconds, between two checks whether publishers are still in progress."""
 _SOON = 0.25
-"""Seconds after which it is worth a look at the messages themselves: who is still at it may be above all that is wanted."""
+"""Seconds after which the messages themselves are checked.
+
+The open transactions may all publish above the wanted seq.
+"""
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A range of seqs, and the SQL that reads it."""
+    """A range of seqs and the SQL that reads it."""
 
     first: int
     last: int
@@ -42,9 +45,9 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Ranges:
-    """Questions about one stream, on a connection of their own that is made when it is needed.
+    """Queries about one stream, on a connection that is opened on first use.
 
-    While the database can't be reached, a question is asked again for `patience` seconds.
+    While the database can't be reached, a query is retried for `patience` seconds.
     """
 
     def __init__(self, options: Options, *, patience: float = 0.0) -> None:
@@ -59,7 +62,7 @@ class Ranges:
             connection.close()
 
     def ask(self, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
-        """The rows of a short query. Raises Headrace's errors."""
+        """Return the rows of a short query. Raises Headrace's errors."""
         until = time.monotonic() + self._patience
         pause = 0.1
         while True:
@@ -81,20 +84,23 @@ class Ranges:
             logger.debug("closing a broken connection", exc_info=True)
 
     def uid(self) -> str:
-        """The stream's own id, by which it is told from another of its name."""
+        """The unique id of the stream, which differs from that of another stream of the same name."""
         return str(self.ask("select (headrace.stream_named($1)).uid::text", self._options.stream)[0][0])
 
     def compares_bytes(self) -> bool:
-        """Whether keys compare as they do in Spark: by the bytes of their UTF-8."""
+        """Whether the database compares keys as Spark does, by the bytes of their UTF-8."""
         return bool(self.ask("select getdatabaseencoding()")[0][0] == "UTF8")
 
     def start(self, edge: Edge) -> int:
-        """The position before the first message of a range. Raises `InvalidInput` for one that lies ahead."""
+        """The position before the first message of a range. Raises `InvalidInput` if it is ahead of the stream."""
         sql = "select headrace.range_start($1, $2, $3::bigint, $4::text::timestamptz)"
         return int(self.ask(sql, self._options.stream, *_edge(edge))[0][0])
 
     def end(self, edge: Edge) -> int | None:
-        """The last seq of a range; None for the end of the stream. Raises `InvalidInput` for one that lies ahead."""
+        """The last seq of a range, or None for the end of the stream.
+
+        Raises `InvalidInput` if it is ahead of the stream.
+        """
         if edge == "earliest":
             raise InvalidInput("end='earliest' would be no range: write latest, a seq, or a time.")
         _, seq, moment = _edge(edge)
@@ -103,7 +109,7 @@ class Ranges:
         return None if found is None else int(found)
 
     def mark(self, marks: Marks) -> int:
-        """Take a new mark, after those who have ended are taken out of the others. Returns the last seq that was drawn."""
+        """Remove the ended transactions from the marks, then add a new mark. Returns the last seq that was drawn."""
         self.look(marks)
         [(last, holders)] = self.ask(
             "select last, open from headrace.range_mark($1, $2)", self._options.stream, self._drawn
@@ -113,13 +119,16 @@ class Ranges:
         return self._drawn
 
     def look(self, marks: Marks) -> None:
-        """See who has ended of those for whom marks wait."""
+        """Check which of the transactions that the marks wait for have ended."""
         if waiting := marks.open:
             [(still,)] = self.ask("select headrace.still_open($1::text::text[])", "{" + ",".join(waiting) + "}")
             marks.ended(still or ())
 
     def settle(self, marks: Marks, wanted: int, patience: float) -> bool:
-        """Wait until all up to a seq is resolved, for so many seconds at most. What is resolved without waiting is found, too."""
+        """Wait up to `patience` seconds until everything up to the seq `wanted` is resolved. Returns whether it is.
+
+        It also raises the position as far as it is resolved without waiting.
+        """
         begun = time.monotonic()
         pause, most = _PAUSE
         for until in sorted({begun + min(patience, _SOON), begun + patience}):
@@ -133,12 +142,12 @@ class Ranges:
         return marks.position >= wanted
 
     def holders(self, marks: Marks) -> str:
-        """Who still publishes, for a person."""
+        """A description of the transactions that still publish, for log and error messages."""
         found = self.ask("select headrace.holders($1::text::text[])", "{" + ",".join(marks.open) + "}")
         return "; ".join(line for (line,) in found if line) or "somebody who has just ended"
 
     def limit(self, after: int, last: int, rows: int) -> int:
-        """The largest position up to `last` with at most so many messages after `after`."""
+        """The largest position up to `last` with at most `rows` messages after `after`."""
         return int(
             self.ask("select headrace.range_limit($1, $2, $3, $4)", self._options.stream, after, last, rows)[0][0]
         )
@@ -151,7 +160,11 @@ class Ranges:
         tests: Iterable[dict[str, Any]] = (),
         uid: str | None = None,
     ) -> list[Part]:
-        """The queries that read from a seq (None: the first that is there) to another. Raises `InvalidInput` when there was more once."""
+        """The queries that read from the seq `first` to `last`. A `first` of None means the earliest message.
+
+        Raises `InvalidInput` if retention has removed messages of this range and
+        `fail_on_data_loss` is set.
+        """
         options = self._options
         begin = first if first is not None else self.start("earliest") + 1
         rows = self.ask(
@@ -163,12 +176,15 @@ class Ranges:
         return [Part(*row) for row in rows]
 
     def confirm(self, consumer: str, position: int) -> None:
-        """Move a consumer up to here. Raises `UnknownConsumer`; `InvalidInput` when a worker uses it."""
+        """Move a consumer's cursor to the position.
+
+        Raises `UnknownConsumer`, or `InvalidInput` if a worker uses the consumer.
+        """
         self.ask("select headrace.confirm_range($1, $2, $3)", self._options.stream, consumer, position)
 
 
 def _worth(seqs: int) -> int:
-    """How many tasks to read so many seqs with: the machine's cores, more when that is much for one, fewer when it is little."""
+    """The number of tasks for a number of seqs: the machine's cores, more for large ranges, fewer for small ones."""
     return max(1, min(-(-seqs // _FEW), max(os.cpu_count() or 1, -(-seqs // _MANY))))
 
 
@@ -179,5 +195,5 @@ def _edge(edge: Edge) -> tuple[str | None, int | None, str | None]:
 
 
 def _array(texts: Iterable[str]) -> str:
-    """Text as Postgres reads an array of texts."""
+    """The texts as a Postgres array literal."""
     return "{" + ",".join('"' + text.replace("\\", r"\\").replace('"', r"\"") + '"' for text in texts) + "}"

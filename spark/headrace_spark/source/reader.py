@@ -1,4 +1,8 @@
-"""A stream, or a range of it, as a DataFrame: planned on the driver, read by tasks that hand over Arrow as it comes from Postgres."""
+"""Batch reader: a stream, or a range of it, as a DataFrame.
+
+The driver plans the partitions. Tasks read them, and pass on Arrow batches as they come from
+Postgres.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.spark")
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""About how large an Arrow batch is. Over one connection a million messages of 200 bytes took 0.8 s so, and 1.3 s with 1 or 16 MiB."""
+"""Approximate size of an Arrow batch in bytes.
+
+A million messages of 200 bytes took 0.8 s over one connection with this size, and 1.3 s with 1 or
+16 MiB.
+"""
 
 TYPES: dict[str, DataType] = {
     "key": StringType(),
@@ -33,11 +41,11 @@ TYPES: dict[str, DataType] = {
 }
 
 SCHEMA = StructType([StructField(name, kind, name == "headers") for name, kind in TYPES.items()])
-"""A message as Spark sees it: `data` and `headers` as JSON text, `headers` null when there are none."""
+"""The schema of a message in Spark. `data` and `headers` are JSON text, and `headers` is null if there are none."""
 
 
 class RangePartition(InputPartition):
-    """A range of seqs for one task, and all that it needs to read it, wherever it runs."""
+    """A range of seqs for one task, with all that the task needs to read it on any machine."""
 
     def __init__(self, place: Place, stream: str, query: str) -> None:
         self.place = place
@@ -46,7 +54,7 @@ class RangePartition(InputPartition):
 
 
 def check_columns(schema: StructType) -> list[str]:
-    """The columns that are wanted. Raises `ConfigurationError` when they are none of ours, or of other types."""
+    """The names of the requested columns. Raises `ConfigurationError` for an unknown column or a wrong type."""
     ours = ", ".join(f"{name} {kind.simpleString()}" for name, kind in TYPES.items())
     for field in schema.fields:
         if TYPES.get(field.name) != field.dataType:
@@ -61,14 +69,15 @@ def check_columns(schema: StructType) -> list[str]:
 
 
 def read(partition: RangePartition, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The messages of a partition, in the order of their seqs.
+    """Read the messages of a partition, in the order of their seqs.
 
-    The planner is kept from sorting: a segment has an index in that order, whether or not the server knows its size yet.
+    The planner is kept from sorting. Each segment has an index in that order, even if the server
+    does not know the segment's size yet.
 
     Raises:
         UnknownStream: the stream was deleted meanwhile.
         InvalidInput: retention removed some of these messages meanwhile.
-        StoreUnavailable: the database can't be reached. Trying again reads the same.
+        StoreUnavailable: the database can't be reached. A retry reads the same messages.
     """
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -81,7 +90,8 @@ def read(partition: RangePartition, schema: StructType) -> Iterator[pa.RecordBat
             translated(url),
             connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}) as cursor,
         ):
-            # Its snapshot is then of after it has its lock, and what `headrace.hold_range` sees is not older.
+            # With read committed the snapshot is taken after the lock, and what
+            # `headrace.hold_range` sees is not older.
             cursor.executescript(
                 "set transaction isolation level read committed; set local enable_seqscan = off; set local enable_bitmapscan = off; set local max_parallel_workers_per_gather = 0"
             )
@@ -95,8 +105,12 @@ def read(partition: RangePartition, schema: StructType) -> Iterator[pa.RecordBat
 
 
 class _Taking:
-    """`pushFilters` of a reader, as Spark looks at it: unless `spark.sql.python.filterPushdown.enabled` is set, which it is not by default, it
-    refuses a reader that has one of its own. Ours does as well without: Spark then makes the filters itself."""
+    """The `pushFilters` of a reader, in a form that Spark does not take for an override.
+
+    Spark refuses a reader that overrides `pushFilters` unless
+    `spark.sql.python.filterPushdown.enabled` is set, which is not the default. This reader also
+    works without pushdown. Spark then evaluates the filters itself.
+    """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
 
@@ -108,7 +122,7 @@ class _Taking:
 
 
 class HeadraceReader(DataSourceReader):
-    """`spark.read.format("headrace")`: planned once, when the query is."""
+    """The batch reader behind `spark.read.format("headrace")`. It is planned once, with the query."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         check_order(options)
@@ -119,7 +133,7 @@ class HeadraceReader(DataSourceReader):
         self.pushFilters = _Taking(self._take)  # type: ignore[method-assign]
 
     def _take(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take over the filters that the database makes with the same result."""
+        """Push down the filters that the database evaluates with the same result."""
         ranges = Ranges(self._options)
         try:
             return list(self._pushed.take(filters, ranges.compares_bytes))
@@ -127,12 +141,13 @@ class HeadraceReader(DataSourceReader):
             ranges.close()
 
     def partitions(self) -> list[InputPartition]:
-        """Find out how far the stream is complete, and cut it.
+        """Determine how far the stream is complete, and cut that range into partitions.
 
         Raises:
-            UnknownStream: there is none of that name.
-            InvalidInput: the start or the end lies ahead of the stream, or was removed from it.
-            StoreUnavailable: the database can't be reached; or an end was named up to which somebody still publishes.
+            UnknownStream: no stream has that name.
+            InvalidInput: the start or the end is ahead of the stream, or was removed from it.
+            StoreUnavailable: the database can't be reached, or a transaction still publishes below
+                an explicit end.
         """
         options, pushed = self._options, self._pushed
         ranges = Ranges(options)
@@ -152,13 +167,16 @@ class HeadraceReader(DataSourceReader):
             ranges.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of one partition."""
+        """Read the messages of one partition."""
         return read(partition, self._schema) if isinstance(partition, RangePartition) else iter(())
 
 
 def _last(ranges: Ranges, options: Options, most: int) -> int:
-    """The last seq to read: that which was asked for, or what is complete now, once those who are publishing have ended or had their time. None
-    above `most` is wanted."""
+    """The last seq to read, at most `most`.
+
+    It is the requested end, or else the position that is complete once the current publishers have
+    ended or the settle timeout has passed.
+    """
     wanted = ranges.end(options.end)
     marks = Marks()
     drawn = ranges.mark(marks)
@@ -166,13 +184,14 @@ def _last(ranges: Ranges, options: Options, most: int) -> int:
     if not ranges.settle(marks, target, options.settle_timeout):
         _tell(ranges, options, marks, target, wanted)
         target = marks.position
-    # By a time the end is before the first message that came later; and there may be an earlier one of these by now.
+    # For a time, the end is before the first later message. An earlier message with such a time may
+    # have appeared meanwhile.
     last = ranges.end(options.end)
     return target if last is None else min(last, target)
 
 
 def _tell(ranges: Ranges, options: Options, marks: Marks, target: int, wanted: int | None) -> None:
-    """That somebody still publishes. Raises `StoreUnavailable` if all up to there was asked for by name."""
+    """Log that a transaction still publishes. Raises `StoreUnavailable` instead if the end was explicit."""
     told = (
         f"The stream {options.stream!r} is complete up to seq {marks.position}, and not up to {target} after"
         f" {options.settle_timeout:g} s, since somebody still publishes ({ranges.holders(marks)})"

@@ -1,6 +1,8 @@
-"""Staging: what a write's tasks have is put beside the stream, and published by one commit. See `store/sql/functions/writes.sql`.
+"""Staging of writes: tasks write rows to a staging table beside the stream, and one commit publishes them.
 
-Nothing here knows Spark: a task attempt gives its Arrow batches to `stage`, and whoever knows which attempts count gives what came of them to `commit`.
+See `store/sql/functions/writes.sql`. This module does not know Spark. A task attempt passes its
+Arrow batches to `stage`. The caller that knows which attempts count passes their results to
+`commit`.
 """
 
 from __future__ import annotations
@@ -25,21 +27,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.spark")
 
 PIECE = 8_000_000
-"""Bytes of a task's rows that are encoded and sent at a time, about: what bounds its memory, whatever Spark's batches are."""
+"""Approximate bytes of a task's rows that are encoded and sent at a time.
+
+This bounds the memory of a task, whatever the size of Spark's batches.
+"""
 
 PATIENCE = 0.2, 1.0, 3.0, 10.0
-"""Seconds to wait before a commit is tried again that the database could not do, or whose answer was lost."""
+"""Pauses in seconds before the retries of a commit, after a failure or a lost answer."""
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written, by all of its tasks together.
+    """The identity of a write, which all of its tasks share.
 
     Attributes:
         place: the database.
-        stream: the stream's name.
-        id: what makes it the same write again.
-        batch: the number of the batch, from 0 on; of a single write 0.
-        streaming: whether batch follows on batch.
+        stream: the name of the stream.
+        id: identifies the write, so that a repetition is recognized.
+        batch: the number of the batch, from 0 on. A single write has 0.
+        streaming: whether this is a streaming write, with one batch after the other.
     """
 
     place: Place
@@ -50,12 +55,12 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What one attempt at a task has staged.
+    """The result of one task attempt: the rows that it has staged.
 
     Attributes:
-        partition: the task's number.
+        partition: the number of the task.
         attempt: a random id.
-        rows: how many.
+        rows: number of rows.
     """
 
     partition: int
@@ -64,7 +69,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(place: Place, stream: str) -> None:
-    """Raises `UnknownStream` if there is no such stream, `SchemaError` if the database lacks Headrace's schema or has an older one."""
+    """Check that the stream exists and that the schema supports staging.
+
+    Raises `UnknownStream` if there is no such stream, and `SchemaError` if the database lacks
+    Headrace's schema or has an older one.
+    """
     connection = connect(place)
     try:
         ask(connection, place, "select (headrace.stream_named($1)).id", stream)
@@ -74,20 +83,22 @@ def check(place: Place, stream: str) -> None:
 
 
 def stage(write: Write, partition: int, batches: Iterable[pa.RecordBatch]) -> Part:
-    """Put a task's messages beside the stream. They are published by `commit`, if this attempt is among those that count.
+    """Stage a task's messages. `commit` publishes them if this attempt is among those that count.
 
     Args:
-        write: which write it is.
-        partition: the task's number.
-        batches: rows that `headrace_spark.frames.encoding.encode` takes. They are read to the end, and never held all at once.
+        write: the write that the task belongs to.
+        partition: the number of the task.
+        batches: rows that `headrace_spark.frames.encoding.encode` accepts. They are read to the
+            end, and never held all at once.
 
     Returns:
-        What `commit` wants to know of it. Of a batch that is committed already nothing is staged.
+        The part for `commit`. Nothing is staged for a batch that is already committed.
 
     Raises:
-        InvalidInput: a row can't be published; the error names its key.
-        StreamFull: the stream takes nothing for now.
-        StoreUnavailable: the database can't be reached, or what was staged is gone. The task may be tried again.
+        InvalidInput: a row can't be published. The error names its key.
+        StreamFull: the stream accepts nothing for now.
+        StoreUnavailable: the database can't be reached, or the staged rows are gone. The task may
+            be retried.
     """
     from headrace_spark.frames.encoding import encode
 
@@ -110,19 +121,21 @@ def stage(write: Write, partition: int, batches: Iterable[pa.RecordBatch]) -> Pa
 
 
 def commit(write: Write, parts: Sequence[Part], *, patience: Sequence[float] = PATIENCE) -> int:
-    """Publish what these attempts have staged, all of it or nothing, and once: a batch that was committed before changes nothing.
+    """Publish the staged rows of these attempts exactly once, all or nothing.
+
+    A batch that was committed before changes nothing.
 
     Args:
-        write: which write it is.
+        write: the write to commit.
         parts: one for each task.
         patience: seconds before each further try, if the database could not do it.
 
     Returns:
-        How many messages that made; 0 if it was committed before.
+        The number of messages published. It is 0 if the batch was committed before.
 
     Raises:
-        StreamFull: the stream takes nothing for now; what is staged stays, for a day.
-        StagedRowsGone: what was staged is gone, so it must be written again.
+        StreamFull: the stream accepts nothing for now. The staged rows are kept for a day.
+        StagedRowsGone: the staged rows are gone, so the write must be repeated.
         StoreUnavailable: the database can't be reached.
     """
     wanted = sum(part.rows for part in parts)
@@ -147,7 +160,10 @@ def commit(write: Write, parts: Sequence[Part], *, patience: Sequence[float] = P
 
 
 def abort(write: Write) -> None:
-    """Forget what was staged, if the batch is not committed. If the database can't, that is only logged: it is forgotten within a day."""
+    """Delete the staged rows, if the batch is not committed.
+
+    If the database fails, that is only logged. The rows are then deleted within a day.
+    """
     try:
         connection = connect(write.place)
         try:
@@ -197,7 +213,7 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _numbered(messages: pa.RecordBatch, attempt: bytes, first: int) -> pa.RecordBatch:
-    """The rows as the staging table has them."""
+    """The rows with the columns of the staging table."""
     import pyarrow as pa
 
     count = messages.num_rows
@@ -213,7 +229,7 @@ def _numbered(messages: pa.RecordBatch, attempt: bytes, first: int) -> pa.Record
 
 
 def _ingest(connection: Connection, write: Write, table: str, rows: pa.RecordBatch) -> None:
-    """One COPY, and one transaction: a task that takes long keeps none open."""
+    """Write rows to the staging table by one COPY in one transaction, so a long task keeps none open."""
     schema, _, name = table.partition(".")
     with translated(write.place.url), connection.cursor() as cursor:
         try:
@@ -226,9 +242,9 @@ def _ingest(connection: Connection, write: Write, table: str, rows: pa.RecordBat
 
 
 def _explain(error: Any, write: Write, rows: pa.RecordBatch) -> HeadraceError | None:
-    """Why the database refuses a row, with the row's key; or what became of the table."""
+    """The Headrace error for a row that the database refuses, with its key, or for a staging table that is gone."""
     state = getattr(error, "sqlstate", None) or ""
-    # The driver looks the table up itself, and then has no code to tell.
+    # The driver looks up the table itself, and then reports no error code.
     if state == "42P01" or (not state and "headrace_staging" in str(error) and "does not exist" in str(error)):
         return StoreUnavailable(
             f"What the write {write.id!r} to the stream {write.stream!r} had staged is gone: it was committed or given up meanwhile."
@@ -263,7 +279,7 @@ def _short(key: str) -> str:
 
 
 def _detail(error: Any, field: str) -> str:
-    """A field of what the server said; empty if it said nothing of it."""
+    """A field of the server's error, or an empty text if the error lacks it."""
     for name, value in getattr(error, "details", None) or ():
         if name in (f"PG_DIAG_{field}".encode(), f"PG_DIAG_{field}"):
             return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,7 +1,8 @@
-"""A stream as a streaming DataFrame, micro-batch by micro-batch.
+"""Streaming reader: a stream as a streaming DataFrame, micro-batch by micro-batch.
 
-An offset is {"stream": its own id, "position": a seq}, and everything up to that seq was resolved before Spark wrote it down. So what lies
-between two offsets is the same whenever it is read, and a query that is started again goes on exactly.
+An offset is {"stream": the stream's unique id, "position": a seq}. Everything up to that seq was
+resolved before Spark wrote it down. So the messages between two offsets are the same whenever they
+are read, and a restarted query continues exactly where it stopped.
 """
 
 from __future__ import annotations
@@ -26,11 +27,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.spark")
 
 PATIENCE = 0.25
-"""Seconds that a micro-batch waits for publishers in progress. They mostly take milliseconds; of one that takes longer the next one knows."""
+"""Seconds that a micro-batch waits for publishers in progress.
+
+Most of them take milliseconds. The messages of a longer one are read by a later micro-batch.
+"""
 
 
 class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream.format("headrace")`: one lives in a process of its own beside the driver, as long as the query does."""
+    """The reader behind `spark.readStream.format("headrace")`.
+
+    It lives in a process of its own beside the driver, as long as the query does.
+    """
 
     def __init__(self, options: Options, schema: StructType) -> None:
         if options.end != "latest":
@@ -42,23 +49,30 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = check_columns(schema)
         self._ranges = Ranges(options, patience=options.settle_timeout)
         self._marks = Marks()
-        self._drawn = 0  # the last seq that anybody has drawn, by the newest mark
-        self._target: int | None = None  # with AvailableNow, where to stop
+        self._drawn = 0  # the last seq drawn, by the newest mark
+        self._target: int | None = None  # with AvailableNow, where the run stops
         self._uid: str | None = None
         self._confirmed = -1
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a new query begins. From the earliest message that is there nothing is lost, whatever goes until then."""
+        """The position where a new query begins.
+
+        If it begins at the earliest message, messages that are removed before the first read don't
+        count as lost.
+        """
         begin = self._offset(self._ranges.start(self._options.start))
         return {**begin, "earliest": True} if self._options.start == "earliest" else begin
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """By `maxRows`."""
+        """The read limit, from the option `maxRows`."""
         most = self._options.max_rows
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note where the stream ends now, once those who are publishing have ended or had their time."""
+        """Store the position where the stream ends now, for `trigger(availableNow=True)`.
+
+        It first waits until the current publishers have ended or the settle timeout has passed.
+        """
         self._drawn = self._ranges.mark(self._marks)
         if not self._ranges.settle(self._marks, self._drawn, self._options.settle_timeout):
             logger.warning(
@@ -69,11 +83,12 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._marks.position
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """How far the next micro-batch goes.
+        """The offset up to which the next micro-batch reads.
 
         Raises:
-            UnknownStream: the stream was deleted; also if there is a new one of its name.
-            InvalidInput: the checkpoint is ahead of the stream, as after the database was restored from an older backup.
+            UnknownStream: the stream was deleted, even if there is a new one of its name.
+            InvalidInput: the checkpoint is ahead of the stream, as after a restore of the database
+                from an older backup.
         """
         after = self._position(start)
         self._confirm(after)
@@ -95,7 +110,10 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._marks.position
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Cut what lies between two offsets. Raises `InvalidInput` when retention has removed some of it (see `failOnDataLoss`)."""
+        """Cut the range between two offsets into partitions.
+
+        Raises `InvalidInput` if retention has removed some of its messages. See `failOnDataLoss`.
+        """
         first, last = self._position(start) + 1, self._position(end)
         if first > last:
             return []
@@ -104,22 +122,23 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangePartition(self._options.place, self._options.stream, part.query) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of one partition."""
+        """Read the messages of one partition."""
         assert isinstance(partition, RangePartition)
         return read(partition, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark is done with everything up to here: move the consumer there that stands for it, if one was named."""
+        """Move the named consumer, if any, to the offset that Spark has finished."""
         self._confirm(self._position(end))
 
     def _confirm(self, position: int) -> None:
-        # Spark commits a micro-batch only when there is another one. But when it asks for another, the one before is done with, too.
+        # Spark commits a micro-batch only when there is another one. But once it asks for the next
+        # one, the previous one is finished too.
         if self._options.consumer is not None and position > self._confirmed:
             self._ranges.confirm(self._options.consumer, position)
             self._confirmed = position
 
     def stop(self) -> None:
-        """The query has ended."""
+        """Close the connection when the query has ended."""
         self._ranges.close()
 
     def _offset(self, position: int) -> dict[str, Any]:
@@ -138,5 +157,5 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return int(offset["position"])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks get a copy of it, to read with; a connection stays here."""
+        """The state for pickling. Tasks get a copy to read with, without the connection."""
         return {**self.__dict__, "_ranges": None, "_marks": None}

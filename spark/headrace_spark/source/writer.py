@@ -1,12 +1,14 @@
-"""The writer of the data source: `df.write.format("headrace")` and `df.writeStream.format("headrace")`.
+"""Writers of the data source: `df.write.format("headrace")` and `df.writeStream.format("headrace")`.
 
     df.write.format("headrace").mode("append").option("stream", "orders").save()
 
-A write is published as a whole, in one transaction, or not at all, and once: a task that is retried, or that runs twice, changes nothing, nor does a
-micro-batch that a restarted query runs again. What a DataFrame must be for that, `headrace_spark.frames.outgoing` says.
+A write is published exactly once, in one transaction, or not at all. A task that is retried or runs
+twice changes nothing. A micro-batch that a restarted query repeats changes nothing either.
+`headrace_spark.frames.outgoing` describes the columns that a DataFrame needs.
 
-Rows of a partition are published in their order, one partition after the other. So rows of a key are published in an order only if they
-are in one partition, and sorted there: `df.repartition("key").sortWithinPartitions("key", "at")`.
+Rows of a partition are published in their order, one partition after the other. So the order of a
+key's rows is defined only if they are in one partition and sorted there:
+`df.repartition("key").sortWithinPartitions("key", "at")`.
 """
 
 from __future__ import annotations
@@ -30,15 +32,15 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 WRITING = ("database", "stream", "writeId")
-"""The options of a write."""
+"""The options of a single write."""
 
 WRITING_STREAM = ("database", "stream")
-"""The options of a streaming query's writes: their id is the query's."""
+"""The options of a streaming write. Its id is that of the query."""
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task tells of itself: the write that it knew itself to be of, and what it has staged."""
+    """A task's commit message: the write that it belongs to, and the part that it has staged."""
 
     write_id: str
     batch: int
@@ -46,20 +48,21 @@ class Staged(WriterCommitMessage):
 
 
 class HeadraceWriter(DataSourceArrowWriter):
-    """Publishes what one save has.
+    """Publishes the rows of one `save`.
 
-    Option `writeId`: a save with an id that was committed before publishes nothing. So it can be repeated if its outcome is not known, or be made by
-    `foreachBatch` under an id of the query and the batch. Ids are remembered for 7 days, each for its stream.
+    With the option `writeId`, a save publishes nothing if its id was committed before. So a save can
+    be repeated if its outcome is not known. `foreachBatch` can also use it, with an id made of the
+    query and the batch. Ids are remembered for 7 days, for each stream separately.
 
     Args:
-        options: as Spark hands them over.
-        schema: of the DataFrame.
-        overwrite: whether it is to take the place of what is there, which a stream can't.
+        options: the options as Spark passes them.
+        schema: the schema of the DataFrame.
+        overwrite: whether the mode is overwrite, which a stream does not support.
 
     Raises:
-        ConfigurationError: an option that can't be, or another mode than append.
+        ConfigurationError: an option is invalid, or the mode is not append.
         InvalidInput: the DataFrame can't become messages.
-        UnknownStream, SchemaError, StoreUnavailable: before any task runs.
+        UnknownStream, SchemaError, StoreUnavailable: raised before any task runs.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
@@ -71,22 +74,26 @@ class HeadraceWriter(DataSourceArrowWriter):
         self._write = Write(place=read.place, stream=read.stream, id=_write_id(read.others))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """In a task: stage its rows."""
+        """Stage a task's rows. It runs in the task."""
         return Staged(self._write.id, 0, staging.stage(self._write, _partition(), iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver, once each task has an attempt that was done: publish these."""
+        """Publish the parts of the attempts that count. It runs on the driver, once every task is done."""
         staging.commit(self._write, _parts(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver, after a task or the commit has failed: forget what was staged. What is committed stays."""
+        """Delete the staged rows. It runs on the driver, after a task or the commit has failed.
+
+        Rows that are committed stay.
+        """
         staging.abort(self._write)
 
 
 class HeadraceStreamWriter(DataSourceStreamArrowWriter):
-    """Publishes each micro-batch of a streaming query. The query's id, which is in its checkpoint, and the number of the batch say which it is.
+    """Publishes each micro-batch of a streaming query.
 
-    Args, and what is raised: as for `HeadraceWriter`.
+    The query's id, which is in its checkpoint, and the number of the batch identify the write. The
+    arguments and errors are those of `HeadraceWriter`.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
@@ -103,17 +110,21 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
         staging.check(self._options.place, self._options.stream)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """In a task: stage its rows."""
+        """Stage a task's rows. It runs in the task."""
         write_id, batch = _micro_batch()
         return Staged(write_id, batch, staging.stage(self._of(write_id, batch), _partition(), iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """On the driver, once each task has an attempt that was done: publish these."""
+        """Publish the parts of the attempts that count. It runs on the driver, once every task is done."""
         for write_id in _ids(messages):
             staging.commit(self._of(write_id, batchId), _parts(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """On the driver, after a task or the commit has failed. If no task was done, nobody knows the write's id here: its next batch forgets the rest."""
+        """Delete the staged rows. It runs on the driver, after a task or the commit has failed.
+
+        If no task was done, the write's id is not known here. The next batch of the query then
+        deletes the rows.
+        """
         for write_id in _ids(messages):
             staging.abort(self._of(write_id, batchId))
 
@@ -136,7 +147,7 @@ def _partition() -> int:
 
 
 def _micro_batch() -> tuple[str, int]:
-    """The id of the query's writes, and the number of the batch, as Spark tells each of its tasks."""
+    """The id of the query's writes and the number of the batch, from the task's local properties."""
     context = TaskContext.get()
     query = context and context.getLocalProperty("sql.streaming.queryId")
     batch = context and context.getLocalProperty("streaming.sql.batchId")
@@ -154,5 +165,5 @@ def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
 
 
 def _ids(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
-    """The write's id, if a task could tell."""
+    """The ids of the write in the commit messages. The set is empty if no task was done."""
     return {message.write_id for message in _staged(messages)}

@@ -1,4 +1,4 @@
-"""See and mend streams and consumers: what an operator does, from Python and from the command line."""
+"""Administration of streams, consumers and sources, from Python and from the command line."""
 
 from headrace.app.admin.by_hand import ByHand
 from headrace.app.admin.consumers import Consumers
@@ -13,14 +13,16 @@ __all__ = ["MOST", "Admin"]
 
 
 class Admin(Streams, Sending, Consumers, ByHand, Sources, AtAGlance, Tokens):
-    """Streams, consumers and messages, to be seen and mended. Get it as `app.admin`.
+    """Operations on streams, consumers, sources and messages. Get it as `app.admin`.
 
     Args:
         database: an open one.
-        judging: seconds that a call may take to judge messages by a condition. A regular expression may take forever on an
-            unlucky text; then the call raises `FilterTooSlow`, and has changed nothing.
+        judging: seconds that a call may take to evaluate a condition on messages. A regular
+            expression may take forever on some texts. Then the call raises `FilterTooSlow`, and has
+            changed nothing.
 
-    Every method raises `UnknownStream` and `UnknownConsumer` for what isn't there, `InvalidInput` for what can't be, and
-    `StoreUnavailable`. `filter` is one key filter or several; `where` is a condition on the content: text, its JSON, or one
-    made with `field`. Times without a zone are taken as UTC.
+    Every method raises `UnknownStream` and `UnknownConsumer` for names that don't exist,
+    `InvalidInput` for invalid values, and `StoreUnavailable`. `filter` is one key filter or
+    several. `where` is a condition on the content: text, its JSON, or one made with `field`. Times
+    without a zone are taken as UTC.
     """

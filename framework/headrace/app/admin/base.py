@@ -1,4 +1,4 @@
-"""What all of an operator's calls go through."""
+"""The base class of all administration calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.store.database import within
 
 
 class Base:
-    """An open database, and how long a call may judge messages."""
+    """Holds an open database, and the time limit for evaluating conditions."""
 
     def __init__(self, database: store.Database, *, judging: float = 30.0) -> None:
         self._database = database
@@ -24,12 +24,12 @@ class Base:
         try:
             return await store.consumer_id(self._database, stream, name)
         except UnknownConsumer:
-            await store.stream(self._database, stream)  # says so when it is the stream that isn't there
+            await store.stream(self._database, stream)  # raises UnknownStream if the stream is missing, too
             raise
 
     @asynccontextmanager
     async def _bounded(self, where: Condition | None) -> AsyncIterator[store.Executor]:
-        """Where messages are judged: in a transaction that doesn't take forever."""
+        """An executor for evaluating conditions, in a transaction with a time limit."""
         try:
             async with within(self._database, self._judging) as connection:
                 yield _Patient(connection, self._judging + 10)
@@ -45,7 +45,7 @@ class Base:
 
 
 class _Patient:
-    """An executor whose calls may take longer than the driver's own limit."""
+    """An executor with a longer query timeout than the driver's default."""
 
     def __init__(self, connection: Any, limit: float) -> None:
         self._connection = connection

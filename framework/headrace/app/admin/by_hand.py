@@ -1,4 +1,4 @@
-"""Messages by hand: receive, ack, nack."""
+"""Manual acknowledgement: receive, ack and nack messages."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from headrace.model.specs import ConsumerSpec
 from headrace.store.peek import decoded
 
 _POLL = 0.1
-_PATIENCE = 1.0  # seconds to read on while nothing matches, whoever waits for it or not
+_PATIENCE = 1.0  # seconds to read on while nothing matches, even without `wait`
 
 
 class ByHand(Base):
-    """The calls of who works a message off himself."""
+    """The calls for handling messages without a worker."""
 
     async def receive(self, stream: str, name: str, *, limit: int = 1, wait: float = 0.0) -> list[Received]:
         """Lease messages for the consumer's `ack_wait`, to be acked or nacked one by one.
 
-        They belong to nobody who has others, so of an ordered consumer there is at most one of each key.
+        Of an ordered consumer, at most one message of each key is leased, and none of a key that
+        has others in flight.
 
         Args:
-            limit: at most so many.
+            limit: the maximum number of messages.
             wait: seconds to wait for the first one.
         """
         check_limit(limit)
@@ -67,16 +68,16 @@ class ByHand(Base):
             raise self._too_slow(spec.where) from error.__cause__
 
     async def ack(self, stream: str, name: str, ack_ids: Sequence[str]) -> list[str]:
-        """Settle messages as done. Returns the ids that changed nothing, since their lease was lost."""
+        """Ack messages. Returns the ids that changed nothing, because their lease was lost."""
         return await self._settle(stream, name, ack_ids, None)
 
     async def nack(
         self, stream: str, name: str, ack_ids: Sequence[str], *, delay: Duration | None = None, error: str | None = None
     ) -> list[str]:
-        """Give messages back as failed: they come again after `delay`, at once by default; the attempt counts.
+        """Nack messages. They are delivered again after `delay`, at once by default. The attempt counts.
 
         Returns:
-            The ids that changed nothing, since their lease was lost.
+            The ids that changed nothing, because their lease was lost.
         """
         pause = None if delay is None else seconds(delay, "delay")
         return await self._settle(stream, name, ack_ids, Failure("retry", pause, error))

@@ -1,4 +1,4 @@
-"""Change capture, as an operator sees and mends it: pause, check, backfill, and changes that could not be made into messages."""
+"""Administration of change capture: pause, check, backfill, and changes that could not become messages."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ class Captures(Base):
     """The calls about sources that capture tables. `ref` is a source's name or its id."""
 
     async def pause_source(self, ref: str) -> SourceInfo:
-        """Capture nothing more until `resume_source`. Meanwhile the server keeps all WAL that is still to be captured.
+        """Stop capturing until `resume_source`. Meanwhile the server keeps all WAL that is not captured yet.
 
         Returns:
-            The source as it is now. Raises `UnknownSource`, or `InvalidInput` for one that captures nothing.
+            The source as it is now. Raises `UnknownSource`, or `InvalidInput` for one that captures
+            nothing.
         """
         there, _ = await self._capture(ref)
         await store.pause_capture(self._database, there.id, paused=True)
@@ -38,11 +39,13 @@ class Captures(Base):
         """Capture again, from where it was paused.
 
         Args:
-            anew: begin anew instead, for a slot that is lost, or for another server: with a new slot (a given one stays), and with
-                backfills of all tables. In mode `changes` each row comes once more, as read; what was deleted meanwhile is told by nothing.
+            anew: start over instead, after the slot was lost or on another server. It makes a new
+                slot (a given one stays) and backfills all tables. In mode `changes` each row is
+                published once more, as a read. Rows deleted in the meantime are not reported.
 
         Returns:
-            The source as it is now. Raises `UnknownSource`, or `InvalidInput` for one that captures nothing.
+            The source as it is now. Raises `UnknownSource`, or `InvalidInput` for one that captures
+            nothing.
         """
         there, spec = await self._capture(ref)
         if anew:
@@ -55,10 +58,11 @@ class Captures(Base):
         return await store.source(self._database, there.id)
 
     async def check_source(self, ref: str) -> list[Finding]:
-        """Look whether a source's database has all that it takes to capture its tables. Changes nothing.
+        """Check that a source's database has everything that capturing its tables requires. Changes nothing.
 
         Returns:
-            What was looked at, good or bad. Raises `UnknownSource`, or `InvalidInput` for one that captures nothing.
+            All findings, good and bad. Raises `UnknownSource`, or `InvalidInput` for one that
+            captures nothing.
         """
         there, spec = await self._capture(ref)
         found = await self._findings(spec, there.id)
@@ -70,7 +74,7 @@ class Captures(Base):
         return found
 
     async def check_spec(self, spec: PostgresSpec) -> list[Finding]:
-        """The same of a source that is yet to be made, or of other settings of one that is there."""
+        """Run the same checks for a source that does not exist yet, or for other settings of an existing one."""
         try:
             there: SourceInfo | None = await store.source_with_secrets(self._database, spec.name)
         except UnknownSource:
@@ -100,20 +104,23 @@ class Captures(Base):
     async def start_backfill(
         self, ref: str, tables: Sequence[str] | None = None, where: Where = None, rate: int | None = None
     ) -> list[BackfillInfo]:
-        """Have tables read from their first row on, while their changes go on. A newer change is never overtaken by an older row.
+        """Start backfills, which read tables from their first row while changes go on.
+
+        A row never overtakes a newer change.
 
         Args:
-            tables: of the source's tables, which; None for all, but for those that are being read already.
-            where: which rows, by their columns, such as `data.record.total > 100`; None for all.
-            rate: rows a second, at most; None for what the source says.
+            tables: which of the source's tables. None for all that are not being backfilled already.
+            where: a condition on the rows' columns, such as `data.record.total > 100`. None for all rows.
+            rate: maximum rows per second. None for the source's setting.
 
         Returns:
-            The backfills, one for each table; whoever captures the source begins with them.
+            The backfills, one for each table. The process that captures the source starts them.
 
         Raises:
-            UnknownSource; InvalidFilter: a condition that can't be.
-            InvalidInput: a table that the source has not.
-            InUse: a table that is being read already; then none is begun.
+            UnknownSource.
+            InvalidFilter: an invalid condition.
+            InvalidInput: a table that the source doesn't capture.
+            InUse: a table is being backfilled already. Then none is started.
         """
         there, spec = await self._capture(ref)
         condition = condition_of(where)
@@ -141,7 +148,7 @@ class Captures(Base):
         return [one for one in reversed(found) if one.id in made]
 
     async def _readable(self, spec: PostgresSpec, tables: Sequence[str], condition: Condition) -> None:
-        """Raise `InvalidInput` if rows of these tables can't be chosen by the condition."""
+        """Raise `InvalidInput` if the condition can't select rows of these tables."""
         from headrace.sources.postgres.backfill.rows_where import check_condition
         from headrace.sources.postgres.connection.link import Link
         from headrace.sources.postgres.server.catalog import load_tables
@@ -151,11 +158,11 @@ class Captures(Base):
                 check_condition(condition, table)
 
     async def backfills(self, ref: str | None = None) -> list[BackfillInfo]:
-        """The last 100 backfills of a source, or of all, the newest first."""
+        """The last 100 backfills of a source, or of all sources, the newest first."""
         return await store.backfills(self._database, None if ref is None else (await self._capture(ref))[0].id)
 
     async def cancel_backfills(self, ref: str, id: str | None = None) -> int:  # noqa: A002
-        """End a backfill by its id, or all of a source; what was read stays in the stream. Returns how many had not ended yet."""
+        """End a backfill by its id, or all of a source. Rows read so far stay. Returns how many it ended."""
         there, _ = await self._capture(ref)
         if id is not None:
             try:
@@ -166,16 +173,16 @@ class Captures(Base):
                 ) from None
         return await store.cancel_backfills(self._database, there.id, id)
 
-    # --- changes that could not be made into messages
+    # --- changes that could not become messages
 
     async def failures(self, ref: str, *, above: int = 0, limit: int = 100) -> list[FailedChange]:
-        """Changes that could not be made into messages, with an id above `above`, the oldest first, at most `limit`."""
+        """Changes that could not become messages, with an id above `above`, the oldest first, at most `limit`."""
         check_limit(limit)
         there, _ = await self._capture(ref)
         return await store.capture_failures(self._database, there.id, above=above, limit=limit)
 
     async def retry_failures(self, ref: str, ids: Sequence[int] | None = None) -> int:
-        """Have failed changes tried again by whoever captures the source; all, or these. Those that succeed are published.
+        """Request that the capturing process retries failed changes, all or these. Those that succeed are published.
 
         Returns:
             How many will be tried.
@@ -184,7 +191,7 @@ class Captures(Base):
         return await store.retry_capture_failures(self._database, there.id, _checked(ids))
 
     async def drop_failures(self, ref: str, ids: Sequence[int] | None = None) -> int:
-        """Forget failed changes, all or these: they are in no stream. Returns how many."""
+        """Delete failed changes, all or these. They never reach a stream. Returns how many."""
         there, _ = await self._capture(ref)
         return await store.drop_capture_failures(self._database, there.id, _checked(ids))
 

@@ -1,4 +1,4 @@
-"""Consumers: see, make, change, move, pause, delete; and what became of messages that failed."""
+"""Consumers: read, create, edit, seek, replay, pause, delete, and their dead letters."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from headrace.model.records import (
 from headrace.model.specs import ConsumerSpec
 from headrace.store.database import within
 
-_INFO_LIMIT = 5.0  # seconds to count what is pending; a consumer must be seen even when its condition takes forever
+_INFO_LIMIT = 5.0  # seconds to count pending messages, so that a slow condition doesn't hide the consumer
 
 
 class Consumers(Base):
     """The calls about consumers."""
 
     async def create_consumer(self, spec: ConsumerSpec) -> bool:
-        """Create a consumer; one that exists with these very settings is left as it is, wherever it has got to.
+        """Create a consumer. An existing one with the same settings keeps its position.
 
         Returns:
             Whether it is new.
@@ -65,7 +65,7 @@ class Consumers(Base):
             return await store.consumers(self._database, stream, look=0)
 
     async def consumer(self, stream: str, name: str) -> ConsumerInfo:
-        """One consumer. Should its condition take too long, what is pending is not counted (`num_pending_exact` is False)."""
+        """One consumer. If its condition is slow, pending messages are not counted (`num_pending_exact` is False)."""
         await self._consumer(stream, name)
         try:
             async with within(self._database, _INFO_LIMIT) as connection:
@@ -74,14 +74,15 @@ class Consumers(Base):
             return await store.consumer(self._database, stream, name, look=0)
 
     async def edit_consumer(self, stream: str, name: str, /, **changes: Any) -> ConsumerSpec:
-        """Change a consumer's settings, live: its workers go by them from their next lease on.
+        """Change a consumer's settings. Its running workers apply them from their next lease on.
 
         Args:
-            changes: settings of `ConsumerSpec`, as `@app.consumer` takes them: durations and rates as text, `filter`, `where`; `push` as a `Push`, as
-                None, or as a dict of those of its settings that change. Where it begins can't be changed any more: seek instead.
+            changes: settings of `ConsumerSpec`, as `@app.consumer` takes them: durations and rates
+                as text, `filter`, `where`, and `push` as a `Push`, as None, or as a dict of its
+                settings that change. The starting position can't be changed. Use `seek` instead.
 
         Returns:
-            The settings as they are now. Raises `ConfigurationError` for those that can't be.
+            The settings as they are now. Raises `ConfigurationError` for invalid ones.
         """
         spec, _ = await store.consumer_spec(self._database, await self._consumer(stream, name))
         if isinstance(changes.get("push"), Mapping):
@@ -91,15 +92,15 @@ class Consumers(Base):
         return spec
 
     async def delete_consumer(self, stream: str, name: str, *, force: bool = False) -> None:
-        """Delete a consumer, its place and its dead letters; by `force` also if workers are at it.
+        """Delete a consumer, its position and its dead letters. With `force`, also while workers work on it.
 
         Raises:
-            InUse: they are.
+            InUse: workers work on it.
         """
         await store.delete_consumer(self._database, await self._consumer(stream, name), force=force)
 
     async def pause(self, stream: str, name: str, until: datetime | None = None) -> None:
-        """Give the consumer's workers nothing more until then, or until `resume`; what is in flight goes on.
+        """Stop leasing to the consumer's workers until that time, or until `resume`. Messages in flight go on.
 
         Raises:
             InvalidInput: that time has passed.
@@ -112,31 +113,32 @@ class Consumers(Base):
         await store.pause(self._database, await self._consumer(stream, name), until)
 
     async def resume(self, stream: str, name: str) -> None:
-        """End a pause. Workers that wait look at once."""
+        """End a pause. Waiting workers lease at once."""
         await store.resume(self._database, await self._consumer(stream, name))
 
     async def peek(self, stream: str, name: str, *, limit: int = 10) -> list[PeekedMessage]:
-        """What a consumer is at, without touching it: messages in flight, parked, blocked and next, at most `limit` of each."""
+        """Messages in flight, parked, blocked and next, at most `limit` of each. Changes nothing."""
         check_limit(limit)
         consumer = await self._consumer(stream, name)
         async with self._bounded(None) as executor:
             return await store.peek(executor, consumer, limit=limit)
 
-    # --- where a consumer is
+    # --- the position of a consumer
 
     async def seek(self, stream: str, name: str, to: int | datetime | str) -> int:
-        """Move a consumer: the next message delivered is the first at or above `to`.
+        """Move a consumer. The next message delivered is the first at or above `to`.
 
         Args:
-            to: a seq, a time, "start" or "end". The end is only what commits from now on.
+            to: a seq, a time, "start" or "end". After "end", only later commits are delivered.
 
-        What was in flight ends, and acks for it change nothing. What was parked, blocked or replayed is forgotten; dead letters stay.
+        Leases in flight end, and acks for them change nothing. Parked, blocked and replayed
+        messages are forgotten. Dead letters stay.
 
         Returns:
             The new position, below the next message.
 
         Raises:
-            InvalidInput: a seq past the last one, or a time to come.
+            InvalidInput: a seq after the last one, or a time in the future.
         """
         if to == "start" or to == "end":
             return await store.seek(self._database, await self._consumer(stream, name), 0 if to == "start" else None)
@@ -152,9 +154,10 @@ class Consumers(Base):
         start_seq: int | None = None, end_seq: int | None = None,
         start_time: datetime | None = None, end_time: datetime | None = None, dry_run: bool = False,
     ) -> int:  # fmt: skip
-        """Deliver to a consumer again what it has had, as far as this and its own filters match; before anything new.
+        """Deliver past messages to a consumer again, if they match this and its own filters, before any new ones.
 
-        Bounds are inclusive. What is in flight, parked, blocked or yet to come is left out. `dry_run` only counts.
+        Bounds are inclusive. Messages in flight, parked, blocked or not delivered yet are left out.
+        `dry_run` only counts.
 
         Returns:
             How many.
@@ -167,7 +170,7 @@ class Consumers(Base):
     # --- blocked keys and dead letters
 
     async def blocked_keys(self, stream: str, name: str, *, limit: int = 100) -> list[BlockedKey]:
-        """The keys that wait for a person: redrive or purge their dead letters."""
+        """The keys that wait for you to redrive or purge their dead letters."""
         check_limit(limit)
         return await store.blocked_keys(self._database, await self._consumer(stream, name), limit=limit)
 
@@ -175,7 +178,7 @@ class Consumers(Base):
         self, stream: str, name: str, *, filter: Filter = None, where: Where = None,  # noqa: A002
         above: int = 0, limit: int = 100,
     ) -> list[DeadLetter]:  # fmt: skip
-        """Dead letters that match, with a seq above `above`, in the order of seq, at most `limit`."""
+        """Matching dead letters with a seq above `above`, in the order of seq, at most `limit`."""
         filters, condition = filters_of(filter), condition_of(where)
         check_limit(limit)
         consumer = await self._consumer(stream, name)
@@ -185,7 +188,7 @@ class Consumers(Base):
             )
 
     async def dead_letter(self, stream: str, name: str, seq: int) -> DeadLetter:
-        """One dead letter. Raises `InvalidInput` when there is none of that seq."""
+        """One dead letter. Raises `InvalidInput` when there is none with that seq."""
         check_seq("seq", seq)
         found = await store.dead_letters(self._database, await self._consumer(stream, name), above=seq - 1, limit=1)
         if not found or found[0].seq != seq:
@@ -196,10 +199,11 @@ class Consumers(Base):
         self, stream: str, name: str, *, seqs: Sequence[int] | None = None, key: str | None = None,
         filter: Filter = None, where: Where = None, dry_run: bool = False,  # noqa: A002
     ) -> int:  # fmt: skip
-        """Deliver dead letters again, those of a key in their order, attempts counted from zero. A key that they block goes on.
+        """Deliver dead letters again, those of a key in order, with attempts counted from zero. It unblocks their keys.
 
-        They have to match all that is given; when nothing is, it is all of them. One whose message retention has removed stays,
-        and isn't counted: publish its data anew if need be. `dry_run` only counts.
+        A dead letter must match all arguments. Without arguments, all match. If retention has
+        removed its message, a dead letter stays and is not counted. Publish its data again if
+        needed. `dry_run` only counts.
 
         Returns:
             How many.
@@ -210,7 +214,7 @@ class Consumers(Base):
         self, stream: str, name: str, *, seqs: Sequence[int] | None = None, key: str | None = None,
         filter: Filter = None, where: Where = None, dry_run: bool = False,  # noqa: A002
     ) -> int:  # fmt: skip
-        """Forget dead letters; which, as for `redrive`. A key that they block goes on after them. Returns how many."""
+        """Delete dead letters, selected as for `redrive`. It unblocks their keys. Returns how many."""
         return await self._dispose(store.discard, stream, name, seqs, key, filter, where, dry_run)
 
     async def _dispose(
@@ -231,7 +235,7 @@ class Consumers(Base):
 
 
 def _with_rate(changes: dict[str, Any]) -> dict[str, Any]:
-    """The changes with the rate as a number. Who takes it away takes its burst away, too."""
+    """The changes, with the rate as a number. Removing the rate removes its burst, too."""
     if "rate_limit" not in changes:
         return changes
     found = rate(changes["rate_limit"])

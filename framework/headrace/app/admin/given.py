@@ -1,4 +1,4 @@
-"""What an operator gives, checked before anything is asked of the database."""
+"""Validation of an operator's arguments, before any query."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ Where = str | Mapping[str, Any] | Condition | None
 Filter = str | Sequence[str] | None
 Spec = TypeVar("Spec", StreamSpec, ConsumerSpec)
 
-MOST = 10_000  # messages in one answer
+MOST = 10_000  # maximum number of messages in one answer
 _LARGEST = 2**63
 _DURATIONS = ("retain_up_to", "retain_at_least", "dedupe_window", "ack_wait")
 
 
 def filters_of(filter_: Filter) -> tuple[str, ...] | None:
-    """The key filters. Raises `InvalidFilter`."""
+    """Parse key filters. Raises `InvalidFilter`."""
     return None if filter_ is None else check_filters(filter_)
 
 
 def condition_of(where: Where) -> Condition | None:
-    """The condition on the content. Raises `InvalidFilter`."""
+    """Parse a condition on the content. Raises `InvalidFilter`."""
     return None if where is None else conditions.parse(where)
 
 
 def utc(time: datetime | None) -> datetime | None:
-    """A time without a zone is UTC."""
+    """Take a time without a zone as UTC."""
     return time if time is None or time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
@@ -55,7 +55,7 @@ def check_limit(limit: int) -> None:
 def selection_of(
     filter_: Filter, where: Where, start_seq: int | None, end_seq: int | None, start_time: datetime | None, end_time: datetime | None
 ) -> store.Selection:  # fmt: skip
-    """Which messages. Raises `InvalidInput` for a range that can't hold any."""
+    """Make a selection of messages. Raises `InvalidInput` for a range that can't contain any."""
     check_seq("start_seq", start_seq)
     check_seq("end_seq", end_seq)
     start_time, end_time = utc(start_time), utc(end_time)
@@ -70,7 +70,7 @@ def selection_of(
 
 
 def changed(spec: Spec, changes: Mapping[str, Any], *, fixed: Sequence[str]) -> Spec:
-    """The settings with the changes, checked. Raises `InvalidInput` or `ConfigurationError`."""
+    """The settings after the changes, validated. Raises `InvalidInput` or `ConfigurationError`."""
     settings = {("filters" if name == "filter" else name): value for name, value in changes.items()}
     known = [name for name in spec.__struct_fields__ if name not in fixed]
     for name, value in settings.items():
@@ -87,7 +87,7 @@ def changed(spec: Spec, changes: Mapping[str, Any], *, fixed: Sequence[str]) -> 
         elif name == "backoff":
             settings[name] = Backoff.of(value)
     try:
-        # By way of convert, which judges the types; but for a condition, which is one by now.
+        # msgspec.convert validates the types, except for the condition, which is parsed already.
         plain = {**msgspec.structs.asdict(spec), **settings}
         condition = plain.pop("where", None)
         made = msgspec.convert(plain, type(spec))
@@ -97,7 +97,7 @@ def changed(spec: Spec, changes: Mapping[str, Any], *, fixed: Sequence[str]) -> 
 
 
 def pushed(before: Push | None, given: Mapping[str, Any]) -> Push:
-    """The settings of `Push` that are given, on top of those before; a secret as it is told stays as it is.
+    """The given settings of `Push`, merged into the previous ones. A secret passed in its hidden form stays as it is.
 
     Raises `InvalidInput` or `ConfigurationError`.
     """
@@ -116,13 +116,13 @@ def pushed(before: Push | None, given: Mapping[str, Any]) -> Push:
 
 
 def refuse_changes(before: StreamSpec, now: StreamSpec, what: str) -> None:
-    """As `refuse`, with the settings that there are and those that are given."""
+    """Call `refuse` with the settings that differ between the existing and the given spec."""
     old, new = msgspec.structs.asdict(before), msgspec.structs.asdict(now)
     refuse({name: (value, new[name]) for name, value in old.items() if value != new[name]}, what)
 
 
 def refuse(differing: Mapping[str, tuple[Any, Any]], what: str) -> None:
-    """Raise `InvalidInput` if what is to be created exists with settings that differ: {setting: (there, given)}."""
+    """Raise `InvalidInput` if an existing object's settings differ from the given ones: {setting: (there, given)}."""
     if differing:
         told = ", ".join(f"{name} is {old!r} and not {new!r}" for name, (old, new) in differing.items())
         raise InvalidInput(f"{what} exists with other settings ({told}): edit it, or take another name.")

@@ -1,4 +1,4 @@
-"""All there is at a glance, cheap enough to be asked for every second."""
+"""An overview of everything, cheap enough to query every second."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from headrace.model.records import Overview
 
 
 class AtAGlance(Base):
-    """The call of who looks on."""
+    """The overview call, for monitoring."""
 
     async def overview(self) -> Overview:
-        """All streams, consumers, sources with the backfills that wait or are under way, and processes at work.
+        """All streams, consumers, sources with their waiting or running backfills, and running processes.
 
-        Four queries, whatever there is. No message is judged by a condition, so `num_pending` of a consumer counts only what is parked or
-        replayed; go by its `lag`.
+        It always takes four queries. It evaluates no condition, so `num_pending` of a consumer
+        counts only parked and replayed messages. Use its `lag`.
         """
         streams = await store.streams(self._database)
         consumers = await store.consumers(self._database, look=0)

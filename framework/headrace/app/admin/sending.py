@@ -1,4 +1,4 @@
-"""Publishing, as an operator and the command line do it."""
+"""Publishing for operators and the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.model.keys import check_key
 
 
 class Sending(Base):
-    """The calls that publish. Data and headers are JSON text, which arrives as it was written."""
+    """The calls that publish. Data and headers are JSON text, which is stored unchanged."""
 
     async def send(
         self, stream: str, key: str, data: str, headers: str | None = None, *,
@@ -22,11 +22,13 @@ class Sending(Base):
         """Publish one message.
 
         Args:
-            message_id: publishing the same id again, within the stream's `dedupe_window`, changes nothing.
-            deliver_at: publish it only then.
+            message_id: publishing the same id again, within the stream's `dedupe_window`, changes
+                nothing.
+            deliver_at: publish it at this time.
 
         Returns:
-            Its seq: of the first time if it was published before; None if it is for later, or over HTTP, where it isn't told.
+            Its seq. If the id was published before, the seq of the first message. None for a
+            scheduled message, or over HTTP, which doesn't return it.
         """
         return await store.publish(
             self._database, stream, check_key(key), data, headers, message_id=message_id, deliver_at=utc(deliver_at)
@@ -35,13 +37,13 @@ class Sending(Base):
     async def send_many(
         self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None]
     ) -> int:
-        """Publish messages in their order, all or none; the lists run in parallel.
+        """Publish messages in their order, all or none. The lists run in parallel.
 
         Returns:
-            How many were published: without those that `dedupe` found unchanged.
+            How many were published. Messages that `dedupe` found unchanged are not counted.
 
         Raises:
-            InDoubt: it is not known whether they were.
+            InDoubt: it is not known whether they were published.
         """
         committing = False
         try:

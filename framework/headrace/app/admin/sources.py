@@ -1,4 +1,4 @@
-"""Sources: see, make, change, remove."""
+"""Sources: read, create, edit, delete."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class Sources(Captures):
         return await store.source(self._database, ref)
 
     async def create_source(self, spec: Spec) -> bool:
-        """Create a source: a webhook's, or one that captures tables. One that exists with these very settings is left as it is.
+        """Create a webhook source, or one that captures tables. An existing one with the same settings stays as it is.
 
-        Of one that captures tables the stream is created as well, unless it exists. Whether they can be captured is not asked here, see
-        `check_spec`: it begins as soon as a process runs that captures.
+        For captured tables, the stream is created as well, unless it exists. This does not check
+        whether the tables can be captured. Use `check_spec` for that. The capture starts as soon as
+        a capturing process runs.
 
         Returns:
             Whether it is new.
@@ -37,7 +38,7 @@ class Sources(Captures):
         Raises:
             SourceExists: it exists with other settings.
             UnknownStream: create the stream first, for a webhook source.
-            ConfigurationError: in mode `rows`, the stream exists, and keeps more than one message per key.
+            ConfigurationError: in mode `rows`, the stream exists and keeps more than one message per key.
         """
         async with self._database.transaction() as connection:
             if isinstance(spec, PostgresSpec):
@@ -45,17 +46,18 @@ class Sources(Captures):
             return await make_source(connection, spec)
 
     async def edit_source(self, ref: str, /, **changes: Any) -> SourceInfo:
-        """Change a source. Servers heed it within two seconds, and so does who captures.
+        """Change a source. Servers apply it within two seconds, and so does the process that captures.
 
         Args:
-            changes: settings of `WebhookSpec` or `PostgresSpec`, but for its name and its stream; of a table's, but for its mode, slot and
-                publication, too. Its database may get another URL, and has to stay the same database.
+            changes: settings of `WebhookSpec` or `PostgresSpec`, except its name and its stream,
+                and for captured tables except its mode, slot and publication. The database URL may
+                change, but it must lead to the same database.
 
         Returns:
             The source as it is now.
 
         Raises:
-            InvalidInput: what can't be changed.
+            InvalidInput: a setting that can't be changed.
             ConfigurationError: settings that contradict each other.
             UnknownSource.
         """
@@ -65,15 +67,17 @@ class Sources(Captures):
         return await self.source(there.id)
 
     async def delete_source(self, ref: str, *, force: bool = False) -> str | None:
-        """Remove a source: what is delivered to it from now on is refused. What it has published stays.
+        """Delete a source. Later deliveries to it are refused. Published messages stay.
 
-        Of one that captures tables, the replication slot and the publication that were made for it are dropped first.
+        For captured tables, the replication slot and the publication that Headrace made for it are
+        dropped first.
 
         Args:
-            force: remove it also if they can't be dropped. A slot that is left behind keeps WAL until the disk is full.
+            force: delete it even if they can't be dropped. A slot that is left behind keeps WAL
+                until the disk is full.
 
         Returns:
-            None; or by `force`, a sentence about what was left behind, and the statements that drop it.
+            None. With `force`, a sentence about what was left behind, and the statements that drop it.
 
         Raises:
             SlotRemains: they can't be dropped, and nothing was removed.
@@ -88,7 +92,7 @@ class Sources(Captures):
         return left
 
     async def _let_go(self, there: SourceInfo, spec: PostgresSpec, *, force: bool) -> str | None:
-        """Drop the slot and the publication that are ours. Returns what is left behind by `force`."""
+        """Drop the slot and the publication that Headrace made. Returns what `force` left behind."""
         from headrace.sources.postgres.server.slots import slot_name
 
         name = slot_name(there.name, there.id)
@@ -110,7 +114,7 @@ class Sources(Captures):
 
 
 async def make_stream(executor: store.Executor, spec: PostgresSpec) -> None:
-    """The stream that a capture fills, unless it exists. Raises `ConfigurationError` if it can't hold rows, and has to."""
+    """Create the stream of a capture, unless it exists. Raises `ConfigurationError` if it must hold rows but can't."""
     await store.create_stream(executor, StreamSpec(name=spec.stream, one_message_per_key=spec.mode == "rows"))
     if spec.mode == "rows" and not (await store.stream(executor, spec.stream)).one_message_per_key:
         raise ConfigurationError(
@@ -120,7 +124,7 @@ async def make_stream(executor: store.Executor, spec: PostgresSpec) -> None:
 
 
 async def make_source(executor: store.Executor, spec: Spec) -> bool:
-    """Create a source. Returns whether it is new. Raises `SourceExists` if there is one of that name with other settings."""
+    """Create a source. Returns whether it is new. Raises `SourceExists` if one of that name has other settings."""
     if isinstance(spec, PostgresSpec) and HIDDEN in (spec.database or ""):
         spec = checked_database(spec, await _known(executor, spec.name))
     if await store.create_source(executor, spec.name, kind_of(spec), spec.stream, spec.settings()):
@@ -135,12 +139,12 @@ async def make_source(executor: store.Executor, spec: Spec) -> bool:
 
 
 async def change_source(connection: store.Executor, there: SourceInfo, spec: Spec) -> None:
-    """Set all settings of a source anew, in a transaction. Tables that were not captured before are read from their first row on."""
+    """Replace all settings of a source, in a transaction. Newly captured tables are backfilled."""
     await store.edit_source(connection, there.id, spec.settings())
     if not isinstance(spec, PostgresSpec):
         return
     await store.interrupt_capture(connection, there.id)
-    begun = there.capture is not None and there.capture.position is not None  # or else all tables are still to be read
+    begun = there.capture is not None and there.capture.position is not None  # otherwise all tables are yet to be read
     if spec.backfill and begun:
         for table in spec.tables:
             if table not in there.settings["tables"]:
@@ -167,7 +171,7 @@ async def _drop(dsn: str, spec: PostgresSpec, name: str, source_id: str) -> None
 
 
 def _statements(spec: PostgresSpec, name: str) -> str:
-    """What drops by hand what is ours."""
+    """The SQL statements that drop the slot and the publication by hand."""
     slot = f"select pg_drop_replication_slot('{name}');" if spec.slot is None else ""
     publication = f'drop publication if exists "{name}";' if spec.publication is None else ""
     return " ".join(part for part in (slot, publication) if part)

@@ -1,4 +1,4 @@
-"""Settings of sources of any kind: as they are stored, as they are given, and how the two differ."""
+"""Settings of sources of any kind: stored, edited and compared."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Spec = WebhookSpec | PostgresSpec
 
 _KINDS: dict[str, type[WebhookSpec] | type[PostgresSpec]] = {"webhook": WebhookSpec, "postgres": PostgresSpec}
 _FIXED = frozenset({"name", "stream", "mode", "slot", "publication"})
-"""What is decided once: messages under other keys or in another stream, or changes from another slot, are another source."""
+"""Settings that can't be edited. With other keys, another stream or another slot, it would be another source."""
 
 
 def kind_of(spec: Spec) -> str:
-    """The kind of source that has such settings."""
+    """The kind of source that has these settings."""
     return next(kind for kind, one in _KINDS.items() if isinstance(spec, one))
 
 
@@ -34,10 +34,10 @@ def stored_spec(there: SourceInfo) -> Spec:
 
 
 def edited(there: SourceInfo, changes: Mapping[str, Any]) -> Spec:
-    """The settings of a source, read with its secrets, with changes.
+    """The settings of a source, read with its secrets, after the changes.
 
     Raises:
-        InvalidInput: what can't be changed, or has a value that can't be.
+        InvalidInput: a setting can't be changed, or its new value is invalid.
         ConfigurationError: settings that contradict each other.
     """
     kind = _KINDS[there.kind]
@@ -49,9 +49,9 @@ def edited(there: SourceInfo, changes: Mapping[str, Any]) -> Spec:
     if isinstance(changes.get("tables"), (list, tuple)) and "columns" not in changes:
         left = {
             canonical(table) for table in changes["tables"]
-        }  # of a table that isn't captured any more nothing is said
+        }  # drop the columns of tables that are no longer captured
         settings["columns"] = {table: columns for table, columns in settings["columns"].items() if table in left}
-    if kind is PostgresSpec:  # which says by itself what is wrong with any value
+    if kind is PostgresSpec:  # it validates every value itself
         return checked_database(PostgresSpec(name=there.name, stream=there.stream, **settings), there)
     try:
         return kind.stored(there.name, there.stream, settings)
@@ -60,7 +60,7 @@ def edited(there: SourceInfo, changes: Mapping[str, Any]) -> Spec:
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as their specs have them: durations as seconds."""
+    """Convert settings to the form of the specs: durations as seconds."""
     found = dict(settings)
     if found.get("heartbeat") is not None:
         found["heartbeat"] = seconds(found["heartbeat"], "heartbeat")
@@ -68,10 +68,10 @@ def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_database(spec: PostgresSpec, there: SourceInfo | None) -> PostgresSpec:
-    """The settings with the password of the database's URL, should that have been given back as it is told.
+    """The settings, with the stored password if the database URL was passed with its password hidden.
 
     Raises:
-        InvalidInput: a password isn't told, and not known: of another URL nobody's password is taken.
+        InvalidInput: the password is hidden and not known. The stored one is used only for the same URL.
     """
     if spec.database is None or HIDDEN not in spec.database:
         return spec
@@ -84,7 +84,7 @@ def checked_database(spec: PostgresSpec, there: SourceInfo | None) -> PostgresSp
 
 
 def differing(there: SourceInfo, spec: Spec) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ, {setting: (there, given)}, without telling secrets. `there` was read with its secrets."""
+    """Settings that differ, {setting: (there, given)}, with secrets hidden. `there` was read with its secrets."""
     if there.kind != kind_of(spec):
         return {"kind": (there.kind, kind_of(spec))}
     old, new = ({"stream": one.stream, **one.settings()} for one in (stored_spec(there), spec))

@@ -1,4 +1,4 @@
-"""Streams and their messages: see, make, change, republish, delete."""
+"""Streams and their messages: read, create, edit, republish, delete."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Streams(Base):
         return await store.stream(self._database, name)
 
     async def create_stream(self, spec: StreamSpec | str) -> bool:
-        """Create a stream; one that exists with these very settings is left as it is.
+        """Create a stream. An existing one with the same settings is left as it is.
 
         Returns:
             Whether it is new.
 
         Raises:
-            InvalidInput: it exists with other settings, or the name can't be.
+            InvalidInput: it exists with other settings, or the name is invalid.
         """
         spec = StreamSpec(name=spec) if isinstance(spec, str) else spec
         _, new = await store.declare_stream(self._database, spec)
@@ -54,20 +54,24 @@ class Streams(Base):
         return new
 
     async def edit_stream(self, name: str, /, **changes: Any) -> StreamSpec:
-        """Change what a stream keeps. `changes` are settings of `StreamSpec`; durations may be text such as "30d".
+        """Change a stream's settings. `changes` are settings of `StreamSpec`. Durations may be text such as "30d".
 
         Returns:
-            The settings as they are now. Raises `ConfigurationError` for those that contradict each other.
+            The settings as they are now. Raises `ConfigurationError` for those that contradict each
+            other.
         """
         spec = changed(_stream_spec(await self.stream(name)), changes, fixed=("name",))
         await store.edit_stream(self._database, spec)
         return spec
 
     async def delete_stream(self, name: str, *, force: bool = False) -> None:
-        """Delete a stream with its messages and its consumers; by `force` also if workers are at one of these, or webhooks deliver to it.
+        """Delete a stream with its messages and its consumers.
+
+        With `force`, it is also deleted while workers work on a consumer or webhooks deliver to it.
 
         Raises:
-            InUse: they are, or do; a publisher keeps its transaction open; or tables are captured into it, by `force`, too: their replication
+            InUse: workers or webhooks use it, a publisher keeps its transaction open, or tables are
+                captured into it. `force` does not apply to captured tables, since their replication
                 slots would be left behind.
         """
         for source in await store.sources(self._database):
@@ -82,7 +86,7 @@ class Streams(Base):
         self, stream: str, *, filter: Filter = None, where: Where = None,  # noqa: A002 - the word of the field
         start_seq: int | None = None, limit: int = 10, newest: bool = False,
     ) -> list[StoredMessage]:  # fmt: skip
-        """Messages of a stream, in the order of seq: the first ones from `start_seq` on, or the `newest`; at most `limit`."""
+        """Messages in the order of seq: at most `limit`, the first ones from `start_seq` on, or the `newest`."""
         filters, condition = filters_of(filter), condition_of(where)
         check_seq("start_seq", start_seq)
         check_limit(limit)
@@ -92,13 +96,13 @@ class Streams(Base):
             )
 
     async def message(self, stream: str, key: str) -> StoredMessage | None:
-        """The latest message of a key; None if there is none. Without `one_message_per_key` it is sought from the end back."""
+        """The latest message of a key, or None. Without `one_message_per_key`, the stream is searched from its end."""
         check_key(key)
         async with self._bounded(None) as executor:
             return await store.latest(executor, stream, key)
 
     async def standing(self, stream: str, key: str) -> tuple[int, list[Standing]] | None:
-        """The seq of a key's latest message, and where each consumer stands with it; None if the key has no message."""
+        """The seq of a key's latest message, and each consumer's state for it. None if the key has no message."""
         check_key(key)
         async with self._bounded(None) as executor:
             return await store.standing(executor, stream, key)
@@ -108,9 +112,10 @@ class Streams(Base):
         start_seq: int | None = None, end_seq: int | None = None,
         start_time: datetime | None = None, end_time: datetime | None = None, dry_run: bool = False,
     ) -> int:  # fmt: skip
-        """Publish messages of a stream to another one, or to itself, in their order; all of them or none.
+        """Publish messages of a stream again, to another stream or to the same one, in their order, all or none.
 
-        They are new messages there, with new seqs and the time of now. Bounds are inclusive. `dry_run` only counts what matches.
+        They are new messages there, with new seqs and the current time. Bounds are inclusive.
+        `dry_run` only counts the matches.
 
         Returns:
             How many were published.

@@ -1,4 +1,4 @@
-"""Access tokens of the server: make, list, revoke."""
+"""Access tokens of the server: create, list, revoke."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ class Tokens(Base):
     """The calls about tokens."""
 
     async def create_token(self, name: str, scopes: Sequence[str], *, expires_in: Duration | None = None) -> NewToken:
-        """Make a token for the server. The first one that is ever made closes it to whoever has none.
+        """Create a token for the server. Once the first token exists, the server refuses requests without one.
 
         Args:
-            name: 1 to 64 letters, digits, `.`, `_`, `@` and `-`; for people, and to revoke it by.
-            scopes: what it opens: `publish`, `consume` or `admin`, alone or for one stream as in `publish:orders`.
-            expires_in: seconds, or text such as "30d"; None for a token that never expires.
+            name: 1 to 64 letters, digits, `.`, `_`, `@` and `-`. It is a label, and you can revoke
+                the token by it.
+            scopes: what the token permits: `publish`, `consume` or `admin`, alone or for one stream
+                as in `publish:orders`.
+            expires_in: seconds, or text such as "30d". None for a token that never expires.
 
         Returns:
-            The token, which nobody can tell a second time: only its digest is kept.
+            The token. It can't be shown again, since only its digest is stored.
 
         Raises:
             TokenExists: the name is taken, perhaps by a token that was revoked.
@@ -36,11 +38,11 @@ class Tokens(Base):
         return NewToken(token=minted.text, **msgspec.structs.asdict(made))
 
     async def tokens(self) -> list[TokenInfo]:
-        """All tokens, also those that expired or were revoked, by name."""
+        """All tokens, including expired and revoked ones, by name."""
         return await store.tokens(self._database)
 
     async def revoke_token(self, ref: str) -> TokenInfo:
-        """Revoke a token, by its id or its name. Servers heed it within two seconds. It stays on the list.
+        """Revoke a token, by its id or its name. Servers apply it within two seconds. It stays in the list.
 
         Raises:
             UnknownToken.

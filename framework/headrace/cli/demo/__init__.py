@@ -1,10 +1,11 @@
-"""The demo: every change that a git repository's history made to a file is a message, and the tree that results is checked.
+"""The demo sends every file change in a git repository's history as a message, and checks the resulting
+tree.
 
 command      `headrace demo`: the steps, and the report
-sources      where changes come from: a repository, or a file of them
-git          running git, and its answers
+sources      where changes come from: a repository, or a file of changes
+git          runs git, and reads its output
 git_history  the parser of git's log
-names        from a path to a key
+names        converts a path to a key
 keeper       the handler: keeps the state of every file, and checks that each change follows the one before
-stream       a stream of the demo's own, gone when it ends
+stream       a stream for one run of the demo, dropped when it ends
 """

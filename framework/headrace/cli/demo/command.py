@@ -1,4 +1,6 @@
-"""`headrace demo`: the history of a git repository through a stream and a pool of actors, and the tree that comes out of it."""
+"""`headrace demo`: sends the history of a git repository through a stream and a pool of actors, and
+checks the resulting tree.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ SHOWN = 10
 
 
 class Result(msgspec.Struct):
-    """What a run of the demo found. Times are in seconds."""
+    """The result of a run of the demo. Times are in seconds."""
 
     published: int
     publishing: float
@@ -39,7 +41,7 @@ class Result(msgspec.Struct):
 
     @property
     def right(self) -> bool:
-        """Whether the tree is exactly right, and every change came once and in its order."""
+        """Whether the tree is exactly right, and every change arrived once and in order."""
         return not self.wrong and not self.keeper.out_of_order and self.keeper.handled == self.published
 
 
@@ -55,9 +57,10 @@ def demo(
 ) -> int:
     """Send a git repository's history through a stream, and check the result.
 
-    Each change of a file in the history becomes a message, with the file as its key. A handler keeps the state of every file
-    and checks that each change follows the one before. At the end the result must be git's own tree, file by file; if it
-    is not, the exit code is 1.
+    Each change of a file in the history becomes a message, with the file as its
+    key. A handler keeps the state of every file and checks that each change
+    follows the one before. At the end the result must be git's own tree, file
+    by file. If it is not, the exit code is 1.
     """
     set_up_logging("warning")
     source = _source(repo, history, tree)
@@ -90,7 +93,7 @@ async def _run(source: Source, actors: int, url: str | None) -> Result:
 async def _publish(app: App, stream: str, source: Source) -> int:
     published = 0
     batches = _batches(source.messages())
-    # In a thread, since git takes its time and the actors are at work meanwhile.
+    # In a thread, because git takes time and the actors work meanwhile.
     while batch := await anyio.to_thread.run_sync(next, batches, None):
         published += await app.publish_many(stream, batch)
     return published

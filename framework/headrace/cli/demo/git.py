@@ -1,4 +1,4 @@
-"""Running git, and its answers. Nothing that the user has configured changes what we read."""
+"""Runs git and reads its output. The user's git configuration doesn't change the output that we read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Repository:
     """A git repository.
 
     Raises:
-        NoInput: there is none at `path`, it has no commit, or there is no git.
+        NoInput: there is no repository at `path`, it has no commit, or git is not installed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +59,7 @@ class Repository:
         return self._parts(*_LOG, self.head, "--")
 
     def tree(self) -> dict[str, str]:
-        """The files of `head`: path to object id. A submodule's is the commit that it is at."""
+        """The files of `head`: path to object id. The id of a submodule is its commit."""
         found = {}
         for part in self._parts("ls-tree", "-r", "-z", "--full-tree", self.head):
             about, _, path = part.partition(b"\t")
@@ -76,7 +76,7 @@ class Repository:
             yield from parts
 
     def _blocks(self, *arguments: str) -> Iterator[bytes]:
-        """What git prints. Raises `NoInput` with its complaint when it fails."""
+        """The output of git. If git fails, raises `NoInput` with git's error message."""
         settings = [part for setting in _SETTINGS for part in ("-c", setting)]
         command = ["git", *settings, "-C", str(self._path), *arguments]
         with tempfile.TemporaryFile() as complaints, _started(command, complaints) as process:
@@ -99,7 +99,8 @@ def _started(command: list[str], complaints: IO[bytes]) -> subprocess.Popen[byte
 
 
 def _environment() -> dict[str, str]:
-    # Inside a hook these point to the repository of the hook. LC_ALL: we read the complaints.
+    # Inside a hook these point to the repository of the hook. LC_ALL is set because we parse the error
+    # messages.
     local = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
     kept = {name: value for name, value in os.environ.items() if name not in local}
     return {**kept, "LC_ALL": "C", "GIT_PAGER": "cat"}

@@ -1,10 +1,11 @@
-"""The parser of `git log -z --raw --numstat`, whose output for each commit is
+"""The parser of `git log -z --raw --numstat`. For each commit, git prints
 
     commit <id> <time> NUL
     :<mode> <mode> <old> <new> <status> NUL <path> NUL         one for each file that changed
     <added> TAB <deleted> TAB <path> NUL                       the same files again, with dashes for a binary one
 
-with a newline before the first file of a commit. Paths are bytes of any kind, so only the order tells what a part is.
+with a newline before the first file of a commit. Paths can contain any bytes, so only the order
+determines what a part is.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from headrace.cli.demo.names import shown
 
 
 class Change(msgspec.Struct):
-    """What a commit did to a file. `old`, `new`: object ids, None for no file. `added`, `deleted`: lines, None if binary."""
+    """A commit's change of a file.
+
+    `old`, `new`: object ids, None for no file. `added`, `deleted`: lines, None if the file is binary.
+    """
 
     repo: str
     commit: str
@@ -32,7 +36,7 @@ class Change(msgspec.Struct):
 
 
 def changes(repo: str, parts: Iterable[bytes]) -> Iterator[tuple[str, Change]]:
-    """Every change with its path as git has it, in the order of the log."""
+    """Every change with its path in git, in the order of the log."""
     commit, time = "", 0
     files: dict[bytes, Change] = {}
     rest = iter(parts)

@@ -1,6 +1,8 @@
-"""The demo's handler: keeps the state of every file, and checks that each change follows the one before.
+"""The demo's handler. It keeps the state of every file, and checks that each change follows the one
+before.
 
-Any message lost, doubled or out of order within its key breaks the chain of object ids, or leaves another tree.
+A message that is lost, duplicated or out of order within its key breaks the chain of object ids or
+results in another tree.
 """
 
 from __future__ import annotations
@@ -12,13 +14,13 @@ _SHOWN = 5
 
 
 class Keeper:
-    """The state of all files, key to object id, made of nothing but messages.
+    """The state of all files, key to object id, built only from messages.
 
     Attributes:
         handled: messages that were applied.
-        repeated: messages that came again after a lease was lost, and were passed over.
-        out_of_order: messages whose `old` was not the state of their file.
-        examples: sentences about the first of those.
+        repeated: messages that were delivered again after a lease was lost, and were skipped.
+        out_of_order: messages with an `old` that was not the state of their file.
+        examples: sentences about the first of these.
     """
 
     def __init__(self) -> None:
@@ -48,16 +50,16 @@ class Keeper:
 
     @property
     def keys(self) -> int:
-        """How many files there ever were."""
+        """How many files existed at any time."""
         return len(self._state)
 
     def files(self) -> dict[str, str]:
-        """The files that are there now."""
+        """The files that exist now."""
         return {key: state for key, state in self._state.items() if state is not None}
 
 
 def differences(found: dict[str, str], wanted: dict[str, str]) -> list[str]:
-    """What sets two trees apart, a sentence for each file; empty when they are the same."""
+    """The differences between two trees, one sentence per file. Empty if they are the same."""
     return [
         f"{key}: {found.get(key, 'not there')}, and git has {wanted.get(key, 'no such file')}"
         for key in sorted(found.keys() | wanted.keys())

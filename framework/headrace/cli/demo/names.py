@@ -1,4 +1,6 @@
-"""From a path in a repository to a key: `src/main.py` of `river` is `git.river.src/main%2Epy`, so one key for each file."""
+"""Converts a path in a repository to a key. `src/main.py` of `river` is `git.river.src/main%2Epy`, so
+each file has its own key.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ import re
 
 from headrace.model.keys import MAX_KEY_BYTES
 
-_SPECIAL = re.compile(r"[%.*>]")  # the escape itself, and what keys and filters are made of
+_SPECIAL = re.compile(r"[%.*>]")  # the escape character, and the special characters of keys and filters
 
 
 def key_of(repo: str, path: str) -> str:
-    """The key of a file. Different paths have different keys; one too long for a key is hashed."""
+    """The key of a file. Different paths have different keys. A path that is too long for a key is hashed."""
     repo = _escaped(repo)
     key = f"git.{repo}.{_escaped(path)}"
     if len(key.encode()) <= MAX_KEY_BYTES:
@@ -21,7 +23,7 @@ def key_of(repo: str, path: str) -> str:
 
 
 def shown(path: str) -> str:
-    """The path as text that JSON can hold: bytes that are not UTF-8 are escaped."""
+    """The path as text that is valid in JSON. Bytes that are not UTF-8 are escaped."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
@@ -31,5 +33,5 @@ def _escaped(text: str) -> str:
 
 
 def _byte(surrogate: str) -> str:
-    """A byte of a name that is not UTF-8, which Python carries as a lone surrogate."""
+    """Escape a byte of a name that is not UTF-8. Python represents it as a lone surrogate."""
     return f"%{ord(surrogate) - 0xDC00:02X}"

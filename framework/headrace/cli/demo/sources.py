@@ -1,4 +1,4 @@
-"""Where the demo's changes come from, and the tree that they must lead to."""
+"""The sources of the demo's changes, and the tree that the changes must result in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.model.errors import InvalidData
 
 
 class Source(Protocol):
-    """Changes with their keys, and the tree at their end: key to object id."""
+    """Changes with their keys, and the resulting tree: key to object id."""
 
     name: str
 
@@ -41,11 +41,12 @@ class FromRepository:
 
 
 class FromFiles:
-    """A history as NDJSON (`{"key", "data"}` lines) and its tree as JSON (path to object id), both perhaps in `.gz`.
+    """A history as NDJSON (`{"key", "data"}` lines) and its tree as JSON (path to object id). Either
+    may be `.gz`.
 
     Raises:
-        NoInput: a file that can't be read.
-        InvalidData: a file with something else in it.
+        NoInput: a file can't be read.
+        InvalidData: a file has invalid content.
     """
 
     def __init__(self, history: Path, tree: Path) -> None:

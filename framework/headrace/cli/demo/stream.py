@@ -1,4 +1,4 @@
-"""A stream of the demo's own, gone when it ends, so that nothing piles up."""
+"""A stream for one run of the demo. It is dropped at the end, so that nothing accumulates."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headrace import App, HeadraceError
 
 
 def fresh_name() -> str:
-    """A name that no other run has."""
+    """A stream name that no other run uses."""
     return f"demo-{secrets.token_hex(4)}"
 
 
 @asynccontextmanager
 async def dropped_after(app: App, name: str) -> AsyncIterator[None]:
-    """Drop the stream at the end of the block, whatever happens in it. The app's consumers must have stopped by then."""
+    """Drop the stream at the end of the block, also after an error. The app's consumers must have stopped by then."""
     try:
         yield
     finally:
@@ -35,4 +35,4 @@ async def _drop(app: App, name: str) -> None:
             if relation is not None:
                 await connection.execute(f"drop table {relation}")
     except HeadraceError:
-        return  # the database is away; the demo has another error to tell
+        return  # the database is unreachable, and the demo reports another error

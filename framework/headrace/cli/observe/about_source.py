@@ -1,4 +1,4 @@
-"""All that is known of a source, of a backfill, and of a change that could not be made into a message."""
+"""The full details of a source, of a backfill, and of a failed change, which could not be made into a message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SLOT = {"reserved": "", "extended": "", "unreserved": BAD, "lost": BAD}
 
 
 def about_source(line: SourceLine, now: datetime) -> Text:
-    """How it is, why it does not go on, and its settings."""
+    """The source's state, the reason why it is not running, and its settings."""
     text = Text()
     info, how = line.info, line.info.capture
     _fact(text, "source", f"{info.name}, {info.kind}", STRONG)
@@ -32,7 +32,7 @@ def about_source(line: SourceLine, now: datetime) -> Text:
 
 
 def _of_capture(text: Text, line: SourceLine, how: CaptureInfo, now: datetime) -> None:
-    """What is wrong comes first: there may be room for a few lines only."""
+    """Problems come first, because there may be room for a few lines only."""
     word, style = STATES[line.state]
     since = {"paused": how.paused_at, "unattended": how.told_at}.get(how.state, how.since)
     _fact(text, "state", word + ("" if since is None else f", for {lasting(_passed(since, now))}"), style)
@@ -47,7 +47,7 @@ def _of_capture(text: Text, line: SourceLine, how: CaptureInfo, now: datetime) -
 
 
 def _of_trouble(text: Text, how: CaptureInfo, style: str) -> None:
-    """Why it does not go on, or not with all, and what mends it."""
+    """The reason why it is not running, or not with all tables, and how to correct it."""
     if how.reason:
         part(text, "why", lines_of(how.reason), style)
     if how.mend:
@@ -85,7 +85,7 @@ def _of_slot(facts: CaptureFacts, now: datetime) -> Iterable[tuple[str, str, str
 
 
 def about_backfill(one: BackfillInfo) -> Text:
-    """All that is known of a backfill."""
+    """The full details of a backfill."""
     text = Text()
     took = (
         None if one.started_at is None or one.updated_at is None else (one.updated_at - one.started_at).total_seconds()
@@ -109,7 +109,7 @@ def about_backfill(one: BackfillInfo) -> Text:
 
 
 def about_failure(failed: FailedChange) -> Text:
-    """A change that could not be made into a message, in full."""
+    """The full details of a change that could not be made into a message."""
     text = Text()
     _fact(text, "key", failed.key or "none", STRONG)
     _fact(

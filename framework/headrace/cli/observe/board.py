@@ -1,4 +1,4 @@
-"""A table that shows lines as they are now: filtered, sorted, and in the columns that the terminal has room for."""
+"""A table of current lines, filtered and sorted, with the columns that fit the terminal."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from headrace.cli.observe.figures import cell
 Line = TypeVar("Line")
 
 MOST = 1000
-"""Lines shown; the title says how many there are."""
+"""Maximum number of lines shown. The title says how many there are."""
 
 
 class Board(DataTable[Text], Generic[Line]):
-    """The lines of one kind.
+    """A table of the lines of one kind.
 
     Args:
-        what: what they are called, in the title.
-        columns: what it shows of each.
-        key: by which one is known from one picture to the next.
-        name_of: what a filter goes by.
+        what: their name in the title.
+        columns: the columns of the table.
+        key: the identity of a line from one picture to the next.
+        name_of: the name of a line, which a filter searches.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Open", key_display="⏎")]
@@ -46,9 +46,9 @@ class Board(DataTable[Text], Generic[Line]):
         self._laid_out: list[tuple[Column[Line], int]] = []
         self._sort: Column[Line] | None = None
         self.text = ""
-        """Only lines that have it in their name are shown."""
+        """Only lines with this text in their name are shown."""
         self.note = ""
-        """What the title says besides."""
+        """Additional text in the title."""
 
     @property
     def current(self) -> Line | None:
@@ -57,16 +57,18 @@ class Board(DataTable[Text], Generic[Line]):
 
     @property
     def lines(self) -> Sequence[Line]:
-        """All of them, those that a filter hides included."""
+        """All lines, including those that a filter hides."""
         return self._lines
 
     def show(self, lines: Sequence[Line]) -> None:
-        """These are the lines now. The cursor stays on the one that it is on."""
+        """Show these lines. The cursor stays on its current line."""
         self._lines = list(lines)
         self._draw()
 
     def sort_next(self) -> str:
-        """Sort by the next of the shown columns that one can sort by, and after the last as they come. Returns by which."""
+        """Sort by the next shown column that is sortable. After the last one, lines are unsorted.
+        Returns the column's label.
+        """
         choices = [None, *(column for column, _ in self._laid_out if column.by is not None)]
         place = choices.index(self._sort) if self._sort in choices else 0
         self._sort = choices[(place + 1) % len(choices)]
@@ -75,7 +77,7 @@ class Board(DataTable[Text], Generic[Line]):
         return "as they come" if self._sort is None else self._sort.label
 
     def look_for(self, text: str) -> None:
-        """Show only the lines that have this text in their name."""
+        """Show only the lines with this text in their name."""
         self.text = text
         self._draw()
 
@@ -86,7 +88,7 @@ class Board(DataTable[Text], Generic[Line]):
     # --- drawing
 
     def _draw(self) -> None:
-        width = self.size.width - 1  # the scrollbar's
+        width = self.size.width - 1  # minus the scrollbar
         if width <= 0:
             return
         before, at = self.current, self.cursor_row
@@ -133,7 +135,7 @@ class Board(DataTable[Text], Generic[Line]):
         self.move_cursor(row=keys.index(key) if key in keys else min(at, max(len(keys) - 1, 0)))
 
     def _tell(self) -> None:
-        """The title: what these are, and how many."""
+        """Set the title: what the lines are, and how many."""
         shown, there = len(self._shown), len(self._lines)
         count = f"{there:,}" if shown == there else f"{shown:,} of {there:,}"
         parts: list[Any] = [f"{self._what} {count}", self.note, f"with “{self.text}”" if self.text else ""]

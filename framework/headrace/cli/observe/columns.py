@@ -1,4 +1,4 @@
-"""What the tables show of streams, consumers and processes, and which columns a terminal has room for."""
+"""The columns of the tables of streams, consumers and processes, and the selection of those that fit a terminal."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ class Column(msgspec.Struct, Generic[Line], frozen=True, kw_only=True):
 
     Args:
         label: its heading.
-        width: columns of the terminal that it has at least ...
-        most: ... and at most, if there is room ...
-        needs: ... and if a line needs so many.
-        cell: what it shows of a line, given the width.
-        by: what it is sorted by, the largest first; a text from A to Z. None: it isn't.
-        right: numbers stand to the right.
-        rank: the higher, the sooner it is left out where room is short, and the later it grows; 0 is never left out.
+        width: its minimum width, in columns of the terminal.
+        most: its maximum width, if there is room.
+        needs: the width that a line needs. If it is set, the column doesn't grow beyond it.
+        cell: the content for a line, given the width.
+        by: the sort key. Numbers sort with the largest first, texts from A to Z. None if the column is
+            not sortable.
+        right: whether it is aligned to the right, as numbers are.
+        rank: columns with a higher rank are left out first and grow last. 0 is never left out.
     """
 
     label: str
@@ -55,7 +56,7 @@ class Column(msgspec.Struct, Generic[Line], frozen=True, kw_only=True):
 
 
 def fit(columns: Sequence[Column[Line]], width: int, lines: Sequence[Line] = ()) -> list[tuple[Column[Line], int]]:
-    """The columns that `width` has room for, with their widths; what is left over goes to those that can grow."""
+    """The columns that fit `width`, with their widths. Columns that can grow share the remaining width."""
     kept = list(columns)
     while sum(column.width + 1 for column in kept) > width and any(column.rank for column in kept):
         kept.remove(max(kept, key=lambda column: column.rank))
@@ -72,17 +73,17 @@ def fit(columns: Sequence[Column[Line]], width: int, lines: Sequence[Line] = ())
 
 
 def number(value: float, style: str = "") -> Text:
-    """A count; none is faint."""
+    """Format a count. Zero is faint."""
     return Text(short(value), style if value else FAINT)
 
 
 def rate_of(rate: float | None) -> Text:
-    """A pace; none is faint."""
+    """Format a rate. Zero is faint."""
     return Text(pace(rate), GOOD if rate else FAINT)
 
 
 def bars(values: Sequence[float], width: int, style: str) -> Text:
-    """What was lately; nothing is faint."""
+    """Format recent values as a sparkline. It is faint if all are zero."""
     return Text(sparkline(values, width), style if any(list(values)[-width:]) else FAINT)
 
 
@@ -102,7 +103,7 @@ STREAMS: Sequence[Column[StreamLine]] = (
 
 
 def _stream_state(line: StreamLine) -> Text:
-    """That it is full, or else what it keeps."""
+    """Whether the stream is full, or else its retention."""
     info = line.info
     if info.full:
         return Text("full: publishing is refused", BAD)
@@ -150,7 +151,7 @@ def _actors(busy: int, actors: int | None) -> Text:
 
 
 def _why(line: ConsumerLine) -> Text:
-    """The state in more words, or else why there are so many actors."""
+    """The state in more words, or else the reason for the number of actors."""
     if line.info.paused_until is not None:
         return Text(f"paused {until(line.info.paused_until)}", HELD)
     if line.breaker:
@@ -159,7 +160,7 @@ def _why(line: ConsumerLine) -> Text:
 
 
 def until(moment: datetime) -> str:
-    """The end of a pause."""
+    """Format the end of a pause."""
     return "until resumed" if moment.year == 9999 else f"until {moment:%Y-%m-%d %H:%M:%S}Z"
 
 

@@ -1,4 +1,4 @@
-"""`headrace observe`: the command."""
+"""The command `headrace observe`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ def observe(
 ) -> None:
     """Watch streams, consumers, sources and processes live, and mend them from the keyboard.
 
-    A look is 4 queries that judge no message, so at the usual interval there are 4 a second at most; a store that answers slowly
-    is asked less often. What changes something asks first. In the program, `?` shows the keys.
+    Each update runs 4 queries that evaluate no conditions on messages. At the
+    usual interval that is at most 4 queries a second. A store that answers
+    slowly is queried less often. Every change asks for confirmation first. In
+    the program, `?` shows the keys.
     """
     seconds = duration(interval, "--interval")
     if not SHORTEST <= seconds <= LONGEST:
@@ -42,7 +44,7 @@ def observe(
 
 
 def where(backend: Backend) -> str:
-    """What is looked at, as the title says it."""
+    """A description of the server or database, for the title."""
     from headrace.app import settings
     from headrace.store.translate import safe
 

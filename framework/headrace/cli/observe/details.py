@@ -1,4 +1,4 @@
-"""One message, in full: what is known of it, its headers, its data, and why it failed."""
+"""The full details of one message: its metadata, its headers, its data, and why it failed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.cli.times import in_utc
 from headrace.model.records import ConsumerAtWork, DeadLetter, PeekedMessage, StoredMessage, WorkerInfo
 
 LONGEST = 200_000
-"""Characters that are shown of one text."""
+"""Maximum number of characters shown of one text."""
 
 
 _TOKEN = re.compile(
@@ -24,7 +24,7 @@ _KEY, _TEXT, _OTHER = "#8abeb7", "#b5bd68", "#de935f"
 
 
 def about(message: StoredMessage | DeadLetter) -> Text:
-    """All there is to know of it."""
+    """The full details of a message or a dead letter."""
     text = Text()
     for name, value in _facts(message):
         text.append(f"{name:<10}", FAINT)
@@ -57,7 +57,7 @@ def _facts(message: StoredMessage | DeadLetter) -> Iterable[tuple[str, str]]:
 
 
 def part(text: Text, name: str, content: Text, style: str = "") -> None:
-    """A part with a heading."""
+    """Append a part with a heading."""
     text.append(f"\n── {name} ", FAINT)
     text.append("─" * max(2, 24 - len(name)) + "\n", FAINT)
     content.stylize(style)
@@ -66,23 +66,23 @@ def part(text: Text, name: str, content: Text, style: str = "") -> None:
 
 
 def of_json(data: Any) -> Text:
-    """JSON, indented, in colours."""
+    """Format JSON, indented and in colours."""
     text = lines_of(indented(data))
-    if len(text) <= LONGEST // 4:  # more of it in colours would make a terminal wait
+    if len(text) <= LONGEST // 4:  # a terminal would be slow with more of it in colours
         for token in _TOKEN.finditer(text.plain):
             text.stylize(_KEY if token["colon"] else _TEXT if token["text"] else _OTHER, *token.span())
     return text
 
 
 def lines_of(text: str) -> Text:
-    """Several lines, with everything written out that a terminal would obey."""
+    """Format several lines, with every character escaped that a terminal would obey."""
     left = len(text) - LONGEST
     shown = "\n".join(printable(line.expandtabs(4)) for line in text[:LONGEST].split("\n"))
     return Text(shown if left <= 0 else f"{shown}\n… and {left:,} characters more")
 
 
 def about_worker(info: WorkerInfo) -> Text:
-    """All that a process tells of itself."""
+    """The full heartbeat of a process."""
     text = Text()
     server = info.server
     facts = {

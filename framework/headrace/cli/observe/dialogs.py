@@ -1,4 +1,4 @@
-"""Dialogs: is this to be done, where to, which ones; a page to read; and help."""
+"""Dialogs: a confirmation, a place in a stream, a filter text, and a page of text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.cli.times import Place, place
 
 
 class Confirm(ModalScreen[bool]):
-    """Says what will happen, and asks. Only a `y`, or the button that says what is done, is a yes."""
+    """Describes an action and asks for confirmation. Only `y` or the button named after the action confirms."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "yes", "Yes"),
@@ -80,7 +80,7 @@ class AskPlace(ModalScreen[Place | None]):
 
 
 class AskText(ModalScreen[str | None]):
-    """Asks which names are to be shown."""
+    """Asks for the text that shown names must contain."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Leave it")]
 
@@ -102,7 +102,7 @@ class AskText(ModalScreen[str | None]):
 
 
 class Page(ModalScreen[None]):
-    """Something to read, as large as the terminal."""
+    """A page of text, as large as the terminal."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter,question_mark", "leave", "Back", key_display="esc")

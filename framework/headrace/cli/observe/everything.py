@@ -1,4 +1,4 @@
-"""The first screen: streams, consumers, the processes at work, and sources."""
+"""The home screen: streams, consumers, running processes, and sources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.cli.observe.operating import Operating
 
 
 class Everything(Operating):
-    """A table of each kind. The one that has the focus is the largest where room is short; sources are shown once there are any."""
+    """A table of each kind. If room is short, the focused table is the largest. Sources are shown if there are any."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/"),
@@ -55,7 +55,7 @@ class Everything(Operating):
         return self.query_one(f"#{name}", Board)
 
     def show(self, picture: Picture) -> None:
-        """This is how all is now."""
+        """Show the current picture."""
         for name in ("streams", "consumers", "workers"):
             self.board(name).show(getattr(picture, name))
         self._show_sources(picture)
@@ -91,14 +91,14 @@ class Everything(Operating):
             self.board(name).focus()
 
     def action_sort(self) -> None:
-        """Sort the table that has the focus by another column."""
+        """Sort the focused table by the next column."""
         board = self.focused
         if isinstance(board, Board):
             self.notify(f"Sorted: {board.sort_next()}", timeout=2)
 
     @work
     async def action_filter(self) -> None:
-        """Show only what has a text in its name."""
+        """Show only lines with a text in their name."""
         text = await self.app.push_screen_wait(AskText(self.board("consumers").text))
         if text is not None:
             for name in ("streams", "consumers", "sources"):

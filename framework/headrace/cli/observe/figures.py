@@ -1,4 +1,4 @@
-"""Figures for people, in few columns of a terminal, and the colours that mean something."""
+"""Compact formats of figures for a terminal, and the colours with a meaning."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rich.text import Text
 from headrace.cli.tables import printable
 
 GOOD, WARN, BAD, STUCK, HELD, FAINT, STRONG = "#5fd7af", "#e5b567", "#f2777a", "#c792ea", "#82aaff", "#7f8c98", "bold"
-"""Moving; growing or unattended; dead or full; blocked; paused; nothing to see; a name."""
+"""In this order: moving, growing or unattended, dead or full, blocked, paused, unimportant, a name."""
 
 _BARS = "▁▂▃▄▅▆▇█"
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def short(value: float | None) -> str:
-    """A count in at most six characters: `0`, `9,876`, `98,765`, `987k`, `1.23M`; nothing for None."""
+    """Format a count in at most six characters: `0`, `9,876`, `98,765`, `987k`, `1.23M`. None is empty."""
     if value is None:
         return ""
     whole = round(value)
@@ -29,14 +29,14 @@ def short(value: float | None) -> str:
 
 
 def pace(rate: float | None) -> str:
-    """A rate a second: as `short`, but one that is below ten with a decimal."""
+    """Format a rate per second like `short`, with one decimal below ten."""
     if rate is None or rate >= 9.95 or rate == 0:
         return short(rate)
     return f"{rate:.1f}" if rate >= 0.05 else "<0.1"
 
 
 def bytes_of(count: int) -> str:
-    """Bytes: `8 kB`, `1.2 MB`."""
+    """Format bytes: `8 kB`, `1.2 MB`."""
     amount, units = float(count), ["B", "kB", "MB", "GB", "TB"]
     while amount >= 999.5 and len(units) > 1:
         amount, units = amount / 1000, units[1:]
@@ -44,7 +44,7 @@ def bytes_of(count: int) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """How long, roughly: `5s`, `12m`, `3h`, `9d`."""
+    """Format a duration roughly: `5s`, `12m`, `3h`, `9d`."""
     for unit, factor in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * factor:
             return f"{seconds // factor:.0f}{unit}"
@@ -52,7 +52,7 @@ def lasting(seconds: float) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The last values as bars, the highest one full; so many columns, blank where there is none yet."""
+    """Format the last `width` values as bars. The highest is a full bar. Columns without a value are blank."""
     shown = list(values)[-width:] if width > 0 else []
     most = max(shown, default=0)
     bars = "".join(_BARS[0 if most <= 0 else min(7, round(value / most * 7))] for value in shown)
@@ -60,7 +60,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def cell(text: str | Text, width: int, *, right: bool = False) -> Text:
-    """One line of exactly `width` columns and a gap; what does not fit ends in `…`. What a terminal would obey is written out."""
+    """One line of exactly `width` columns and a gap. Longer text ends in `…`. Control characters are escaped."""
     found = Text(printable(text)) if isinstance(text, str) else text.copy()
     if width:
         found.truncate(width, overflow="ellipsis")

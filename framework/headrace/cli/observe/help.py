@@ -1,4 +1,4 @@
-"""What the keys and the columns say."""
+"""The help page: the keys and the columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from headrace.cli.observe.figures import BAD, FAINT, GOOD, HELD, STRONG, STUCK, WARN
 
 QUERIES = 4
-"""Queries by which everything is seen, whatever there is."""
+"""Number of queries of one update, independent of the amount of data."""
 
 _KEYS = (
     ("Tab, 1 2 3 4", "go from table to table: streams, consumers, processes, sources"),
@@ -53,7 +53,7 @@ _COLOURS = (
 
 
 def help_page(interval: float | None) -> RenderableType:
-    """The help, with what it costs to look."""
+    """Build the help page, which includes the cost of the updates."""
     often = f"A look is {QUERIES} queries, whatever there is"
     if interval is not None:
         often += f": at most {QUERIES / interval:.3g} a second at an interval of {interval:g} s"

@@ -1,4 +1,4 @@
-"""What a series of overviews says: rates, what grows, and what the workers of a consumer do together."""
+"""Derives rates, growing lags and the totals of a consumer's workers from a series of overviews."""
 
 from __future__ import annotations
 
@@ -14,25 +14,30 @@ from headrace.model.records import ConsumerAtWork, ConsumerInfo, Overview, Strea
 from headrace.model.sources import SourceInfo
 
 KEPT = 60
-"""Samples that are kept of each stream and consumer: a minute at the usual interval."""
+"""Samples kept of each stream, consumer and source: one minute at the usual interval."""
 
 SMOOTHED = 3
-"""Samples that a rate is the mean of."""
+"""Samples that a rate is averaged over."""
 
 COMPARED = 5
-"""Samples whose mean lag is held against that of as many before."""
+"""Samples in each of the two means of the lag that are compared, the recent one and the one before it."""
 
 State = Literal["", "paused", "breaker", "blocked", "growing", "unattended", "full"]
 
 SourceState = CaptureState | Literal["", "alarm"]
-"""How a capture is; `alarm`: it runs, and something is wrong with its slot; nothing for what captures no tables."""
+"""The state of a source. `alarm`: the capture runs, but its slot has a problem. Empty for a source that
+captures no tables.
+"""
 
 TROUBLES: frozenset[SourceState] = frozenset(("stopped", "alarm", "waiting", "unattended"))
-"""Those that come first, since there may be no room for all sources."""
+"""States that are sorted first, because there may be no room for all sources."""
 
 
 class StreamLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream as it is shown. `rate`: messages published a second, None at first; `rates`: those of each interval."""
+    """A stream in a picture.
+
+    `rate`: messages published per second, None at first. `rates`: the rate of each interval.
+    """
 
     info: StreamInfo
     rate: float | None
@@ -44,10 +49,11 @@ class StreamLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer as it is shown.
+    """A consumer in a picture.
 
-    `rate`: messages a second that it is done with, those that it passes over included; None at first. `busy` of `actors`: of all
-    processes that tell of it; None when none does.
+    `rate`: messages per second that it finishes, including those that its filter skips. None at first.
+    `busy` of `actors`: the sum over all processes that report the consumer. `actors` is None if none
+    does.
     """
 
     info: ConsumerInfo
@@ -61,7 +67,7 @@ class ConsumerLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> State:
-        """What is most worth knowing of it."""
+        """The most important thing about the consumer."""
         info = self.info
         if info.paused_until is not None:
             return "paused"
@@ -75,7 +81,10 @@ class ConsumerLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A source as it is shown. `rate`: changes captured a second, None at first; `backfills`: those that wait or are under way."""
+    """A source in a picture.
+
+    `rate`: changes captured per second, None at first. `backfills`: the queued and running backfills.
+    """
 
     info: SourceInfo
     rate: float | None
@@ -84,7 +93,7 @@ class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> SourceState:
-        """What is most worth knowing of it."""
+        """The most important thing about the source."""
         how = self.info.capture
         if how is None:
             return ""
@@ -96,19 +105,19 @@ class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def behind(self) -> int | None:
-        """Bytes of WAL that the capture is behind; None while nobody tells."""
+        """How far the capture is behind, in bytes of WAL. None while no process reports it."""
         how = self.info.capture
         return None if how is None or how.facts is None or how.state != "running" else how.facts.behind
 
     @property
     def held_back(self) -> int | None:
-        """Bytes of WAL that its slot holds back; None while nobody tells."""
+        """How much WAL the slot holds back, in bytes. None while no process reports it."""
         how = self.info.capture
         return None if how is None or how.facts is None or how.state != "running" else how.facts.held_back
 
 
 class WorkerLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A process as it is shown."""
+    """A process in a picture."""
 
     info: WorkerInfo
     actors: int
@@ -119,7 +128,7 @@ class WorkerLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is shown at a time."""
+    """Everything that is shown at one time."""
 
     at: datetime
     streams: list[StreamLine]
@@ -128,16 +137,16 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[SourceLine]
 
     def consumer(self, stream: str, name: str) -> ConsumerLine | None:
-        """The one of that name, if it is there."""
+        """The consumer of that name, or None."""
         return next((one for one in self.consumers if (one.info.stream, one.info.name) == (stream, name)), None)
 
     def source(self, id: str) -> SourceLine | None:  # noqa: A002 - the record's word
-        """The one of that id, if it is there."""
+        """The source of that id, or None."""
         return next((one for one in self.sources if one.info.id == id), None)
 
 
 class Track:
-    """A count that is looked at again and again."""
+    """The samples of a count that rises over time."""
 
     def __init__(self) -> None:
         self.rates: deque[float] = deque(maxlen=KEPT)
@@ -145,7 +154,7 @@ class Track:
         self._then: tuple[datetime, int] | None = None
 
     def note(self, at: datetime, count: int, level: float = 0.0) -> None:
-        """It has come to `count`. A count that went back, as by a seek, says nothing of the pace."""
+        """Add a sample. A count that has gone back, for instance by a seek, adds a rate of 0."""
         then, self._then = self._then, (at, count)
         self.levels.append(level)
         if then is not None and at > then[0]:
@@ -158,13 +167,13 @@ class Track:
 
 
 class History:
-    """Remembers what it is given of each stream, consumer and source, by their ids; what is not there any more is forgotten."""
+    """Keeps the samples of each stream, consumer and source by id. Samples of removed ones are dropped."""
 
     def __init__(self) -> None:
         self._tracks: dict[str, Track] = {}
 
     def note(self, overview: Overview) -> Picture:
-        """One more overview. Returns what is to be shown."""
+        """Add an overview. Returns the picture to show."""
         known, self._tracks = self._tracks, {}
         for stream in overview.streams:
             self._tracks[stream.id] = track = known.get(stream.id) or Track()
@@ -216,12 +225,12 @@ class History:
 
 
 def done(info: ConsumerInfo) -> int:
-    """Messages that a consumer is done with, counted from the start of the stream, gaps included."""
+    """Messages that a consumer has finished, counted from the start of the stream, including gaps."""
     return info.position - info.num_ack_pending - info.parked - info.blocked - info.replaying
 
 
 def growing(lags: Sequence[float]) -> bool:
-    """Whether it falls behind, by more than what comes and goes."""
+    """Whether the lag grows by more than the usual fluctuation."""
     if len(lags) < 2 * COMPARED:
         return False
     before, now = sum(lags[-2 * COMPARED : -COMPARED]) / COMPARED, sum(lags[-COMPARED:]) / COMPARED

@@ -1,4 +1,6 @@
-"""The program: asks for everything at each interval, shows it, and goes on when the store is away."""
+"""The application of `headrace observe`: it fetches an overview at each interval and shows it. It keeps
+running while the store is unreachable.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 10.0
-"""Seconds that one look may take."""
+"""Timeout of one update, in seconds."""
 
 SHARE = 4.0
-"""Rests are at least so many times as long as the look before them took: a store that is slow is asked less often."""
+"""The pause after an update is at least this many times the update's duration, so a slow store is
+queried less often.
+"""
 
 THEME = Theme(
     name="headrace",
@@ -61,13 +65,13 @@ THEME = Theme(
 
 
 class Observer(App[None]):
-    """Looks at all streams, consumers and processes.
+    """Shows all streams, consumers, sources and processes.
 
     Args:
-        admin: whom to ask.
-        where: what is looked at, as the title says it.
-        interval: seconds between looks; None looks only when it is told to.
-        clock: seconds, monotonic.
+        admin: the server or the database.
+        where: a description of it for the title.
+        interval: seconds between updates. None updates only on request.
+        clock: a monotonic clock, in seconds.
     """
 
     TITLE = "headrace observe"
@@ -89,7 +93,7 @@ class Observer(App[None]):
         self.admin = admin
         self.picture: Picture | None = None
         self.away: str | None = None
-        """Why the last look failed, if it did."""
+        """Why the last update failed, or None."""
         self._where = where
         self._interval = interval
         self._clock = clock
@@ -114,7 +118,7 @@ class Observer(App[None]):
             await asyncio.sleep(rest(interval, took))
 
     async def look(self) -> float:
-        """Ask once, and show it. Returns how many seconds that took."""
+        """Fetch an overview once and show it. Returns how many seconds that took."""
         began = self._clock()
         try:
             overview = await asyncio.wait_for(self.admin.overview(), PATIENCE)
@@ -129,14 +133,14 @@ class Observer(App[None]):
         return self._clock() - began
 
     def show(self) -> None:
-        """Bring what is known to the screens."""
+        """Update all screens."""
         for screen in self.screen_stack:
             if self.picture is not None and self.away is None and (show := getattr(screen, "show", None)) is not None:
                 show(self.picture)
             self._tell(screen)
 
     def _tell(self, screen: Screen[Any]) -> None:
-        """The lines at the top: what is looked at, the sums, and that the store is away."""
+        """Update the lines at the top: the server or database, the totals, and whether the store is unreachable."""
         for bar in screen.query("#bar").results(Static):
             bar.update(self._bar())
         for line in screen.query("#away").results(Static):
@@ -161,7 +165,7 @@ class Observer(App[None]):
     # --- asking and doing
 
     async def asked(self, call: Awaitable[T]) -> T | None:
-        """What the call returns, or None, once it is said what is wrong."""
+        """Await the call and return its result. On an error, show it and return None."""
         try:
             return await call
         except HeadraceError as error:
@@ -169,7 +173,7 @@ class Observer(App[None]):
             return None
 
     async def attempt(self, call: Awaitable[T], told: str | Callable[[T], str]) -> bool:
-        """Do something, and say that it is done, or what is wrong. Returns whether it is done."""
+        """Await the call, and show that it is done or the error. Returns whether it is done."""
         try:
             found = await call
         except HeadraceError as error:
@@ -179,7 +183,7 @@ class Observer(App[None]):
         return True
 
     def tell_of_worker(self, line: WorkerLine) -> None:
-        """All that a process tells of itself."""
+        """Show the full heartbeat of a process."""
         self.push_screen(Page(f"{line.info.host}:{line.info.pid}", about_worker(line.info)))
 
     def action_help(self) -> None:
@@ -187,7 +191,7 @@ class Observer(App[None]):
 
 
 def rest(interval: float, took: float) -> float:
-    """Seconds from the end of a look that took so long to the next one."""
+    """Seconds to wait after an update that took this long."""
     return max(interval - took, SHARE * took)
 
 
@@ -207,6 +211,6 @@ def _sums(picture: Picture) -> list[tuple[str, str, str]]:
 
 
 def _trouble(picture: Picture) -> str:
-    """How many sources somebody has to mend."""
+    """How many sources are stopped or in alarm."""
     counted = {word: sum(source.state == word for source in picture.sources) for word in ("stopped", "alarm")}
     return ", ".join(f"{many} {word}" for word, many in counted.items() if many)

@@ -1,4 +1,4 @@
-"""A consumer from near: what it is at, and its dead letters."""
+"""The screen of one consumer: its messages in progress and its dead letters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headrace.cli.tables import printable
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
 
 OF_EACH = 20
-"""Messages of each state that are read."""
+"""Number of messages read per state."""
 
 DEAD_LETTERS = 100
 
@@ -63,7 +63,7 @@ DEAD: Sequence[Column[DeadLetter]] = (
 
 
 class OfConsumer(Operating):
-    """Two tables, and the message under the cursor. They are read when asked for, and after each change."""
+    """Two tables, and the message under the cursor. They are read on request and after each change."""
 
     HORIZONTAL_BREAKPOINTS = NARROW_OR_WIDE
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -77,7 +77,7 @@ class OfConsumer(Operating):
         super().__init__()
         self._line = line
         self._stream, self._consumer_name = line.info.stream, line.info.name
-        self._last = "at_work"  # the table that had the focus last
+        self._last = "at_work"  # the table that was focused last
 
     def compose(self) -> ComposeResult:
         yield Static("", id="bar")
@@ -104,7 +104,7 @@ class OfConsumer(Operating):
         return self._line
 
     def show(self, picture: Picture) -> None:
-        """This is how all is now."""
+        """Show the current picture."""
         found = picture.consumer(self._stream, self._consumer_name)
         if found is None:
             self.notify(f"{self._consumer_name} of {self._stream} is not there any more.", severity="warning")
@@ -165,7 +165,7 @@ class OfConsumer(Operating):
             self._tell()
 
     def _at(self) -> StoredMessage | DeadLetter | None:
-        """The message under the cursor of the table that had the focus last."""
+        """The message under the cursor of the table that was focused last."""
         found: StoredMessage | DeadLetter | None = self._board(self._last).current
         return found
 

@@ -1,4 +1,4 @@
-"""A source from near: how its capture is, its backfills, and the changes that could not be made into messages."""
+"""The screen of one source: the state of its capture, its backfills, and its failed changes."""
 
 from __future__ import annotations
 
@@ -51,13 +51,14 @@ FAILED: Sequence[Column[FailedChange]] = (
 )  # fmt: skip
 
 AT_ONCE = 100
-"""Failed changes that are read."""
+"""Maximum number of failed changes read."""
 
 
 class OfSource(Screen[None]):
-    """Two tables, and beside them all that is known of the source, or of the failed change under the cursor.
+    """Two tables, and next to them the details of the source or of the failed change under the cursor.
 
-    How the source is comes with each look; the tables are read when asked for, and after each change.
+    The source's state is updated at each interval. The tables are read on request and after each
+    change.
     """
 
     HORIZONTAL_BREAKPOINTS = NARROW_OR_WIDE
@@ -73,7 +74,7 @@ class OfSource(Screen[None]):
     def __init__(self, line: SourceLine) -> None:
         super().__init__()
         self._line = line
-        self._last = "backfills"  # the table that had the focus last
+        self._last = "backfills"  # the table that was focused last
 
     @property
     def observer(self) -> Observer:
@@ -107,7 +108,7 @@ class OfSource(Screen[None]):
         return self.query_one(f"#{name}", Board)
 
     def show(self, picture: Picture) -> None:
-        """This is how all is now."""
+        """Show the current picture."""
         found = picture.source(self._line.info.id)
         if found is None:
             self.notify(f"The source {self._line.info.name} is not there any more.", severity="warning")
@@ -119,7 +120,7 @@ class OfSource(Screen[None]):
         self._tell()
 
     def _refresh_backfills(self) -> None:
-        """What goes on goes on to be shown; what has ended is read when asked for."""
+        """Update the queued and running backfills. The others are read on request."""
         now = {one.id: one for one in self._line.backfills}
         board = self._board("backfills")
         there: list[BackfillInfo] = list(board.lines)
@@ -173,7 +174,7 @@ class OfSource(Screen[None]):
             self._tell()
 
     def _at(self) -> BackfillInfo | FailedChange | None:
-        """What is under the cursor of the table that had the focus last."""
+        """The line under the cursor of the table that was focused last."""
         found: BackfillInfo | FailedChange | None = self._board(self._last).current
         return found
 
@@ -192,7 +193,7 @@ class OfSource(Screen[None]):
 
     @work
     async def action_pause(self) -> None:
-        """Pause it, or resume it if it is paused."""
+        """Pause the source, or resume it if it is paused."""
         await self._after(await of_sources.pause(self.observer, self._line))
 
     @work

@@ -1,4 +1,6 @@
-"""What tables and keys know of sources: their columns, and what is asked before one is paused, resumed, or its backfill cancelled."""
+"""The columns of sources, and the actions on a source with their confirmations: pause, resume, cancel a
+backfill, retry failures.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ STATES: dict[SourceState, tuple[str, str]] = {
     "paused": ("paused", HELD),
     "unattended": ("unattended", WARN),
 }
-"""Of each state the word and the colour."""
+"""The word and the colour of each state."""
 
 # --- columns
 
@@ -40,7 +42,7 @@ def _bytes(count: int | None, style: str = "") -> Text:
 
 
 def _backfill(line: SourceLine) -> Text:
-    """How far the backfill is that is under way, and how long it will take."""
+    """The progress of the running backfill, and its remaining time."""
     if not line.backfills:
         return Text("")
     one = next((one for one in line.backfills if one.state == "running"), line.backfills[0])
@@ -49,7 +51,7 @@ def _backfill(line: SourceLine) -> Text:
 
 
 def progress(one: BackfillInfo) -> str:
-    """Of a backfill the share and the time left, as far as they can be told."""
+    """The share and the remaining time of a backfill, if they are known."""
     if one.state != "running":
         return one.state
     share = "" if one.share is None else f"{one.share:.0%}"
@@ -58,7 +60,7 @@ def progress(one: BackfillInfo) -> str:
 
 
 def why(line: SourceLine) -> Text:
-    """Why it does not go on, with what mends it; or what is wrong with its slot."""
+    """Why the source is not running and how to correct it, or what is wrong with its slot."""
     how = line.info.capture
     if how is None or line.state == "paused":
         return Text("")
@@ -67,7 +69,7 @@ def why(line: SourceLine) -> Text:
     if line.state == "unattended" and how.reason is None:
         return Text("no process captures it: headrace serve does", WARN)
     mend = "" if how.mend is None else f" Mend it with: {how.mend}"
-    style = WARN if line.state == "running" else STATES[line.state][1]  # it goes on without a table, say
+    style = WARN if line.state == "running" else STATES[line.state][1]  # such as running without one table
     return Text(printable(f"{how.reason or ''}{mend}".strip()), style)
 
 
@@ -95,7 +97,7 @@ async def _confirmed(observer: Observer, title: str, text: str, yes: str) -> boo
 
 
 async def pause(observer: Observer, line: SourceLine) -> bool:
-    """Pause it, or resume it if it is paused, once somebody has said yes. Returns whether anything was changed."""
+    """Pause the source, or resume it if it is paused, after a confirmation. Returns whether anything was changed."""
     name, how = line.info.name, line.info.capture
     if how is None:
         observer.notify(f"{name} is a webhook source: only those that capture tables can be paused.")
@@ -117,7 +119,7 @@ async def pause(observer: Observer, line: SourceLine) -> bool:
 
 
 async def cancel(observer: Observer, line: SourceLine, one: BackfillInfo | None = None) -> bool:
-    """Cancel a backfill, or all of the source, once somebody has said yes. Returns whether anything was changed."""
+    """Cancel one backfill or all of the source, after a confirmation. Returns whether anything was changed."""
     name = line.info.name
     if one is not None and one.state not in ("queued", "running"):
         observer.notify(f"The backfill of {one.table} is {one.state} already.")
@@ -138,7 +140,7 @@ async def cancel(observer: Observer, line: SourceLine, one: BackfillInfo | None 
 
 
 async def retry(observer: Observer, line: SourceLine, ids: Sequence[int] | None) -> bool:
-    """Have failed changes tried again, all or these, once somebody has said yes. Returns whether anything was changed."""
+    """Retry all or the given failed changes, after a confirmation. Returns whether anything was changed."""
     name, how = line.info.name, line.info.capture
     if how is None or not how.failures:
         observer.notify(f"{name} has no changes that failed.")

@@ -1,4 +1,4 @@
-"""A stream's messages: the newest, further back, and one in full."""
+"""The screen of one stream: its newest messages, older ones, and the details of one."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from headrace.cli.observe.observer import Observer
 
 AT_ONCE = 30
-"""Messages that are read at a time."""
+"""Messages read at a time."""
 
 NARROW_OR_WIDE = [(0, "-narrow"), (110, "-wide")]
-"""From how many columns on a message stands beside the table, and not below."""
+"""From 110 columns on, the message is shown next to the table instead of below it."""
 
 PREVIEW = 300
-"""Characters of a message's data that its line shows at most."""
+"""Maximum number of characters of a message's data in its line."""
 
 
 def preview(data: object) -> Text:
@@ -54,7 +54,7 @@ MESSAGES: Sequence[Column[StoredMessage]] = (
 
 
 class OfStream(Screen[None]):
-    """The messages of one stream. They are read when asked for, and not at each interval."""
+    """The messages of one stream. They are read on request, not at each interval."""
 
     HORIZONTAL_BREAKPOINTS = NARROW_OR_WIDE
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -98,11 +98,11 @@ class OfStream(Screen[None]):
         return self.query_one("#messages", Board)
 
     async def action_newest(self) -> None:
-        """Read the newest."""
+        """Read the newest messages."""
         await self._read(None)
 
     async def action_back(self) -> None:
-        """Read those before the ones that are shown."""
+        """Read the messages before the shown ones."""
         if self._messages and self._messages[-1].seq > 1:
             await self._read(max(1, self._messages[-1].seq - AT_ONCE))
 
@@ -131,7 +131,7 @@ class OfStream(Screen[None]):
 
     @work
     async def action_filter(self) -> None:
-        """Show only the keys that have a text."""
+        """Show only messages with a text in their key."""
         text = await self.app.push_screen_wait(AskText(self._board.text))
         if text is not None:
             self._board.look_for(text)

@@ -1,4 +1,4 @@
-"""What the keys do to a consumer or a source, after a dialog that says what will happen: pause, resume, seek, redrive, cancel."""
+"""The actions on a consumer or a source, each after a confirmation: pause, resume, seek, redrive, cancel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Operating(Screen[None]):
-    """A screen on which a consumer can be chosen."""
+    """A screen on which a consumer can be selected."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("p", "pause", "Pause", tooltip="Pause the consumer or the source, or resume it"),
@@ -39,15 +39,15 @@ class Operating(Screen[None]):
         return app
 
     def chosen(self) -> ConsumerLine | None:
-        """The consumer that the keys are for."""
+        """The selected consumer."""
         raise NotImplementedError
 
     def chosen_source(self) -> SourceLine | None:
-        """The source that the keys are for, if it is one."""
+        """The selected source, or None."""
         return None
 
     async def after(self) -> None:
-        """Something was changed."""
+        """Update the screen after a change."""
         await self.observer.look()
 
     def _consumer(self) -> ConsumerInfo | None:
@@ -62,7 +62,7 @@ class Operating(Screen[None]):
 
     @work
     async def action_pause(self) -> None:
-        """Pause it, or resume it if it is paused."""
+        """Pause the selected source or consumer, or resume it if it is paused."""
         source = self.chosen_source()
         if source is not None:
             if await of_sources.pause(self.observer, source):
@@ -99,7 +99,7 @@ class Operating(Screen[None]):
 
     @work
     async def action_seek(self) -> None:
-        """Move it to where one asks."""
+        """Move the consumer to a place that the user enters."""
         info = self._consumer()
         if info is None:
             return
@@ -114,7 +114,7 @@ class Operating(Screen[None]):
 
     @work
     async def action_redrive(self) -> None:
-        """Deliver all its dead letters again."""
+        """Deliver all of the consumer's dead letters again."""
         info = self._consumer()
         if info is None:
             return

@@ -1,29 +1,33 @@
-"""Conditions on what messages hold: which of them a consumer gets, a replay takes, or a person wants to see.
+"""Conditions on messages. They select the messages that a consumer reads, a replay delivers or a command shows.
 
     data.status = 'paid' and data.total > 100                               as text
     {"and": [{"field": "data.status", "op": "=", "value": "paid"},          as JSON
              {"field": "data.total", "op": ">", "value": 100}]}
     (field("status") == "paid") & (field("total") > 100)                    in Python
 
-All three become the same small tree (`tree`). The database gets it as JSON and makes SQL of it, each literal quoted by
-Postgres (`store/sql/functions/conditions.sql`); no text of a user's ever reaches SQL. `judge` says the same in Python.
+All three become the same small tree (`tree`). The database receives the tree as JSON and generates SQL from
+it, in which Postgres quotes each literal (`store/sql/functions/conditions.sql`). No unquoted text of a user
+reaches SQL. `judge` evaluates the same conditions in Python.
 
-**Fields** are `data` and `headers` with a path into them, and the message's own `key`, `seq` and `created_at`. A step of a
-path is a name (letters, digits, `_`, `-`, `$`, `@`) or anything in double quotes: `data."odd key".c`. A step that is a whole
-number is an index where there is an array, from 0, or from its end if it is negative: `data.items.0.sku`, `data.items.-1`.
+**Fields** are `data` and `headers` with a path into them, and the message's own `key`, `seq` and
+`created_at`. A step of a path is a name (letters, digits, `_`, `-`, `$`, `@`) or any text in double quotes:
+`data."odd key".c`. In an array, a step that is a whole number is an index. It counts from 0, or from the
+end if it is negative: `data.items.0.sku`, `data.items.-1`.
 
-**Every test is true or false**, also where a field is missing or of another kind, and nothing is converted:
+**Every test is true or false**, also if a field is missing or has another type. Nothing is converted:
 
-- A field that is missing, or null, satisfies only `is null`.
-- A number compares with numbers (exactly, by value: 1 = 1.0), a string with strings (character by character, by code point),
-  `true` and `false` with themselves. Of another kind than the literal, `=`, `<`, `like` and their like are false.
-- `!=` and `not in` are true of every value that is there, not null, and not equal; also of one of another kind.
-  `not data.x = 1` is true of messages without the field as well.
-- Where a path leads into an object that has a name twice, the last of them that has the whole path counts.
-- `like` and `ilike` have `%` and `_`, and a backslash that makes them ordinary; `regex` is a regular expression of
-  PostgreSQL's that may match anywhere. They are of the locale "C" in every database: `ilike` takes no case from A to Z only.
-- A time is text in ISO 8601, in UTC if it names no zone: `created_at >= '2030-01-31T12:00'`.
-- JSON that Postgres can store but not take apart (half of a surrogate pair in any string) has no fields.
+- A field that is missing or null satisfies only `is null`.
+- Numbers compare with numbers (exactly, by value: 1 = 1.0), strings with strings (character by character,
+  by code point), and `true` and `false` with themselves. If the field has another type than the literal,
+  `=`, `<`, `like` and the other operators of this kind are false.
+- `!=` and `not in` are true for every value that is present, not null and not equal, also for a value of
+  another type. `not data.x = 1` is also true for messages without the field.
+- If an object on the path has the same name twice, the last occurrence that has the whole path counts.
+- `like` and `ilike` have the wildcards `%` and `_`, and a backslash that escapes them. `regex` is a
+  PostgreSQL regular expression, which may match anywhere. They use the locale "C" in every database, so
+  `ilike` ignores the case of A to Z only.
+- A time is text in ISO 8601, in UTC if it has no zone: `created_at >= '2030-01-31T12:00'`.
+- JSON that Postgres can store but not parse (half of a surrogate pair in any string) has no fields.
 """
 
 from headrace.model.conditions.builder import CREATED_AT, KEY, SEQ, Field, field

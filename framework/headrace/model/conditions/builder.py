@@ -1,4 +1,4 @@
-"""Conditions in Python: `(field("status") == "paid") & (field("total") > 100)`."""
+"""Build conditions in Python: `(field("status") == "paid") & (field("total") > 100)`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Value = str | bool | int | float | Decimal | datetime
 
 
 class Field:
-    """A field to be compared. Its comparisons are conditions; see `field`."""
+    """A field of a message. Comparing it makes a condition, see `field`."""
 
     __slots__ = ("name",)
 
@@ -43,31 +43,33 @@ class Field:
         return self._compared(">=", value)
 
     def in_(self, values: Iterable[Value]) -> Condition:
-        """It is equal to one of the values, of which there is at least one."""
+        """The field is equal to one of the values. At least one value is required."""
         return In(self.name, "in", values)  # type: ignore[arg-type]
 
     def not_in(self, values: Iterable[Value]) -> Condition:
-        """It is there, not null, and equal to none of the values."""
+        """The field is present, not null, and equal to none of the values."""
         return In(self.name, "not in", values)  # type: ignore[arg-type]
 
     def is_null(self) -> Condition:
-        """It is missing, or null."""
+        """The field is missing or null."""
         return Null(self.name, "is null")
 
     def is_not_null(self) -> Condition:
-        """It is there, and not null."""
+        """The field is present and not null."""
         return Null(self.name, "is not null")
 
     def like(self, pattern: str) -> Condition:
-        """It is a string that the pattern covers: `%` stands for any text, `_` for one character."""
+        """The field is a string that matches the pattern. `%` stands for any text, `_` for one character."""
         return Match(self.name, "like", pattern)
 
     def ilike(self, pattern: str) -> Condition:
-        """As `like`, but for the case of the letters A to Z."""
+        """As `like`, but ignores the case of the letters A to Z."""
         return Match(self.name, "ilike", pattern)
 
     def matches(self, regex: str) -> Condition:
-        """It is a string in which PostgreSQL finds the regular expression; the database refuses one that is none."""
+        """The field is a string that the PostgreSQL regular expression matches. The database rejects an
+        invalid expression.
+        """
         return Match(self.name, "regex", regex)
 
     def _compared(self, op: str, value: object) -> Condition:
@@ -76,7 +78,7 @@ class Field:
         return Compare(self.name, op, value)  # type: ignore[arg-type]
 
     def _misplaced(self, *_: object) -> NoReturn:
-        # `field("a") == 1 & field("b") == 2` is `field("a") == (1 & field("b")) == 2` to Python.
+        # Python parses `field("a") == 1 & field("b") == 2` as `field("a") == (1 & field("b")) == 2`.
         raise Refused(
             f"{self!r} is compared with nothing, write a comparison such as `({self!r} == 1)`, in parentheses beside `&` and `|`"
         )
@@ -93,9 +95,10 @@ CREATED_AT = Field("created_at")
 def field(path: str) -> Field:
     """A field of the data, by its path: `field("total")`, `field("items.0.sku")`, `field('"odd key".c')`.
 
-    What begins with `data.` or `headers.` is taken as it is, so that `field("headers.trace")` is a header; a field of the data
-    that has such a name is `field("data.headers.x")`. The message's own are `KEY`, `SEQ` and `CREATED_AT`; `field("key")` is
-    `data.key`. Raises `InvalidFilter`, when it is compared, for a path that is none.
+    A path that begins with `data.` or `headers.` is used unchanged, so `field("headers.trace")` is a
+    header. A field of the data with such a name is `field("data.headers.x")`. Use `KEY`, `SEQ` and
+    `CREATED_AT` for the message's own fields. `field("key")` is `data.key`. An invalid path raises
+    `InvalidFilter` when the field is compared.
     """
     if not isinstance(path, str):
         raise Refused(f"a field is text such as 'total', not {shown(path)}")

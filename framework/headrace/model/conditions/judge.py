@@ -1,4 +1,4 @@
-"""Whether a message meets a condition: what the database decides, said a second time. For tests and tools."""
+"""Evaluate a condition on a message in Python, with the same result as in the database. For tests and tools."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     ">": lambda found, value: found > value,
     ">=": lambda found, value: found >= value,
 }
-_HUGE = 10**9  # powers of ten beyond this are as good as any
+_HUGE = 10**9  # larger powers of ten make no difference
 
 
 class _Object(list[tuple[str, Any]]):
-    """A JSON object, a name that comes twice included."""
+    """A JSON object as a list of pairs, in which a name may occur twice."""
 
 
 def matches(
@@ -35,7 +35,7 @@ def matches(
     seq: int = 0,
     created_at: datetime | None = None,
 ) -> bool:
-    """Whether the message meets the condition. `data` and `headers` are JSON text; a time without a zone is in UTC."""
+    """Whether the message meets the condition. `data` and `headers` are JSON text. A time without a zone is in UTC."""
     at = created_at or datetime.fromtimestamp(0, UTC)
     message: dict[str, Any] = {
         "key": key,
@@ -81,7 +81,9 @@ def _value(field: str, literal: Scalar) -> Any:
 
 
 def _pattern(op: str, pattern: str) -> re.Pattern[str]:
-    """As Python's regular expression. The two dialects agree on little more than characters, classes and repetition."""
+    """Convert a pattern to a Python regular expression. The two dialects share little more than characters,
+    classes and repetition.
+    """
     if op == "regex":
         return re.compile(pattern, re.ASCII | re.DOTALL)
     plain = re.sub(r"\\(.)|(%)|(_)|(.)", _piece, pattern, flags=re.DOTALL)
@@ -95,7 +97,7 @@ def _piece(match: re.Match[str]) -> str:
 
 
 def _find(message: dict[str, Any], field: str) -> Any:
-    """The field's value; None if it is missing or null."""
+    """The field's value, or None if it is missing or null."""
     name, *steps = split(field)
     found = message[name]
     if name in DOCUMENTS:
@@ -105,7 +107,7 @@ def _find(message: dict[str, Any], field: str) -> Any:
 
 
 def _all(value: Any, steps: list[str]) -> list[Any]:
-    """What lies at the path, in the order of the text: several where an object has a name twice."""
+    """The values at the path, in the order of the text. There are several if an object has the same name twice."""
     if not steps:
         return [value]
     step, *rest = steps
@@ -117,7 +119,7 @@ def _all(value: Any, steps: list[str]) -> list[Any]:
 
 
 def _read(text: str) -> Any:
-    """The JSON, its numbers exact; None for what Postgres can't take apart."""
+    """Parse JSON with exact numbers. Returns None for JSON that Postgres can't parse."""
     broken = False
 
     def made(pairs: list[tuple[str, Any]]) -> _Object:
@@ -136,12 +138,14 @@ def _unreadable(value: Any) -> bool:
 
 
 def _number(text: str) -> Decimal:
-    """The number, unless its power of ten is beyond Decimal: then one that compares with any literal as it would."""
+    """Parse a number. If its power of ten is beyond Decimal, returns a number that compares with any literal
+    in the same way.
+    """
     match = _NUMBER.fullmatch(text)
     assert match is not None, text
     sign, whole, fraction, power = match.groups()
     digits = (whole + (fraction or "")).lstrip("0")
-    # Python refuses to read whole numbers of many thousand digits.
+    # Python refuses to read integers of many thousand digits.
     size = (
         int((power or "0")[:12])
         if len((power or "0").lstrip("+-0")) <= 9

@@ -1,4 +1,4 @@
-"""Fields as text: a root, and a path of steps into it."""
+"""Parse and format fields: a root, and a path of steps into it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEP = re.compile(r'\.(?:"((?:[^"]|"")*)"|([\w$@-]+))')
 
 
 def canonical(field: str) -> str:
-    """The field with quotes only where it needs them. Raises `InvalidFilter`, whose text is half a sentence."""
+    """The field with quotes only where it needs them. Raises `InvalidFilter` with a sentence fragment as its text."""
     return join(split(field))
 
 
@@ -25,14 +25,14 @@ def root(field: str) -> str:
 
 
 def join(path: tuple[str, ...]) -> str:
-    """The text of a path, its root first."""
+    """Format a path, its root first."""
     steps = (step if PLAIN.fullmatch(step) else '"' + step.replace('"', '""') + '"' for step in path[1:])
     return ".".join((path[0], *steps))
 
 
 @lru_cache(maxsize=1024)
 def split(field: str) -> tuple[str, ...]:
-    """The path of a field, its root first. Raises `InvalidFilter`, whose text is half a sentence."""
+    """Parse a field into a path, its root first. Raises `InvalidFilter` with a sentence fragment as its text."""
     name = root(field)
     rest = field[len(name) :]
     if name in COLUMNS and rest:

@@ -1,4 +1,4 @@
-"""Conditions from what users give: text, JSON (as text or decoded), or a tree that is one already."""
+"""Read conditions that users pass: text, JSON (as text or decoded), or a tree."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ _SHAPE = '{"field": "data.total", "op": ">", "value": 100}, {"and": […]}, {"or
 
 
 def parse(value: str | Mapping[str, Any] | Condition) -> Condition:
-    """The condition that is meant.
+    """Read a condition.
 
     Args:
-        value: text such as `data.status = 'paid' and data.total > 100`; JSON, as its text or decoded; or a condition.
+        value: text such as `data.status = 'paid' and data.total > 100`, JSON as text or decoded, or a condition.
 
     Raises:
-        InvalidFilter: it is none, and what would be right; for text it says at which character.
+        InvalidFilter: the condition is invalid. The error says what would be right, and for text at which
+            character it fails.
     """
     if isinstance(value, Condition):
         condition = value
@@ -49,7 +50,7 @@ def parse(value: str | Mapping[str, Any] | Condition) -> Condition:
         condition = _node(_decoded(value), "", 1)
     else:
         condition = parse_text(value)
-    encode(condition)  # says if it is too long
+    encode(condition)  # raises if it is too long
     return condition
 
 
@@ -61,7 +62,7 @@ def _decoded(text: str) -> Any:
 
 
 def _node(value: Any, place: str, depth: int) -> Condition:
-    """One node of the JSON. `place`: where it stands, such as `and[0].`."""
+    """Read one node of the JSON. `place` is its position, such as `and[0].`."""
     if isinstance(value, Condition):
         return value
     if depth > MAX_DEPTH:

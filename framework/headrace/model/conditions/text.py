@@ -1,4 +1,4 @@
-"""Conditions as text: `data.status = 'paid' and (data.total > 100 or not data.tags.0 in ('a', 'b'))`.
+"""Parse and format conditions as text: `data.status = 'paid' and (data.total > 100 or not data.tags.0 in ('a', 'b'))`.
 
     any     = all { "or" all }
     all     = one { "and" one }
@@ -8,7 +8,8 @@
     compare = "=" | "!=" | "<>" | "<" | "<=" | ">" | ">="
     literal = string | number | "true" | "false"
 
-Words may be in any case. A string is in single quotes, one inside it doubled; a number is written as in JSON.
+Keywords may be in any case. A string is in single quotes, and a single quote inside it is doubled. Numbers
+are written as in JSON.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _SPACE = re.compile(r"\s*")
-_LONGEST_NUMBER = 2 * MAX_MAGNITUDE  # what is longer is refused, without being read
+_LONGEST_NUMBER = 2 * MAX_MAGNITUDE  # a longer number is rejected without being parsed
 _COMPARE = ("=", "!=", "<>", "<", "<=", ">", ">=")
 _MATCH = ("like", "ilike", "regex")
 _RESERVED = ("and", "or", "not", "in", "is", "null", "true", "false", *_MATCH)
@@ -63,18 +64,20 @@ _MEANT = {
 
 
 class _Token(NamedTuple):
-    kind: str  # string, number, name, sign; "" at the end
+    kind: str  # string, number, name or sign, and "" at the end
     text: str
     place: int
 
     @property
     def word(self) -> str:
-        """The text as one of our words: in lower case, unless it is something else."""
+        """The text as a keyword: in lower case if it is a name."""
         return self.text.lower() if self.kind in ("name", "sign") else ""
 
 
 def parse_text(text: str) -> Condition:
-    """The condition that the text says. Raises `InvalidFilter`: at which character it goes wrong, and what would be right."""
+    """Parse a condition. Raises `InvalidFilter`, which names the character at which it fails and what would be
+    right.
+    """
     parser = _Parser(text)
     condition = parser.any(0)
     parser.end()
@@ -82,7 +85,7 @@ def parse_text(text: str) -> Condition:
 
 
 def describe(condition: Condition) -> str:
-    """The condition as text, which `parse` reads as the same condition again."""
+    """Format a condition as text. `parse` turns the text into the same condition again."""
     match condition:
         case And(conditions):
             return " and ".join(_grouped(part, Or) for part in conditions)
@@ -110,7 +113,7 @@ def _literal(value: Scalar) -> str:
 
 
 class _Parser:
-    """One token ahead, and never back."""
+    """A recursive descent parser with one token of lookahead and no backtracking."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -134,7 +137,7 @@ class _Parser:
         return parts[0] if len(parts) == 1 else self._made(place, lambda: kind(tuple(parts)))
 
     def _one(self, depth: int) -> Condition:
-        # Parentheses that say nothing cost nothing in the tree, but they do here.
+        # Redundant parentheses don't count in the tree, but they take stack here.
         if depth > 4 * MAX_DEPTH:
             self._fail(f"the condition is nested more than {MAX_DEPTH} deep, flatten it")
         if self.next.word == "not":
@@ -191,7 +194,7 @@ class _Parser:
     def _in(self, field: _Token, op: _Token) -> Condition:
         negated = self._skip("not")
         if negated and self.next.word != "in":
-            # "not like" would leave open what a message without the field is.
+            # It is unclear what "not like" would be for a message without the field.
             self._fail(
                 f"only `in` can stand after this `not`, write `not {field.text} {self.next.text or 'like …'} …`, which"
                 " takes messages without the field as well",
@@ -251,7 +254,7 @@ class _Parser:
         return token
 
     def _scan(self, place: int) -> _Token:
-        """The token at `place`, or after the white space there."""
+        """The token at `place`, after any white space."""
         start = cast(re.Match[str], _SPACE.match(self.text, place)).end()
         if start == len(self.text):
             return _Token("", "", start)
@@ -291,7 +294,7 @@ def _unreadable(text: str, place: int) -> str:
 
 
 def _instead(field: str, op: _Token) -> str:
-    """What to write where there is no operator after a field."""
+    """What to write if a field is not followed by an operator, for error messages."""
     if op.word == "between":
         return f"write `{field} >= … and {field} <= …` instead of between"
     if op.word in ("", "and", "or", ")"):

@@ -1,6 +1,6 @@
-"""The tree: what a condition is. A tree that breaks a rule can't be made, so whoever has one has a good one.
+"""The tree of a condition. Constructors check every rule, so an existing tree is always valid.
 
-As JSON a node is the struct that it is here: `{"field": "data.total", "op": ">", "value": 100}`, `{"and": [...]}`.
+In JSON a node has the fields of its struct: `{"field": "data.total", "op": ">", "value": 100}`, `{"and": [...]}`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_LEAVES = 500
 MAX_VALUES = 1_000
 MAX_STRING = 10_000
 MAX_PATTERN = 1_000
-MAX_MAGNITUDE = 400  # decimal digits, and powers of ten
+MAX_MAGNITUDE = 400  # decimal digits and powers of ten
 
 Scalar = str | bool | Decimal
 CompareOp = Literal["=", "!=", "<", "<=", ">", ">="]
@@ -36,7 +36,7 @@ _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
 class Refused(InvalidFilter):
-    """A node that can't be, and `reason`, the half of the sentence that says why; who knows the place says where."""
+    """An invalid node. `reason` is a sentence fragment that explains why. The caller adds the place."""
 
     def __init__(self, reason: str) -> None:
         self.reason = printable(reason)
@@ -44,7 +44,7 @@ class Refused(InvalidFilter):
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """Which messages are wanted. Conditions are joined by `&` and `|`, and turned round by `~`."""
+    """A condition that selects messages. `&` and `|` combine conditions, and `~` negates one."""
 
     def __and__(self, other: object) -> And:
         return And((self, _joinable(other)))
@@ -52,19 +52,19 @@ class Condition(msgspec.Struct, frozen=True):
     def __or__(self, other: object) -> Or:
         return Or((self, _joinable(other)))
 
-    __rand__ = __and__  # what stands on the left is no condition, and is refused
+    __rand__ = __and__  # the left operand is not a condition, and is rejected
     __ror__ = __or__
 
     def __invert__(self) -> Condition:
         return Not(self)
 
     def __bool__(self) -> NoReturn:
-        # Or `a == 1 and b == 2` would silently be its second half, and `1 < a < 5` too.
+        # Without this, `a == 1 and b == 2` would silently become its second half, and so would `1 < a < 5`.
         raise InvalidFilter(f"A condition is neither true nor false before it meets a message: {_JOIN}.")
 
 
 class Compare(Condition, frozen=True):
-    """A field compared with one value."""
+    """Compares a field with one value."""
 
     field: str
     op: CompareOp
@@ -79,7 +79,7 @@ class Compare(Condition, frozen=True):
 
 
 class In(Condition, frozen=True):
-    """A field that has one of the values, or none of them."""
+    """Whether a field has one of the values, or none of them."""
 
     field: str
     op: InOp
@@ -96,7 +96,7 @@ class In(Condition, frozen=True):
 
 
 class Null(Condition, frozen=True):
-    """A field that is missing or null, or that is neither."""
+    """Whether a field is missing or null, or neither."""
 
     field: str
     op: NullOp
@@ -108,7 +108,7 @@ class Null(Condition, frozen=True):
 
 
 class Match(Condition, frozen=True):
-    """A field whose text matches a pattern."""
+    """Whether a field's text matches a pattern."""
 
     field: str
     op: MatchOp
@@ -126,7 +126,7 @@ class Match(Condition, frozen=True):
 
 
 class And(Condition, frozen=True):
-    """All of at least two conditions. One that is itself an `And` is taken apart."""
+    """All of at least two conditions. A nested `And` is flattened."""
 
     conditions: tuple[Condition, ...] = msgspec.field(name="and")
 
@@ -135,7 +135,7 @@ class And(Condition, frozen=True):
 
 
 class Or(Condition, frozen=True):
-    """Any of at least two conditions. One that is itself an `Or` is taken apart."""
+    """Any of at least two conditions. A nested `Or` is flattened."""
 
     conditions: tuple[Condition, ...] = msgspec.field(name="or")
 
@@ -144,7 +144,7 @@ class Or(Condition, frozen=True):
 
 
 class Not(Condition, frozen=True):
-    """What a condition does not take."""
+    """The negation of a condition."""
 
     condition: Condition = msgspec.field(name="not")
 
@@ -154,7 +154,7 @@ class Not(Condition, frozen=True):
 
 
 def encode(condition: Condition) -> str:
-    """The condition as JSON text, numbers as they were written. Raises `InvalidFilter` if it is too long."""
+    """The condition as JSON text, with numbers as they were written. Raises `InvalidFilter` if it is too long."""
     encoded = _encoder.encode(condition)
     if len(encoded) > MAX_JSON_BYTES:
         raise Refused(f"it is longer than {MAX_JSON_BYTES:,} bytes of JSON, shorten its lists or split it")
@@ -171,21 +171,21 @@ def children(condition: Condition) -> tuple[Condition, ...]:
 
 
 def shown(value: object) -> str:
-    """A value in an error, shortened."""
+    """A value for an error message, shortened."""
     try:
         text = repr(value)
-    except ValueError:  # an integer of more digits than Python likes to print
+    except ValueError:  # an integer with more digits than Python prints
         text = "that number"
     return text if len(text) <= 60 else text[:57] + "…"
 
 
 def printable(text: str) -> str:
-    """The text with a space for each character that would tear an error apart."""
+    """The text with each unprintable character replaced by a space, for error messages."""
     return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
 
 
 def check_text(text: str, what: str, limit: int) -> None:
-    """Raises `Refused` for text that Postgres can't have, or too much of it."""
+    """Raises `Refused` for text that Postgres can't store, or that is too long."""
     if len(text) > limit:
         raise Refused(f"the {what} is longer than {limit:,} characters")
     if "\0" in text:
@@ -195,7 +195,7 @@ def check_text(text: str, what: str, limit: int) -> None:
 
 
 def canonical_time(value: object) -> str:
-    """A time as ISO text in UTC; one without a zone is in UTC already. Raises `Refused`."""
+    """A time as ISO text in UTC. A time without a zone is in UTC already. Raises `Refused`."""
     try:
         if isinstance(value, str) and re.search(r"\.\d{7}", value) is None:
             value = datetime.fromisoformat(value)
@@ -234,7 +234,7 @@ def _settle_field(node: Compare | In | Null | Match) -> None:
 
 
 def _scalar(field: str, op: str, value: object) -> Scalar:
-    """The value as the tree keeps it. Raises `Refused` for one that the field can't be compared with."""
+    """The value as the tree stores it. Raises `Refused` if the field can't be compared with it."""
     kind = _kind(field)
     if value is None:
         raise Refused(f"nothing compares with null, write `{field} is {'not ' if op in ('!=', 'not in') else ''}null`")
@@ -292,7 +292,7 @@ def _flattened(node: And | Or, kind: type[And | Or]) -> tuple[Condition, ...]:
 
 
 def _bounded(condition: Condition) -> None:
-    """Raises `Refused` when it is too deep or has too many leaves."""
+    """Raises `Refused` if the condition is too deep or has too many leaves."""
     level: list[Condition] = [condition]
     leaves = depth = 0
     while level:

@@ -1,7 +1,9 @@
-"""The user's function: understood (`handler`), and with all that is around each of its calls, from the outside in (`chain`):
+"""Your handler function: its analysis (`handler`), and the layers around each of its calls, from the
+outside in (`chain`):
 
     telemetry ─▶ middleware ─▶ transactional ─▶ dependencies ─▶ runners ─▶ your function
 
-`runners` says where it runs; those that run in processes of their own are kept by `processes`, and `errands` is what runs there.
-`dependencies` asks dishka, by way of `providers` and `graph`, and only for handlers that take some.
+`runners` decides where the function runs. `processes` manages worker processes, and `errands` is
+the protocol and the code that runs in them. `dependencies` uses dishka, through `providers` and
+`graph`, and only for handlers that take dependencies.
 """

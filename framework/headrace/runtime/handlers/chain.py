@@ -1,8 +1,8 @@
-"""The way of a call to the user's function: what is around it, from the outside in.
+"""Builds the call of your function with its layers, from the outside in.
 
     telemetry ─▶ middleware ─▶ transaction ─▶ dependencies ─▶ runner ─▶ your function
 
-Each layer is there only for consumers that use it; without any, what the actor calls is the function itself.
+A consumer has only the layers that it uses. Without any, the actor calls the function directly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.runtime.wiring import Call
 def chain(
     consumer: int, spec: ConsumerSpec, handler: Handler, runner: Runner, handling: Handling, desk: Desk, shared: Shared
 ) -> Call:  # fmt: skip
-    """The handler's call with everything around it that this consumer uses."""
+    """Return the handler's call with all layers that this consumer uses."""
     call: Call = runner.call
     if shared.witness is not None:
         call = shared.witness.inside(spec, call)

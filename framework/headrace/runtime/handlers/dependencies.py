@@ -2,11 +2,12 @@
 
     async def ship(order: Order, session: Depends[Session], warehouse: Depends[Warehouse]) -> None: ...
 
-Those of scope "app" are made once, before the consumers start, and torn down when they have drained. Those of scope "message" are made
-for each delivery, a message or a batch, and torn down when its handler has ended; a handler that takes none of these pays nothing for it.
+Dependencies of scope "app" are made once, before the consumers start, and torn down after they have
+drained. Those of scope "message" are made for each delivery, a message or a batch, and torn down
+when its handler has ended. A handler that takes none of these pays nothing for them.
 
-What provides them, and how one needs another, is found with dishka (https://dishka.readthedocs.io); see `headrace.runtime.handlers.providers`,
-which is imported only where something is provided or taken.
+dishka (https://dishka.readthedocs.io) finds the providers and resolves what they need. See
+`headrace.runtime.handlers.providers`, which is imported only where something is provided or taken.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace")
 
 GRACE = 5.0
-"""Seconds that the teardown of what failed, or was cancelled, may take."""
+"""Time limit in seconds for the teardown after a failure or a cancellation."""
 
 T = TypeVar("T")
 
 Scope = Literal["app", "message"]
-"""How long something lives: from the start of the app to the end of its drain; or for one delivery."""
+"""The lifetime of a dependency: "app" is from the start of the app to the end of its drain, "message"
+is one delivery."""
 
 
 class _Mark:
@@ -46,17 +48,19 @@ class _Mark:
 
 
 MARK = _Mark()
-_DISHKA = "dishka.entities.key"  # where its marks are from, by name: looking for them must not import it
+_DISHKA = "dishka.entities.key"  # the module of dishka's marks, by name, so that looking for them doesn't import it
 
 Depends = Annotated[T, MARK]
-"""`Depends[Pool]` in a handler's signature: hand me the Pool. To a type checker the parameter is a Pool."""
+"""Marks a dependency in a handler's signature. `Depends[Pool]` passes the Pool. To a type checker the
+parameter is a Pool."""
 
 
 def dependency_of(annotation: Any) -> Any | None:
-    """What is asked for, if the annotation marks a dependency: by our `Depends`, or by dishka's `FromDishka`.
+    """Return the type of a dependency if the annotation marks one, with `Depends` or dishka's
+    `FromDishka`. Otherwise None.
 
     Raises:
-        ConfigurationError: it doesn't say what it depends on.
+        ConfigurationError: the annotation doesn't name a type.
     """
     if get_origin(annotation) is not Annotated:
         return None
@@ -65,19 +69,19 @@ def dependency_of(annotation: Any) -> Any | None:
             raise ConfigurationError("Depends must say what is taken: write Depends[Pool].")
         return annotation.__origin__
     if any(type(mark).__module__ == _DISHKA for mark in annotation.__metadata__):
-        return annotation  # it may name a component of dishka's
+        return annotation  # it may name a dishka component
     return None
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody takes a dependency.
+    """A dependency that a handler or another function takes.
 
     Args:
-        who: who that is, such as "The handler 'ship'".
+        who: the description of the function in errors, such as "The handler 'ship'".
         parameter: the name of the parameter.
         hint: the type that is taken.
-        scope: how long the taker lives: "app" or "message".
-        absent: types that are not there for it, each with what would bring it.
+        scope: the lifetime of the function's call: "app" or "message".
+        absent: types that are unavailable to it, each with what would provide it.
     """
 
     who: str
@@ -88,11 +92,11 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dependencies:
-    """What may be taken, for the time of one run.
+    """The available dependencies during one run of the app.
 
     Args:
-        container: dishka's, of what lives as long as the app; None when nobody takes anything.
-        kept: what is in it already, by its type.
+        container: dishka's container of scope "app". None if no function takes anything.
+        kept: the values that the container already has, by type.
     """
 
     def __init__(self, container: AsyncContainer | None = None, kept: Mapping[Any, Any] | None = None) -> None:
@@ -100,7 +104,8 @@ class Dependencies:
         self._kept = kept or {}
 
     def resolve(self, call: Callable[..., Any], wanted: Mapping[str, Any]) -> Call:
-        """The call with its dependencies, by the parameter's name: those of the app as they are, those of a delivery made for it."""
+        """Return the call with its dependencies, by parameter name. Those of scope "app" are shared,
+        those of scope "message" are made for each delivery."""
         kept = {name: self._kept[hint] for name, hint in wanted.items() if hint in self._kept}
         if kept:
             call = functools.partial(call, **kept)
@@ -108,7 +113,7 @@ class Dependencies:
         return _fresh(self._open(), call, fresh) if fresh else call
 
     async def take(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """What lives as long as the app, by the parameter's name."""
+        """Return dependencies of scope "app", by parameter name."""
         return {
             name: self._kept[hint] if hint in self._kept else await self._open().get(*asked(hint))
             for name, hint in wanted.items()
@@ -120,7 +125,7 @@ class Dependencies:
 
 
 def _fresh(enter: AsyncContainer, call: Callable[..., Any], wanted: Mapping[str, Any]) -> Call:
-    """The call in a scope of its own, which ends with it."""
+    """Return the call in a scope of its own, which ends with the call."""
     parts = [(name, *asked(hint)) for name, hint in wanted.items()]
 
     async def scoped(payload: Any, delivery: Any) -> Any:
@@ -131,7 +136,7 @@ def _fresh(enter: AsyncContainer, call: Callable[..., Any], wanted: Mapping[str,
         except BaseException as error:
             tell(await close(scope, error))
             raise
-        # What a handler returns to say that it failed is to its dependencies as if it had raised it.
+        # Dependencies see a returned failure as if the handler had raised it.
         if result is not None and isinstance(result, (Retry, Reject)):
             tell(await close(scope, result))
         elif failed := await close(scope):
@@ -142,9 +147,10 @@ def _fresh(enter: AsyncContainer, call: Callable[..., Any], wanted: Mapping[str,
 
 
 def _fail(failed: Sequence[Exception], delivery: Any) -> None:
-    """The teardown is a part of the attempt, or else a session that fails to commit there would lose a message that is acked.
+    """Raise the errors of a teardown, since the teardown is part of the attempt. Otherwise a message
+    would be acked although the commit of a session had failed.
 
-    When the handler has settled it already, it is too late for that.
+    If the handler has settled the message already, they are only logged.
     """
     if all(message.settled for message in delivery.messages):
         tell(failed)
@@ -155,7 +161,8 @@ def _fail(failed: Sequence[Exception], delivery: Any) -> None:
 
 
 def asked(hint: Any) -> tuple[Any, str]:
-    """The type, and the component of dishka's that it comes from: "" unless the annotation names one."""
+    """Return the type, and the dishka component that it comes from, which is "" unless the annotation
+    names one."""
     for mark in getattr(hint, "__metadata__", ()):
         if type(mark).__module__ == _DISHKA:
             return hint.__origin__, mark.component
@@ -163,13 +170,14 @@ def asked(hint: Any) -> tuple[Any, str]:
 
 
 async def close(scope: AsyncContainer, error: BaseException | None = None) -> Sequence[Exception]:
-    """Tear down what a scope has made, the last first. After a failure or a cancellation there is a limit to that.
+    """Tear down what a scope has made, in reverse order. After a failure or a cancellation this has a
+    time limit.
 
     Args:
-        error: what failed. Dependencies that are generators see it at their `yield`.
+        error: the failure. Dependencies that are generators see it at their `yield`.
 
     Returns:
-        What went wrong in that.
+        The errors of the teardown.
     """
     if error is not None:
         return await _close_quickly(scope, error)
@@ -177,7 +185,7 @@ async def close(scope: AsyncContainer, error: BaseException | None = None) -> Se
         await scope.close()
     except Exception as failed:
         return _parts(failed)
-    except BaseException as cancelled:  # in the midst of it: the others have their turn, too
+    except BaseException as cancelled:  # cancelled during the teardown, so the other dependencies are torn down quickly
         tell(await _close_quickly(scope, cancelled))
         raise
     return ()
@@ -198,6 +206,6 @@ def _parts(failed: Exception) -> Sequence[Exception]:
 
 
 def tell(failed: Sequence[Exception]) -> None:
-    """Log what went wrong where nobody can be told."""
+    """Log errors of a teardown that can't be raised."""
     for error in failed:
         logger.error("The teardown of a dependency failed: %s: %s", type(error).__name__, error, exc_info=error)

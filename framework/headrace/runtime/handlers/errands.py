@@ -1,7 +1,8 @@
-"""Errands: what a worker process is sent to do, and what it answers. This module is what runs in there.
+"""The protocol of worker processes (an errand is a request), and the code that runs in them.
 
-An errand carries the JSON as it was published, for that is cheaper to send than objects, and the handler's types are made where
-they are used. An answer carries what the handler returned or raised; what can't be pickled is described.
+An errand carries the published JSON, which is cheaper to send than objects. The worker process
+decodes it into the handler's types. An answer carries what the handler returned or raised. If that
+can't be pickled, the answer describes it.
 """
 
 from __future__ import annotations
@@ -30,26 +31,27 @@ from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.message import Message
 
 LEFT_ALONE = (signal.SIGINT, signal.SIGTERM)
-"""Signals to a whole group, from a terminal or a service manager. The parent drains then, and its workers must live that long."""
+"""Signals that reach a whole process group, from a terminal or a service manager. The parent drains
+then, and its workers must live until it is done."""
 
 
 class ProcessFailed(HeadraceError):
-    """What happened in a worker process, when it can't be told by the exception itself."""
+    """A failure in a worker process that the original exception can't represent."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a function is found: importable in every process that has the same code."""
+    """The location of a function that every process with the same code can import."""
 
     module: str
     name: str
 
     def find(self) -> Any:
-        """The function. Raises `ImportError` or `AttributeError`."""
+        """Import the function. Raises `ImportError` or `AttributeError`."""
         return reduce(getattr, self.name.split("."), importlib.import_module(self.module))
 
 
 class Sent(msgspec.Struct, array_like=True):
-    """A message, as far as it can be sent."""
+    """The part of a message that is sent to a worker process."""
 
     key: str
     seq: int
@@ -61,7 +63,7 @@ class Sent(msgspec.Struct, array_like=True):
 
 
 class Errand(msgspec.Struct, array_like=True):
-    """One call of a handler."""
+    """A request: one call of a handler."""
 
     stream: str
     consumer: str
@@ -69,7 +71,7 @@ class Errand(msgspec.Struct, array_like=True):
 
 
 class Answer(msgspec.Struct, array_like=True):
-    """What became of an errand. `failures`: what was said of single messages of a batch."""
+    """The result of an errand. `failures` are the outcomes of single messages of a batch."""
 
     result: Any = None
     failures: dict[int, Retry | Reject] = {}
@@ -78,7 +80,7 @@ class Answer(msgspec.Struct, array_like=True):
 
 
 class DetachedMessage(Message):
-    """A message in a worker process: its fields, but no connection to settle or to publish with."""
+    """A message in a worker process. It has its fields, but no connection for settling or publishing."""
 
     def ack(self, tx: Any = None) -> NoReturn:
         _refuse("ack", "return")
@@ -101,7 +103,7 @@ def _refuse(what: str, instead: str) -> NoReturn:
 
 
 def errand(delivery: Message | Batch) -> bytes:
-    """What to send for a delivery."""
+    """Return the pickled request for a delivery."""
     return pickle.dumps(
         Errand(
             delivery.stream,
@@ -113,7 +115,7 @@ def errand(delivery: Message | Batch) -> bytes:
 
 
 def opened(answer: bytes, delivery: Message | Batch) -> Any:
-    """What an answer says: returns what the handler returned, or raises what it raised."""
+    """Open an answer: return what the handler returned, or raise what it raised."""
     try:
         found: Answer = pickle.loads(answer)
     except Exception as error:
@@ -129,7 +131,8 @@ def opened(answer: bytes, delivery: Message | Batch) -> Any:
 
 
 def serve(parent: connection.Connection, place: Place, batch: bool) -> None:
-    """The life of a worker process: find the handler, say so, and run errands until the parent hangs up."""
+    """Run a worker process: find the handler, report whether that succeeded, and run errands until the
+    parent closes the pipe."""
     for number in LEFT_ALONE:  # not ignored: programs that a handler starts would inherit that
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, LEFT_ALONE)
@@ -149,7 +152,8 @@ def serve(parent: connection.Connection, place: Place, batch: bool) -> None:
 
 
 def _die_with_the_parent() -> None:
-    """A parent that was killed can't stop us, and what we do would be done again by somebody else."""
+    """Exit when the parent has died. A killed parent can't stop its workers, and another process
+    repeats their work."""
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
@@ -186,7 +190,8 @@ def _run(handler: Handler, errand: Errand) -> Answer:
 
 
 def _sendable(error: BaseException) -> Exception:
-    """The exception itself, if it survives the way; or else one that describes it. `SystemExit` must not reach the parent."""
+    """Return the exception if it survives pickling, otherwise one that describes it. `SystemExit` must
+    not reach the parent."""
     if isinstance(error, Exception):
         try:
             if type(pickle.loads(pickle.dumps(error))) is type(error):
@@ -197,5 +202,6 @@ def _sendable(error: BaseException) -> Exception:
 
 
 def _trace(error: BaseException) -> str:
-    """As the standard library's process pools do it: the traceback travels as text, and becomes the exception's cause."""
+    """Return the traceback as text, which becomes the cause of the exception, as in the standard
+    library's process pools."""
     return "".join(traceback.format_exception(error))

@@ -1,7 +1,7 @@
-"""The graph of dependencies, looked through from whoever takes one: what it leads to, or why it can't be had.
+"""The graph of dependencies: finds what a handler's dependency leads to, or why it can't be made.
 
-dishka would find the same errors in the graph by itself; here they are told from the handler's side, and what no handler needs may be
-incomplete.
+dishka can find the same errors in the graph. Here they are reported from the side of the handler,
+and parts that no handler needs may be incomplete.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ SCOPES: Mapping[str, Scope] = {"app": Scope.APP, "message": Scope.REQUEST}
 
 
 class Graph:
-    """What can be made, and of what. The container is dishka's, of what lives as long as the app."""
+    """What can be made, and from what.
+
+    Args:
+        container: dishka's container of scope "app".
+    """
 
     def __init__(self, container: AsyncContainer) -> None:
         self._registries: list[Registry] = []
@@ -33,7 +37,8 @@ class Graph:
             registry = registry.child_registry
 
     def leads_to(self, need: Need) -> Iterator[Factory]:
-        """Everything that is made for it, what is needed first coming first. Raises `ConfigurationError` when it can't be had."""
+        """Yield all factories that the dependency needs, in the order in which they run. Raises
+        `ConfigurationError` when it can't be made."""
         return self._below(need, key_of(need.hint), SCOPES[need.scope], [])
 
     def _below(self, need: Need, key: DependencyKey, scope: BaseScope, way: list[DependencyKey]) -> Iterator[Factory]:
@@ -50,7 +55,8 @@ class Graph:
         yield factory
 
     def _factory(self, key: DependencyKey, scope: BaseScope) -> Factory | None:
-        """What makes it for somebody of this scope, who may take what lives as long or longer."""
+        """Return the factory of this key for a taker of this scope. It may take what lives as long or
+        longer."""
         for registry in self._registries:
             if registry.scope <= scope and (factory := registry.get_factory(key)) is not None:
                 return factory
@@ -73,7 +79,8 @@ class Graph:
 
 
 def _needed(factory: Factory) -> Iterator[DependencyKey]:
-    """What it needs that must be made: not what a generic factory is told of its type."""
+    """Yield the keys that a factory needs to be made. These exclude what a generic factory receives
+    about its type."""
     variants = (variant.provides for variant in factory.when_dependencies)
     for key in chain(factory.dependencies, factory.kw_dependencies.values(), variants):
         if not (key.is_type_var() or key.is_const() or key.type_hint is DependencyKey):
@@ -87,12 +94,12 @@ def _refusal(need: Need, way: list[DependencyKey], why: str) -> ConfigurationErr
 
 
 def key_of(hint: Any) -> DependencyKey:
-    """The key by which dishka knows what a parameter takes."""
+    """Return dishka's key for what a parameter takes."""
     return DependencyKey(*asked(hint))
 
 
 def name_of_type(hint: Any) -> str:
-    """A type as one writes it, without its module."""
+    """Return the name of a type as in source code, without its module."""
     if isinstance(hint, type) and typing.get_origin(hint) is None:
         return hint.__name__
     return str(hint).replace("typing.", "")

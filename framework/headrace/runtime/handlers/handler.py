@@ -1,10 +1,10 @@
-"""The user's function, understood: what it takes, in which order, and how its payload is decoded.
+"""Analyses your handler function: what it takes, in which order, and how its payload is decoded.
 
-What a parameter takes follows from its annotation, whatever its place:
+The annotation of a parameter decides what it takes, whatever its place:
 
-    Message      the message                       Batch         the batch, of a batch handler
-    Transaction  of a transactional handler        Depends[T]    a dependency
-    anything else, once: the payload, decoded into that type; of a batch handler `list[Order]`, decoded one by one
+    Message      the message                       Batch         the batch, in a batch handler
+    Transaction  in a transactional handler        Depends[T]    a dependency
+    anything else, once: the payload, decoded into that type. In a batch handler it is `list[Order]`, decoded one by one
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ROLES: dict[type, Role] = {Message: "delivery", Batch: "delivery", Transaction:
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """A parameter of a handler. `takes`: the type, of a payload or a dependency."""
+    """A parameter of a handler. `takes` is the type of a payload or a dependency."""
 
     name: str
     role: Role
@@ -40,14 +40,16 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Handler:
-    """A handler, ready to be run.
+    """A handler that is ready to run.
 
     Attributes:
         name: the function's name.
-        decode: from JSON text to the annotated type; raises `msgspec.MsgspecError` when it doesn't fit.
+        decode: decodes JSON text into the annotated type. Raises `msgspec.MsgspecError` when it
+            doesn't fit.
         is_async: whether it is a coroutine function.
-        dependencies: what else it takes, by the parameter's name.
-        apply: the function, called with (payload, delivery) in the order of its own parameters, and with its dependencies by name.
+        dependencies: the types of its dependencies, by parameter name.
+        apply: the function, called with (payload, delivery), which are passed in the order of its
+            own parameters, and with its dependencies by name.
 
     Args:
         batch: whether it takes many messages at a time.
@@ -81,7 +83,7 @@ class Handler:
                 )
 
     def _applied(self) -> Callable[..., Any]:
-        """The quick ways for the usual orders, and one for all others."""
+        """Return a fast adapter for the usual parameter orders, or a general one for all others."""
         function = self.function
         match [(p.role, p.by_name) for p in self.parameters]:
             case [("payload", False), ("delivery", False)]:
@@ -130,13 +132,13 @@ def _check_function(function: Any, name: str) -> None:
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[Parameter]:
-    """What it is given; other parameters keep their defaults."""
+    """Return the parameters that are passed a value. Others keep their defaults."""
     found: list[Parameter] = []
     skipped = False
     for parameter, annotation in annotated(function, f"The handler {name!r}"):
         role, takes = _role(annotation)
         if not _wanted(parameter, role, found, name):
-            skipped = True  # what follows can no longer be told by its place
+            skipped = True  # later parameters can no longer be passed by position
             continue
         if skipped and parameter.kind is parameter.POSITIONAL_ONLY:
             raise ConfigurationError(
@@ -148,7 +150,8 @@ def _parameters(function: Callable[..., Any], name: str) -> list[Parameter]:
 
 
 def _wanted(parameter: inspect.Parameter, role: Role, found: list[Parameter], name: str) -> bool:
-    """Whether it is given something, or keeps its default. Raises `ConfigurationError` when it is one too many and has none."""
+    """Whether a parameter is passed a value, or keeps its default. Raises `ConfigurationError` for an
+    extra parameter without one."""
     optional = parameter.default is not parameter.empty
     if role == "payload" and parameter.kind is parameter.KEYWORD_ONLY:
         if not optional:
@@ -184,7 +187,7 @@ def _is(annotation: Any, kind: type) -> bool:
 
 
 def _item(payload: Any, name: str) -> Any:
-    """What one message of a batch is decoded into, from `list[Order]` or `Sequence[Order]`."""
+    """Return the type of one message of a batch, from `list[Order]` or `Sequence[Order]`."""
     if payload in (Any, list, tuple):
         return Any
     origin, items = typing.get_origin(payload), typing.get_args(payload)
@@ -212,7 +215,7 @@ def _decoder(payload: Any, name: str) -> Decode:
 
 
 def _custom_type(info: Any, seen: set[int]) -> type | None:
-    """A class somewhere inside that msgspec has no way to decode."""
+    """Return a class somewhere inside the type that msgspec can't decode, or None."""
     if isinstance(info, msgspec.inspect.CustomType):
         return info.cls
     if isinstance(info, (list, tuple)):

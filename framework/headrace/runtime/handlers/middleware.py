@@ -1,4 +1,4 @@
-"""Middleware: what runs around every handler, in the order in which it was added, the first one outermost.
+"""Middleware: runs around every handler, in the order in which it was added, the first one outermost.
 
     @app.middleware
     async def timed(delivery: Message | Batch, call_next: Next) -> Any:
@@ -8,11 +8,14 @@
         finally:
             print(delivery.consumer, time.perf_counter() - began)
 
-It sees what the handler returns and raises, `Retry` and `Reject` among it, and what it returns or raises itself counts instead: if it
-returns, the message is acked, also when it has never called `call_next`. It may call that again when the call before has ended, to try
-once more; the handler then gets a fresh transaction and fresh dependencies. A payload that can't be decoded does not come here.
+A middleware sees what the handler returns and raises, including `Retry` and `Reject`. What it
+returns or raises itself replaces that. If it returns neither of these, the message is acked, even
+if it has never called `call_next`. It may call `call_next` again after the call before has ended, to
+try once more. The handler then gets a fresh transaction and fresh dependencies. A payload that
+can't be decoded does not reach it.
 
-Two things are out of its reach: what a handler said of single messages of its batch, and what a transaction has committed.
+It can't change two things: the outcomes that a handler gave single messages of its batch, and what
+a transaction has committed.
 """
 
 from __future__ import annotations
@@ -28,13 +31,13 @@ from headrace.runtime.handlers.signature import is_async, name_of
 from headrace.runtime.wiring import Call
 
 Next = Callable[[], Awaitable[Any]]
-"""Runs what is further in, the handler at last, and returns what that returns."""
+"""Runs the inner layers down to the handler, and returns what they return."""
 
 Middleware = Callable[[Any, Next], Awaitable[Any]]
 
 
 def check_middleware(given: Iterable[Middleware]) -> tuple[Middleware, ...]:
-    """What was given. Raises `ConfigurationError` for what can't be run around a handler."""
+    """Return the middleware as a tuple. Raises `ConfigurationError` for what can't run around a handler."""
     if callable(given):
         raise ConfigurationError(f"middleware={name_of(given)} must be a list, such as [{name_of(given)}].")
     return tuple(_checked(one) for one in given)
@@ -55,7 +58,7 @@ def _checked(one: Middleware) -> Middleware:
 
 
 def around(call: Call, middleware: Sequence[Middleware], *, batch: bool = False) -> Call:
-    """The call with all of it around. `batch`: whether it is of batches."""
+    """Return the call with all middleware around it. `batch`: whether it takes batches."""
     if not middleware:
         return call
     if batch:
@@ -71,7 +74,7 @@ def _around(call: Call, middleware: Middleware) -> Call:
 
         async def call_next() -> Any:
             nonlocal running
-            if running:  # two at once would share the transaction of the delivery
+            if running:  # two calls at once would share the transaction of the delivery
                 raise RuntimeError("call_next was called while it still runs: wait for the first call to end.")
             running = True
             try:
@@ -85,7 +88,7 @@ def _around(call: Call, middleware: Middleware) -> Call:
 
 
 def _unsaid(call: Call) -> Call:
-    """The call of a batch, without what a call before said of its messages."""
+    """Return the call of a batch, which first clears the outcomes that an earlier call gave its messages."""
 
     async def wrapped(payloads: Any, batch: Batch) -> Any:
         batch.failures.clear()
@@ -95,7 +98,8 @@ def _unsaid(call: Call) -> Call:
 
 
 def _for_all(call: Call) -> Call:
-    """The call of a batch; a `Retry` or `Reject` that comes out counts for all of which nothing else was said."""
+    """Return the call of a batch, where a returned `Retry` or `Reject` applies to all messages without
+    another outcome."""
 
     async def wrapped(payloads: Any, batch: Batch) -> Any:
         result = await call(payloads, batch)

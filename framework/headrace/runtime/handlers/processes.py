@@ -1,12 +1,13 @@
-"""Worker processes: handlers that keep a processor busy run in them, and can be stopped there, by a kill.
+"""Worker processes, for handlers that keep a processor busy. A handler there can be stopped by killing
+its process.
 
     start ──▶ idle ──▶ at an errand ──▶ idle ──▶ …  until the consumer ends
                            │
                            ├─ cancelled: killed
                            └─ died: only this errand has failed
 
-A process that is gone is replaced when the next one is needed. They are started fresh, not forked, with the standard library's
-`multiprocessing`, which also knows how to bring the main module along.
+A process that has ended is replaced when the next one is needed. Processes are started fresh, not
+forked, with the standard library's `multiprocessing`, which also brings the main module along.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from headrace.runtime.message import Message
 from headrace.runtime.wiring import Clock
 
 STARTING = 60.0
-"""Seconds that a process may take to start and to import the handler."""
+"""Time limit in seconds for a process to start and to import the handler."""
 
 LEAVING = 2.0
-"""Seconds that an idle process may take to end by itself."""
+"""Time limit in seconds for an idle process to end before it is killed."""
 
 R = TypeVar("R")
 
 
 class Worker:
-    """One process. Its methods block; one thread at a time uses it."""
+    """A worker process. Its methods block, and one thread at a time uses it."""
 
     def __init__(self, place: Place, *, batch: bool) -> None:
         context = multiprocessing.get_context("spawn")
@@ -50,8 +51,9 @@ class Worker:
 
     def start(self) -> None:
         """Start it."""
-        resource_tracker.ensure_running()  # or else it unblocks the signals when it is started below
-        # Until the process can see to its signals itself. The mask is this thread's own.
+        resource_tracker.ensure_running()  # otherwise it starts below and unblocks the signals
+        # The signals are blocked until the process can handle them. The mask is of this thread
+        # only.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_ALONE)
         try:
             self._process.start()
@@ -60,7 +62,7 @@ class Worker:
             self._theirs.close()
 
     def ready(self) -> None:
-        """Wait until it has found the handler. Raises `ProcessFailed`."""
+        """Wait until the process has found the handler. Raises `ProcessFailed`."""
         with self._in_use:
             late = not self._connection.poll(STARTING)
             problem = f"it was not ready after {STARTING:g} s" if late else self._receive().decode()
@@ -69,9 +71,9 @@ class Worker:
             raise ProcessFailed(f"The handler's process can't be used: {problem}")
 
     def ask(self, request: bytes) -> bytes:
-        """Have an errand done. Raises `ProcessFailed` when the process dies of it."""
+        """Send an errand, and return the answer. Raises `ProcessFailed` when the process dies."""
         with self._in_use:
-            with suppress(OSError):  # it is dead, and reading will tell
+            with suppress(OSError):  # the process is dead, and reading raises the right error
                 self._connection.send_bytes(request)
             return self._receive()
 
@@ -90,20 +92,20 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Its number, once it is started."""
+        """The id of the process once it is started."""
         return self._process.pid or 0
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         return self._process.is_alive()
 
     def kill(self) -> None:
-        """Stop it now, whatever it does. Who waits for its answer sees it die."""
+        """Kill the process now, whatever it does. A thread that waits for its answer gets `ProcessFailed`."""
         self._process.kill()
 
     def end(self) -> None:
-        """Let it end, or kill it, and wait for that."""
+        """Let the process end or kill it, and wait until it has ended."""
         if self._in_use.acquire(timeout=LEAVING):  # a thread that still reads closes it itself
             self._connection.close()
             self._in_use.release()
@@ -114,11 +116,12 @@ class Worker:
 
 
 class Processes:
-    """The worker processes of one consumer, as many as it has handlers running at a time.
+    """The worker processes of one consumer, as many as it has handlers running at the same time.
 
     Args:
-        place: where the handler is found.
-        clock: for its timeout, which the start of a process doesn't count against.
+        place: the location of the handler.
+        clock: the clock of the handler's timeout. The start of a process doesn't count against the
+            timeout.
     """
 
     def __init__(self, place: Place, handling: Handling, clock: Clock) -> None:
@@ -130,26 +133,26 @@ class Processes:
         self._threads = anyio.CapacityLimiter(handling.concurrency[1])
 
     async def run(self, _payload: Any, delivery: Message | Batch) -> Any:
-        """Run the handler. Cancelled, it kills the process."""
+        """Run the handler. A cancellation kills the process."""
         worker = await self._take()
         answer = await self._use(worker, partial(worker.ask, errand(delivery)))
         self._idle.append(worker)
         return opened(answer, delivery)
 
     async def close(self) -> None:
-        """End the processes. Nothing runs in them any more."""
+        """End the processes, when nothing runs in them any more."""
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as group:
                 while self._idle:
                     group.start_soon(partial(anyio.to_thread.run_sync, self._idle.pop().end, limiter=self._threads))
 
     async def _take(self) -> Worker:
-        """One that is ready, the last that was used if there is a choice."""
+        """Return a ready process, preferably the one used last. Starts one if there is none."""
         while self._idle:
             worker = self._idle.pop()
             if worker.alive:
                 return worker
-            worker.end()  # at once, for it is dead
+            worker.end()  # returns at once, since the process is dead
         worker = Worker(self._place, batch=self._batch)
         bench = at_work.get()
         if bench is not None:
@@ -161,7 +164,8 @@ class Processes:
         return worker
 
     async def _use(self, worker: Worker, act: Callable[[], R]) -> R:
-        """Let it act, in a thread that waits for it. Cancelled, kill it, and so end the thread's wait."""
+        """Run a blocking call on the process in a thread. A cancellation kills the process, which ends
+        the thread's wait."""
         try:
             return await anyio.to_thread.run_sync(act, abandon_on_cancel=True, limiter=self._threads)
         except anyio.get_cancelled_exc_class():

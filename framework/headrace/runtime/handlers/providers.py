@@ -1,4 +1,5 @@
-"""Providers: the functions and classes that make dependencies. Imported only by apps that have some, since it brings dishka along."""
+"""Providers: the functions and classes that make dependencies. Imported only by apps that have some,
+since it imports dishka."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ from headrace.runtime.message import Message
 from headrace.runtime.transaction import Transaction
 
 OF_A_DELIVERY = (Message, Batch, Transaction)
-"""What is there without being provided, besides what the app knows."""
+"""Types that are available without a provider, besides what the app knows."""
 
 
 class Providers:
-    """What an app provides."""
+    """The providers of an app."""
 
     def __init__(self) -> None:
         self._providers: list[BaseProvider] = []
@@ -74,14 +75,16 @@ class Providers:
 
     @asynccontextmanager
     async def open(self, known: Mapping[Any, Any], needs: Sequence[Need]) -> AsyncIterator[Dependencies]:
-        """Make what lives as long as the app and is needed; tear it down at the end.
+        """Make the dependencies of scope "app" that are needed, and tear them down at the end.
 
         Args:
-            known: what is there without being made, by its type.
-            needs: what handlers and others take.
+            known: values that needn't be made, by type.
+            needs: the dependencies that handlers and others take.
 
         Raises:
-            ConfigurationError: a dependency is missing, needs itself, or needs what does not live as long. And what a provider raises.
+            ConfigurationError: a dependency is missing, needs itself, or needs one with a shorter
+                lifetime.
+            Exception: what a provider raises.
         """
         container = self._container({kind: value for kind, value in known.items() if not self._overridden(kind)})
         try:
@@ -93,7 +96,8 @@ class Providers:
         tell(await close(container))
 
     def _overridden(self, kind: Any) -> bool:
-        """Whether what is there anyway is provided on purpose. Raises `ConfigurationError` when it is provided by accident."""
+        """Whether an override provides a type that exists anyway. Raises `ConfigurationError` for a
+        provider of it without override."""
         if kind in self._types and kind not in self._overrides:
             raise ConfigurationError(
                 f"{name_of_type(kind)} is provided by {self._types[kind]}, and is there without that, from @app.lifespan or as the"
@@ -106,14 +110,15 @@ class Providers:
         for kind in OF_A_DELIVERY:
             given.from_context(provides=kind, scope=SCOPES["message"])
         try:
-            # What no handler needs may be incomplete, so that the graph is looked through from the handlers on.
+            # Parts that no handler needs may be incomplete, so the graph is checked starting from
+            # the handlers.
             return make_async_container(given, *self._providers, context=dict(known), skip_validation=True)
         except DishkaError as error:
             raise ConfigurationError(f"What is provided does not fit together: {_sentence(error)}") from error
 
 
 async def _keep(container: AsyncContainer, needs: Sequence[Need]) -> dict[Any, Any]:
-    """Look through all that is needed, and make what lives as long as the app, here and in this task. Returns it by what takes it."""
+    """Check all dependencies, and make those of scope "app", in this task. Returns these by type."""
     graph = Graph(container)
     found = [(need.hint, list(graph.leads_to(need))) for need in needs]
     for _, way in found:
@@ -124,13 +129,15 @@ async def _keep(container: AsyncContainer, needs: Sequence[Need]) -> dict[Any, A
 
 
 def _lasts(factory: Factory, container: AsyncContainer) -> bool:
-    """Whether what it makes is kept for as long as the app lives, and can be asked for: inner parts of decorated ones can't."""
+    """Whether what a factory makes is kept for the lifetime of the app and can be requested. Inner
+    parts of decorated dependencies can't."""
     lives = factory.scope is not None and factory.scope <= container.scope
     return lives and (factory.cache or factory.type is FactoryType.CONTEXT) and factory.provides.depth == 0
 
 
 def _steps(source: Any) -> Any:
-    """A generator as dishka runs one: it sends what failed to the `yield`, where a user's function expects it to be raised."""
+    """Adapt a generator to dishka, which sends a failure to the `yield`. A user's function expects it
+    to be raised there."""
     inner = inspect.unwrap(source) if not isinstance(source, type) else source
     if inspect.isasyncgenfunction(inner):
         return _async_steps(source if inner is not source else asynccontextmanager(source))

@@ -1,9 +1,9 @@
-"""Where a handler runs: on the event loop, in a thread, or in a process of its own.
+"""Runners: run a handler on the event loop, in a thread, or in a worker process.
 
-What a timeout, and the end of a drain, can stop:
+What a timeout and the end of a drain can stop:
 
-    async      at the next `await`
-    thread     nothing; it is waited for, since a message must not run twice at a time
+    async      the handler, at its next `await`
+    thread     nothing, so the thread is waited for, since a message must not run twice at a time
     process    anything, by killing the process
 """
 
@@ -28,10 +28,10 @@ from headrace.runtime.wiring import Call, Clock
 
 
 class Runner:
-    """Runs one handler where it should, while its context is entered.
+    """Runs one handler in the configured place, while its context is entered.
 
     Attributes:
-        call: runs it: takes the payload and the delivery, and dependencies by name.
+        call: runs the handler. Takes the payload, the delivery, and dependencies by name.
     """
 
     def __init__(self, handler: Handler, handling: Handling, clock: Clock) -> None:
@@ -44,7 +44,7 @@ class Runner:
             case "process":
                 self._processes = Processes(place_of(handler), handling, clock)
                 call = self._processes.run
-        if handling.batch is not None and handling.publishes is None:  # or else what it returns is to be published
+        if handling.batch is not None and handling.publishes is None:  # otherwise its return value is to be published
             call = _outcomes(call)
         self.call: Callable[..., Awaitable[Any]] = call
 
@@ -52,7 +52,7 @@ class Runner:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Nothing runs any more: end the processes that it keeps."""
+        """End the worker processes, when nothing runs any more."""
         if self._processes is not None:
             await self._processes.close()
 
@@ -61,18 +61,20 @@ def _in_thread(handler: Handler, limiter: anyio.CapacityLimiter) -> Call:
     apply = handler.apply
 
     async def call(payload: Any, delivery: Any, **dependencies: Any) -> Any:
-        # A thread can't be stopped, so it is waited for: a message must not run twice at a time.
+        # A thread can't be stopped, so it is waited for. A message must not run twice at a time.
         result = await anyio.to_thread.run_sync(
             functools.partial(apply, payload, delivery, **dependencies), limiter=limiter
         )
-        # A plain function around an async one, as a decorator may make it, is done when what it returned is.
+        # A decorator may wrap an async function in a plain one. Then the returned awaitable is
+        # awaited here.
         return await result if inspect.isawaitable(result) else result
 
     return call
 
 
 def _outcomes(call: Callable[..., Awaitable[Any]]) -> Call:
-    """A list that the handler of a batch returns tells what became of each message; a single outcome counts for all."""
+    """Return the call of a batch that applies returned outcomes. A list has one for each message, a
+    single outcome applies to all."""
 
     async def told(payload: Any, batch: Batch, **dependencies: Any) -> Any:
         result = await call(payload, batch, **dependencies)
@@ -86,7 +88,8 @@ def _outcomes(call: Callable[..., Awaitable[Any]]) -> Call:
 
 
 def check_process(handler: Handler) -> None:
-    """Whether a handler can run in a process, as far as can be seen when it is declared. Raises `ConfigurationError`."""
+    """Check whether a handler can run in a process, as far as is known at its declaration. Raises
+    `ConfigurationError`."""
     name = getattr(handler.function, "__qualname__", None)
     if not inspect.isfunction(handler.function) or name is None or "<" in name:
         raise ConfigurationError(
@@ -101,7 +104,8 @@ def check_process(handler: Handler) -> None:
 
 
 def place_of(handler: Handler) -> Place:
-    """Where a process finds the handler. Raises `ConfigurationError` when it would find something else, or nothing."""
+    """Return the location where a process finds the handler. Raises `ConfigurationError` when it would
+    not find this function there."""
     check_process(handler)
     function = handler.function
     place = Place(function.__module__, function.__qualname__)

@@ -1,4 +1,4 @@
-"""What the signature of a user's function says: its name, whether it is async, and its annotations, resolved."""
+"""Reads the signature of a user's function: its name, whether it is async, and its resolved annotations."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from headrace.model.errors import ConfigurationError
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What to call it: a function's name, also inside a `functools.partial`, or the class of an object that can be called."""
+    """Return the name of a function, also inside a `functools.partial`, or of the class of a callable
+    object."""
     function = _innermost(function)
     return getattr(function, "__name__", type(function).__name__)
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it makes a coroutine; also of an object with an async `__call__`."""
+    """Whether calling it creates a coroutine. Supports objects with an async `__call__`."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004
     )
 
 
 def annotated(function: Callable[..., Any], who: str) -> Iterator[tuple[inspect.Parameter, Any]]:
-    """Its parameters with their annotations, resolved; `Any` where there is none.
+    """Yield the parameters with their resolved annotations, or with `Any` for those without one.
 
-    Left out are *args and **kwargs, and what a `functools.partial` has given by name. What the function returns need not be resolved.
+    It skips *args and **kwargs, and parameters that a `functools.partial` has passed by name. The
+    return annotation need not be resolvable.
 
     Args:
-        who: what the function is called in an error, such as "The handler 'ship'".
+        who: the description of the function in errors, such as "The handler 'ship'".
 
     Raises:
-        ConfigurationError: an annotation names what is not there.
+        ConfigurationError: an annotation refers to a name that doesn't exist.
     """
     namespace = _namespace(function)
     bound = function.keywords if isinstance(function, functools.partial) else {}
@@ -58,7 +60,7 @@ def _resolved(parameter: inspect.Parameter, namespace: dict[str, Any], who: str)
 
 
 def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
-    """The globals that its annotations are written in, whatever is wrapped around it."""
+    """Return the globals in which its annotations are evaluated, beneath any wrappers."""
     function = _innermost(function)
     target = function if inspect.isroutine(function) else function.__call__  # type: ignore[operator]
     return getattr(inspect.unwrap(target), "__globals__", {})

@@ -1,11 +1,15 @@
-"""Transactional handlers: the handler's writes, what it publishes and its ack commit together, or not at all.
+"""Transactional handlers: the handler's writes, what it publishes and its ack commit together, or not
+at all.
 
     BEGIN ─▶ your handler ─▶ what it returned is published ─▶ headrace.ack ─▶ COMMIT
 
-The ack comes last and fences the rest: it raises when the lease was lost, and then nothing is committed. From the ack on neither a
-timeout nor the end of a drain interrupts; and what is committed is marked as settled in the same breath, so that whoever was about
-to stop the handler finds it done. A message that is not to be acked takes no part: alone, it rolls all of it back; in a batch, the
-rest commits, and it is settled as what it is, after that.
+The ack comes last and is the fence. It raises when the lease was lost, and then nothing is
+committed. From the ack on, neither a timeout nor the end of a drain interrupts. Committed messages
+are marked as settled with no `await` in between, so that a timeout or drain that would stop the
+handler sees that they are done.
+
+A message that is not to be acked is not part of the commit. A single one rolls the whole
+transaction back. In a batch the rest commits, and this message is settled afterwards.
 """
 
 from __future__ import annotations
@@ -37,8 +41,9 @@ class Transactional:
 
     Args:
         consumer: its id.
-        spec: its settings: `ack_wait` is how long the server waits for a transaction in which nothing happens.
-        handling: whether the handler runs inside, and the stream that it publishes to.
+        spec: its settings. After `ack_wait` the server ends an idle transaction.
+        handling: whether the handler runs inside the transaction, and the stream that it publishes
+            to.
     """
 
     def __init__(self, consumer: int, spec: ConsumerSpec, handling: Handling, desk: Desk, shared: Shared) -> None:
@@ -55,7 +60,7 @@ class Transactional:
         self._now = shared.time.now
 
     def around(self, call: Call) -> Call:
-        """The call in a transaction of its own, or with one after it for what it publishes."""
+        """Return the call inside a transaction of its own, or with one after it for what it publishes."""
 
         async def transacted(payload: Any, delivery: Delivery) -> Any:
             transaction = await self._begin(delivery)
@@ -71,7 +76,7 @@ class Transactional:
             result = await call(payload, delivery)
             if result is None or _refused(delivery, result):
                 return result
-            _outgoing(result, self._publishes)  # before a connection is asked for
+            _outgoing(result, self._publishes)  # checked before a connection is taken
             transaction = await self._begin(delivery)
             try:
                 return await self._finish(transaction, delivery, result)
@@ -81,10 +86,11 @@ class Transactional:
         return transacted if self._handling.transactional else publishing
 
     async def _begin(self, delivery: Delivery) -> Transaction:
-        """A transaction, as soon as the database is there. The lack of one is not the message's fault.
+        """Begin a transaction, as soon as the database is available. An outage doesn't fail the
+        message.
 
         Raises:
-            LeaseLost: that took longer than its lease.
+            LeaseLost: the outage was longer than the lease.
         """
         weather = None
         while True:
@@ -97,7 +103,7 @@ class Transactional:
                     raise LeaseLost("The database was away for longer than the lease of a message.") from error
 
     async def _finish(self, transaction: Transaction, delivery: Delivery, result: Any) -> Any:
-        """Publish, ack and commit, unless there is nothing that may be acked. Returns what is said of the rest."""
+        """Publish, ack and commit, unless no message may be acked. Returns the outcome of the rest."""
         if _refused(delivery, result):
             return result
         outgoing: Sequence[tuple[Any, ...]] = ()
@@ -149,7 +155,7 @@ class Transactional:
 
 
 def _refused(delivery: Delivery, result: Any) -> bool:
-    """Whether the handler returned that it won't have the delivery, which of a batch counts for each message."""
+    """Whether the handler returned a failure, which in a batch applies to each message."""
     if not isinstance(result, (Retry, Reject)):
         return False
     if isinstance(delivery, Batch):
@@ -158,7 +164,7 @@ def _refused(delivery: Delivery, result: Any) -> bool:
 
 
 def _outgoing(result: Any, stream: str | None) -> Sequence[tuple[Any, ...]]:
-    """What a handler with `publishes` returned, as messages. Raises `InvalidInput`."""
+    """Return the messages that a handler with `publishes` returned. Raises `InvalidInput`."""
     if result is None:
         return ()
     if isinstance(result, tuple):

@@ -1,1 +1,1 @@
-"""The older dialects of the data plane. They differ from the first in names and shapes alone."""
+"""The older dialects of the data plane. They differ from dialect A only in names and shapes."""

@@ -1,7 +1,8 @@
 """Dialect C: the consume API.
 
-`…/http-consumers/{consumer}/next` by GET, and `ack` and `nack` by POST. `next` also says how much there is to do. That is counted at
-most once a second for each consumer, whoever asks, and over so few messages that it takes no time.
+`GET …/http-consumers/{consumer}/next`, and `ack` and `nack` by POST. `next` also returns the size
+of the backlog. It is counted at most once a second per consumer for all callers, over so few
+messages that the time is negligible.
 """
 
 from __future__ import annotations
@@ -28,34 +29,34 @@ if TYPE_CHECKING:
 PREFIX = "http-consumers"
 
 LOOK = 1000
-"""Messages above the position that are judged at most, to count those that wait."""
+"""Largest number of messages above the position that are examined to count the pending ones."""
 
 FRESH = 1.0
-"""Seconds for which a count is good."""
+"""Cache TTL of a count in seconds."""
 
 JUDGING = 0.5
-"""Seconds that counting may take; a condition that takes longer counts nothing."""
+"""Time limit of a count in seconds. If a condition takes longer, no messages are examined."""
 
 MOST = 10_000
-"""Consumers whose counts are remembered."""
+"""Largest number of cached counts, one per consumer."""
 
 _settle = msgspec.json.Decoder(Settle)
 _nack = msgspec.json.Decoder(Nack)
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """How much there is to do for a consumer."""
+    """A consumer's backlog."""
 
     pending: int
     ack_pending: int
 
 
 class Consume:
-    """The endpoints.
+    """The endpoints of dialect C.
 
     Args:
-        data: does the work.
-        clock: seconds, monotonic.
+        data: the shared endpoints, which do the work.
+        clock: monotonic time in seconds.
     """
 
     def __init__(self, data: DataPlane, clock: Callable[[], float] = time.monotonic) -> None:
@@ -64,7 +65,7 @@ class Consume:
         self._counts: dict[int, tuple[float, asyncio.Task[Counts]]] = {}
 
     def find(self, method: str, verb: str) -> Endpoint | None:
-        """The endpoint for a step of the path after the consumer's name."""
+        """Return the endpoint for the part of the path after the consumer's name."""
         if verb == "next" and method == "GET":
             return self.next
         if method == "POST":
@@ -72,27 +73,27 @@ class Consume:
         return None
 
     async def next(self, call: Call) -> Reply | None:
-        """Messages as records; takes `batch_size` and `wait_for`, as dialect A does."""
+        """Return messages as records. It takes `batch_size` and `wait_for` like dialect A."""
         consumer = await anywhere(self._data, call)
         share = await self._data.received(call, consumer, *read_receive(call))
         if share is None:
             return None
         try:
             counts = await self._counted(consumer)
-        except Exception:  # the client is told of that, and never sees the messages
+        except Exception:  # the client gets the error instead of the messages
             await self._data.engine.give_back(consumer, share)
             raise
-        if share.lease is not None and await call.left():  # while it was counted
+        if share.lease is not None and await call.left():  # during the count
             await self._data.engine.give_back(consumer, share)
             return None
         return Reply(200, records(consumer, share, counts.pending, counts.ack_pending))
 
     async def ack(self, call: Call) -> Reply:
-        """They are done."""
+        """Settle messages as done."""
         return await self._data.acked(await anywhere(self._data, call), _settle.decode(call.body))
 
     async def nack(self, call: Call) -> Reply:
-        """They failed, and come again."""
+        """Settle messages as failed. They are delivered again."""
         return await self._data.nacked(await anywhere(self._data, call), _nack.decode(call.body))
 
     async def _counted(self, consumer: KnownConsumer) -> Counts:

@@ -24,17 +24,17 @@ _nack = msgspec.json.Decoder(Nack)
 
 
 class Pull:
-    """The endpoints.
+    """The endpoints of dialect B.
 
     Args:
-        data: does the work.
+        data: the shared endpoints, which do the work.
     """
 
     def __init__(self, data: DataPlane) -> None:
         self._data = data
 
     def find(self, method: str, verb: str) -> Endpoint | None:
-        """The endpoint for a step of the path after the consumer's name."""
+        """Return the endpoint for the part of the path after the consumer's name."""
         if verb == "receive" and method in ("GET", "POST"):
             return self.receive
         if method == "POST":
@@ -42,17 +42,17 @@ class Pull:
         return None
 
     async def receive(self, call: Call) -> Reply | None:
-        """Messages as changes or rows; takes `batch_size` and `wait_for`, as dialect A does."""
+        """Return messages as changes or rows. It takes `batch_size` and `wait_for` like dialect A."""
         consumer = await self._consumer(call)
         share = await self._data.received(call, consumer, *read_receive(call))
         return None if share is None else Reply(200, changes(consumer, share))
 
     async def ack(self, call: Call) -> Reply:
-        """They are done."""
+        """Settle messages as done."""
         return await self._data.acked(await self._consumer(call), _settle.decode(call.body))
 
     async def nack(self, call: Call) -> Reply:
-        """They failed, and come again."""
+        """Settle messages as failed. They are delivered again."""
         return await self._data.nacked(await self._consumer(call), _nack.decode(call.body))
 
     async def _consumer(self, call: Call) -> KnownConsumer:
@@ -60,7 +60,7 @@ class Pull:
 
 
 async def anywhere(data: DataPlane, call: Call) -> KnownConsumer:
-    """The consumer that a call names, wherever its stream; raises unless the caller may receive from it."""
+    """Return the consumer that a call names, of any stream. Raises unless the caller may receive from it."""
     consumer = await data.engine.consumer_anywhere(call.names[0])
     await data.allow(call, "consume", consumer.stream.name)
     return consumer

@@ -1,9 +1,9 @@
-"""Push consumers: what consumers with a URL have, a server sends to it.
+"""Push consumers. A server sends the messages of a consumer with a URL to that URL by HTTP POST.
 
-pushing ── which there are, a pipeline for each ──▶ sender ── a POST ──▶ answers ── an ack, or when again and why
-                                                      │
-                               shapes  the body       │   connecting  connections, whose addresses
-                               signing  the headers ──┴─▶ addresses   are judged as they are made
+pushing ── a pipeline each ──▶ sender ── a POST ──▶ answers ── an ack, or a nack with its reason
+                                 │
+          shapes  the body       │   connecting  connections to addresses
+          signing  the headers ──┴─▶ addresses   that are checked when they are made
 """
 
 from headrace.server.push.pushing import Pushing

@@ -1,10 +1,13 @@
-"""Which addresses may be pushed to: the public ones, and what whoever runs the server allows besides.
+"""Check of the addresses that push consumers may reach. It prevents server-side request forgery.
 
-Consumers are made by whoever may use the API, and a server stands inside a network. Were it to POST wherever a URL says, everybody could
-reach what only that network should: other services, databases, the cloud's metadata at 169.254.169.254. What counts is the address that
-is connected to, not the name: a name's owner has it resolve to whatever he likes, each time anew.
+Public addresses are allowed, and others that the server's operator allows. Users of the API create
+consumers, and a server stands inside a network. If it sent to any URL, every user could reach what
+only that network should: other services, databases, the cloud's metadata at 169.254.169.254. The
+check applies to the address that is connected to, since the owner of a name can change its
+addresses at any time.
 
-After the registries of special-purpose addresses, https://www.iana.org/assignments/iana-ipv4-special-registry and -ipv6-.
+The kinds follow the registries of special-purpose addresses,
+https://www.iana.org/assignments/iana-ipv4-special-registry and -ipv6-.
 """
 
 from __future__ import annotations
@@ -34,27 +37,29 @@ _SPECIAL = tuple((kind, ip_network(text)) for kind, texts in _KINDS for text in 
 _BY_NAME = {kind: tuple(map(ip_network, texts)) for kind, texts in _KINDS if kind in ("loopback", "private")}
 
 _PUBLIC_6 = IPv6Network("2000::/3")
-"""The only part of IPv6 that has been given out."""
+"""The only part of IPv6 that has been allocated."""
 
 _NAT64 = IPv6Network("64:ff9b::/96")
 _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
 class Allowed:
-    """What may be connected to.
+    """The addresses that may be connected to.
 
     Args:
-        besides: what is allowed though it is not public: networks such as "10.1.0.0/16", or "private" or "loopback".
+        besides: allowed addresses that are not public: networks such as "10.1.0.0/16", or "private"
+            or "loopback".
 
     Raises:
-        ConfigurationError: one of them is neither.
+        ConfigurationError: `besides` has anything else.
     """
 
     def __init__(self, besides: Iterable[str] = ()) -> None:
         self._networks = tuple(network for text in besides for network in _networks(text))
 
     def why_not(self, text: str) -> str | None:
-        """Why this address may not be connected to, in one sentence that says what would allow it; None if it may be."""
+        """Return why an address may not be connected to, in one sentence with the option that
+        would allow it. None if it is allowed."""
         for address in forms(ip_address(text)):
             kind = special(address)
             if kind is not None and not any(address in network for network in self._networks):
@@ -67,7 +72,7 @@ class Allowed:
 
 
 def special(address: Address) -> str | None:
-    """What kind of special address it is; None for one in the public internet."""
+    """Return the kind of a special address. None for a public one."""
     for kind, network in _SPECIAL:
         if address in network:
             return kind
@@ -77,14 +82,14 @@ def special(address: Address) -> str | None:
 
 
 def forms(address: Address) -> list[Address]:
-    """What is to be judged: the address, and each IPv4 address that something on the way may take it for."""
+    """Return the addresses to check: the address, and each IPv4 address that a gateway may translate it to."""
     if isinstance(address, IPv4Address):
         return [address]
     if address.ipv4_mapped is not None:
         return [address.ipv4_mapped]
     value = int(address)
     low = IPv4Address(value & 0xFFFF_FFFF)
-    found: list[Address] = [IPv6Address(value)]  # without the zone that a link-local one may have
+    found: list[Address] = [IPv6Address(value)]  # without the zone of a link-local address
     if address.sixtofour is not None:
         found.append(address.sixtofour)
     if address in _NAT64 or (value >> 32) & 0xFFFF_FFFF in _ISATAP:

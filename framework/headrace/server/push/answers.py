@@ -1,4 +1,4 @@
-"""What an answer means: 2xx is an ack, all else a nack that says why."""
+"""Evaluation of an endpoint's response. 2xx is an ack, everything else a nack with a reason."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 LONGEST_WAIT = 3600.0
-"""Seconds that an endpoint may ask to be left alone."""
+"""Longest `Retry-After` of an endpoint in seconds. Longer ones are reduced to it."""
 
 TOLD = 500
-"""Characters of a body, and of where a redirect leads to, that are told."""
+"""Longest part of a body, and of a redirect's location, that is reported, in characters."""
 
 _BUSY = (429, 503)
 
 
 def is_ack(status: int) -> bool:
-    """Whether the messages are done."""
+    """Return whether the messages are acked."""
     return 200 <= status < 300
 
 
 def reason(status: int, phrase: str | None, headers: Mapping[str, str], body: bytes) -> str:
-    """Why the messages come again, for logs and dead letters."""
+    """Return why the messages are nacked, for logs and dead letters."""
     text = f"The endpoint answered {status} {one_line(phrase or '')}".rstrip()
     if 300 <= status < 400 and "location" in headers:
         return (
@@ -32,7 +32,7 @@ def reason(status: int, phrase: str | None, headers: Mapping[str, str], body: by
 
 
 def wait(status: int, headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds after which it wants to be asked again, by `Retry-After` as 429 and 503 have it; None to leave that to the backoff."""
+    """Return the seconds to wait, from the `Retry-After` of a 429 or 503. None to use the consumer's backoff."""
     said = headers.get("retry-after", "").strip()
     if status not in _BUSY or not said:
         return None
@@ -49,7 +49,7 @@ def _until(date: str, now: datetime) -> float:
 
 
 def one_line(text: str) -> str:
-    """One line, printable, and bounded: what comes from outside goes to logs and terminals."""
+    """Make text from an endpoint safe for logs and terminals: one line, printable, and bounded."""
     line = " ".join(text[: 4 * TOLD].split())
     line = "".join(character if character.isprintable() else "\ufffd" for character in line)
     return line if len(line) <= TOLD else line[:TOLD] + "…"

@@ -1,4 +1,5 @@
-"""The connections that push consumers share. Addresses are judged where a connection is made, not where a name is resolved."""
+"""The HTTP connections that push consumers share. Addresses are checked when a connection is
+made, not when a name is resolved."""
 
 from __future__ import annotations
 
@@ -12,24 +13,26 @@ from headrace.model.push import LONGEST_TIMEOUT
 from headrace.server.push.addresses import Allowed
 
 MOST = 1000
-"""Connections at a time."""
+"""Most concurrent connections."""
 
 IDLE = 4.0
-"""Seconds for which a connection is kept for the next request. Many servers close theirs after 5, and a request that meets that is lost."""
+"""Seconds for which an idle connection is kept. Many servers close theirs after 5, and a request
+sent at that moment is lost."""
 
 
 class Denied(OSError):
-    """The address may not be pushed to."""
+    """Push consumers may not connect to the address."""
 
     def __str__(self) -> str:
         return str(self.strerror)
 
 
 def session(allowed: Allowed) -> aiohttp.ClientSession:
-    """An HTTP client that connects to no other addresses, keeps no cookies, and asks the environment for no proxy."""
+    """Make an HTTP client that connects to allowed addresses only, keeps no cookies, and uses no
+    proxy from the environment."""
 
     def open_socket(address: tuple[Any, ...]) -> socket.socket:
-        # Called with the very address that is connected to next.
+        # Called with the address that is connected to next.
         family, kind, protocol, _, where = address
         why_not = allowed.why_not(where[0])
         if why_not is not None:
@@ -40,11 +43,12 @@ def session(allowed: Allowed) -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(limit=MOST, keepalive_timeout=IDLE, socket_factory=open_socket),
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
-        auto_decompress=False,  # nothing compressed was asked for, and what expands has no bound
+        auto_decompress=False,  # none was requested, and decompressed data has no bound
         trust_env=False,
     )
 
 
 def timeout(seconds: float) -> aiohttp.ClientTimeout:
-    """A bound on a whole request, to the millisecond: by itself the client rounds long ones up to whole seconds."""
+    """Return a time limit for a whole request, in seconds with millisecond precision. By
+    default, the client rounds long ones up to whole seconds."""
     return aiohttp.ClientTimeout(total=seconds, ceil_threshold=LONGEST_TIMEOUT)

@@ -1,7 +1,7 @@
-"""Pushing: a pipeline for each push consumer of the database, in each server process.
+"""Push consumers' pipelines. Each server process runs one per push consumer of the database.
 
-Leases, order per key, retries, dead letters, concurrency and the breaker are the runtime's; only the handler is ours, see `sender`. Several
-servers share the work as several workers do.
+The runtime does leases, order per key, retries, dead letters, concurrency and the circuit breaker.
+Only the handler is specific, see `sender`. Several servers share the work like several workers.
 """
 
 from __future__ import annotations
@@ -37,36 +37,39 @@ from headrace.store import PushConsumer
 logger = logging.getLogger("headrace")
 
 LOOK = 2.0
-"""Seconds after which the push consumers are looked for again: other servers make, change and delete them, too."""
+"""Interval in seconds of the look-up of push consumers, since other servers create, change and
+delete them, too."""
 
 REPAIR = 30.0
-"""Seconds that a consumer rests after its pipeline died of a bug."""
+"""Seconds before a consumer is started again after its pipeline failed unexpectedly."""
 
 SPARE = 5.0
-"""Seconds that the handler has beyond the request's timeout, which ends it otherwise."""
+"""Seconds that the handler's timeout exceeds the request's, which normally ends first."""
 
 BREAKER = Breaker(failures=20, pause=5.0, longest=60.0)
-"""An endpoint that answers nothing but errors is probed with one message at a time, so that an hour's outage exhausts no messages."""
+"""Circuit breaker. An endpoint that only returns errors is probed with one message at a time, so
+that an outage of an hour exhausts no messages."""
 
 
 class _Running:
-    """A consumer that is being pushed."""
+    """A push consumer with a running pipeline."""
 
     def __init__(self, known: PushConsumer, push: Push, pipeline: Pipeline) -> None:
         self.known = known
         self.push = push
         self.pipeline = pipeline
-        self.ending = False  # and that was logged
+        self.ending = False  # and its end was logged
 
 
 class Pushing:
-    """Runs beside an app's consumers; see `headrace.app.attached`.
+    """Runs push consumers beside an app's consumers. See `headrace.app.attached`.
 
     Args:
-        allow: where may be pushed to though it is not public: networks such as "10.1.0.0/16", or "private" or "loopback".
+        allow: networks to send to though they are not public, such as "10.1.0.0/16", or "private"
+            or "loopback".
 
     Raises:
-        ConfigurationError: `allow` has something else.
+        ConfigurationError: `allow` has anything else.
     """
 
     def __init__(self, allow: Iterable[str] = ()) -> None:
@@ -74,18 +77,18 @@ class Pushing:
         self._running: dict[int, _Running] = {}
         self._resting: dict[int, float] = {}
         self._news = anyio.Event()
-        self._looking: anyio.CancelScope | None = None  # made where a loop runs
+        self._looking: anyio.CancelScope | None = None  # made in `run`, in the event loop
         self._draining = False
         self._deaf = True
 
     async def run(self, shared: Shared) -> None:
-        """Push until `drain`, and until what is under way has ended."""
-        # Middleware and priorities are of the app's own handlers.
+        """Push until `drain`, and until the running requests have ended."""
+        # Middleware and priorities only apply to the app's own handlers.
         self._shared = shared = msgspec.structs.replace(shared, middleware=(), priorities=Priorities())
         try:
             async with session(self._allowed) as client, anyio.create_task_group() as group:
                 with anyio.CancelScope() as self._looking:
-                    if not self._draining:  # somebody may have asked to before it began
+                    if not self._draining:  # `drain` may come before `run`
                         await keep_going("finding push consumers", lambda weather: self._look(weather, client, group))
         finally:
             self._looking = None
@@ -93,10 +96,10 @@ class Pushing:
             self._resting.clear()
 
     def look(self) -> None:
-        """A push consumer was made, changed or deleted by this process: look now."""
+        """Look for push consumers now. Called when this process has created, changed or deleted one."""
         self._news.set()
 
-    # --- finding them
+    # --- look-up
 
     async def _look(self, weather: Weather, client: aiohttp.ClientSession, group: anyio.abc.TaskGroup) -> None:
         """Look for push consumers until cancelled. Raises `StoreUnavailable`."""
@@ -116,7 +119,7 @@ class Pushing:
     async def _see_to(
         self, known: PushConsumer, client: aiohttp.ClientSession, ack_ids: AckIds, group: anyio.abc.TaskGroup
     ) -> None:
-        """Push this one, or go on with it, or end it so that it begins anew with its new settings."""
+        """Start a consumer, or leave it running, or stop it so that it starts again with its new settings."""
         running = self._running.get(known.number)
         if running is not None and running.known.version == known.version:
             return
@@ -125,19 +128,19 @@ class Pushing:
         try:
             spec, newest = await store.consumer_spec(self._shared.database, known.number)
             known = msgspec.structs.replace(known, version=newest)
-            if spec.push is None or self._draining:  # since just now
+            if spec.push is None or self._draining:  # changed just now
                 return
             if running is None:
                 self._begin(known, spec, spec.push, client, ack_ids, group)
             elif running.push == spec.push:
-                running.known = known  # the pipeline sees to the others by itself
+                running.known = known  # the pipeline applies other settings itself
             else:
                 self._end(running, "is pushed otherwise from now on")
         except UnknownConsumer:  # deleted just now
             return
         except StoreUnavailable:
             raise
-        except Exception:  # settings that can't be: the others go on
+        except Exception:  # invalid settings, which must not stop other consumers
             self._fail(known.number, f"the push consumer {known.id}")
 
     def _fail(self, number: int, who: str) -> None:
@@ -147,7 +150,7 @@ class Pushing:
     def _rests(self, number: int) -> bool:
         return self._resting.get(number, float("-inf")) > self._shared.time.clock()
 
-    # --- one of them
+    # --- one consumer
 
     def _begin(
         self, known: PushConsumer, spec: ConsumerSpec, push: Push, client: aiohttp.ClientSession, ack_ids: AckIds,
@@ -168,7 +171,7 @@ class Pushing:
         group.start_soon(self._run, running)
 
     def _end(self, running: _Running, why: str) -> None:
-        """Drain it. When that is done, it is looked at anew."""
+        """Drain a pipeline. Once it has ended, its consumer is looked up again."""
         self._log_end(running, why)
         running.pipeline.stop()
 
@@ -187,10 +190,10 @@ class Pushing:
             del self._running[number]
             self._news.set()
 
-    # --- what the app tells
+    # --- events from the app
 
     def drain(self) -> None:
-        """Send nothing more; what is under way ends."""
+        """Send nothing more. Running requests end normally."""
         self._draining = True
         if self._looking is not None:
             self._looking.cancel()
@@ -198,35 +201,35 @@ class Pushing:
             running.pipeline.stop()
 
     def hurry(self) -> None:
-        """Break off what is under way; it is given back."""
+        """Cancel running requests and release their messages."""
         for running in self._running.values():
             running.pipeline.hurry()
 
     def notified(self, stream_id: int) -> None:
-        """Something was committed to this stream, somewhere."""
+        """Wake the pipelines of a stream after a commit by any process."""
         for running in self._running.values():
             if running.known.stream_number == stream_id:
                 running.pipeline.fetcher.wake()
 
     def published(self, stream: str) -> None:
-        """This process has published to the stream of this name."""
+        """Wake the pipelines of a stream, given by name, after a publish by this process."""
         for running in self._running.values():
             if running.pipeline.spec.stream == stream:
                 running.pipeline.fetcher.wake()
 
     def hear(self, *, deaf: bool) -> None:
-        """From now on `notified` is called, or it isn't."""
+        """Set whether `notified` is called on commits."""
         self._deaf = deaf
         for running in self._running.values():
             running.pipeline.fetcher.deaf = deaf
             running.pipeline.fetcher.wake()
 
     def statistics(self) -> dict[str, Any]:
-        """Counts and states of every consumer that is pushed, by its name."""
+        """Return counts and states of all push consumers by name."""
         return {f"{p.spec.stream}:{p.spec.name}": p.statistics() for p in self._pipelines()}
 
     def tells(self) -> dict[str, Any]:
-        """For the app's statistics: these consumers are at work as its own are."""
+        """Return the consumers' part of the app's statistics, in the form of the app's own consumers."""
         return {"consumers": self.statistics()}
 
     def _pipelines(self) -> list[Pipeline]:
@@ -234,10 +237,10 @@ class Pushing:
 
 
 def _agent() -> str:
-    """What we call ourselves to those that we push to."""
+    """Return the User-Agent of the requests."""
     try:
         return f"headrace/{version('headrace')}"
-    except PackageNotFoundError:  # run from a checkout that is not installed
+    except PackageNotFoundError:  # running from a checkout that is not installed
         return "headrace"
 
 
@@ -248,7 +251,7 @@ def _handler(sender: Sender, push: Push) -> Handler:
 
 
 def _as_it_is(payload: str) -> str:
-    """Payloads are sent as they are stored, so there is nothing to decode, and nothing that doesn't fit."""
+    """Return a payload undecoded. Payloads are sent as they are stored, so none can be invalid."""
     return payload
 
 

@@ -1,4 +1,4 @@
-"""The sender: the handler of a push consumer. It POSTs, and says what became of that."""
+"""The handler of a push consumer. It sends the POST requests and evaluates the responses."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from headrace.server.push.shapes import Shapes
 from headrace.server.push.signing import Stamps
 
 LARGEST_ANSWER = 64_000
-"""Bytes of an answer's body that are read. A connection with more to come is closed."""
+"""Largest part of a response's body that is read, in bytes. A connection with more to come is closed."""
 
 PATIENCE = 1.0
-"""Seconds to read on after 2xx, which is all that matters, so that the connection can be used again."""
+"""Seconds to read the body after a 2xx status, so that the connection can be reused. The status alone decides."""
 
 
 class Refused(Retry):
-    """A batch was not taken. Where in our own code that was found out is of no use to anybody, so no traceback is told."""
+    """The endpoint refused a batch. Its traceback is hidden, since Headrace's own code is of no use there."""
 
     __traceback__ = None
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Why messages come again. `after`: seconds to wait, or None to leave that to the backoff."""
+    """Why messages are delivered again. `after` is the delay in seconds, or None to use the backoff."""
 
     reason: str
     after: float | None = None
@@ -43,12 +43,12 @@ class Sender:
     """Sends the messages of one consumer.
 
     Args:
-        push: where to, and how.
+        push: the URL and settings.
         shapes: makes the bodies.
-        stamps: makes the headers that tell who has sent them.
-        session: the client that all consumers share.
-        agent: what we call ourselves.
-        now: the time of day.
+        stamps: makes the headers with id, time and signature.
+        session: the HTTP client that all consumers share.
+        agent: the User-Agent.
+        now: returns the current time.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Sender:
         return None if failed is None else Retry(failed.reason, after=failed.after)
 
     async def many(self, batch: Batch) -> None:
-        """The handler of a consumer that sends batches: all of one are done, or all come again."""
+        """The handler of a consumer that sends batches. A batch is acked or nacked as a whole."""
         messages = batch.messages
         failed = await self._send([message.seq for message in messages], self._shapes.many(messages))
         if failed is not None:
@@ -104,13 +104,14 @@ class Sender:
         try:
             body = await _bounded(response)
         except (TimeoutError, aiohttp.ClientError, OSError):
-            body = b""  # the status has been said, whatever becomes of the rest
+            body = b""  # the status is known, and the body is optional
         return Answer(
             answers.reason(status, response.reason, headers, body), answers.wait(status, headers, self._now())
         )
 
     async def _read_on(self, response: aiohttp.ClientResponse) -> None:
-        """The messages are done whatever comes now; if it is little and comes soon, the connection can be kept."""
+        """Read the rest of a response, so that the connection can be reused if that is short.
+        The messages are acked in any case."""
         if response.content.at_eof():
             return
         try:
@@ -128,7 +129,7 @@ class Sender:
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:
-    """The body, or as much of it as is read at most. At the end of the request a connection with more to come is closed."""
+    """Return the body up to its limit. If there is more, the connection is closed at the end of the request."""
     parts, room = [], LARGEST_ANSWER
     while room > 0 and (part := await response.content.read(room)):
         parts.append(part)

@@ -1,4 +1,5 @@
-"""What is sent: the shape that `receive` gives, one message by itself or several as `{"data": […]}`. Payloads go out as they are stored."""
+"""Request bodies of push consumers, as `receive` returns messages: one alone, or several as
+`{"data": […]}`. Payloads stay as they are stored."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from headrace.server.bodies import Deliveries, Delivery, WireMessage
 _NULL = msgspec.Raw(b"null")
 
 _IN_PART = 0
-"""The size of a lease whose messages are never all named by one client: they go out one by one, or by batches of their own."""
+"""The size in ack ids. It makes every settle name its messages, since a pipeline's lease is
+never sent to one client as a whole."""
 
 
 class Shapes:
@@ -22,7 +24,7 @@ class Shapes:
     Args:
         consumer: the consumer's number.
         stream_id: its stream's UUID.
-        ack_ids: makes the ids by which a receiver may settle a message itself.
+        ack_ids: makes the ids with which a receiver may settle a message itself.
     """
 
     def __init__(self, consumer: int, stream_id: str, ack_ids: AckIds) -> None:
@@ -32,11 +34,11 @@ class Shapes:
         self._encode = msgspec.json.Encoder().encode
 
     def one(self, message: Message) -> bytes:
-        """The body for one message."""
+        """Return the body for one message."""
         return self._encode(self._delivery(message))
 
     def many(self, messages: Iterable[Message]) -> bytes:
-        """The body for several."""
+        """Return the body for several messages."""
         return self._encode(Deliveries([self._delivery(message) for message in messages]))
 
     def _delivery(self, message: Message) -> Delivery:

@@ -1,4 +1,5 @@
-"""Signatures, after https://www.standardwebhooks.com: HMAC-SHA256 over the message's id, the time, and the body."""
+"""Request signatures as specified by https://www.standardwebhooks.com: HMAC-SHA256 over the
+message's id, the time, and the body."""
 
 from __future__ import annotations
 
@@ -9,11 +10,12 @@ from collections.abc import Sequence
 
 
 class Stamps:
-    """The headers by which a receiver knows a request of one consumer, and that nobody else has sent or altered it.
+    """Makes the headers with which a receiver identifies and authenticates the requests of one
+    consumer.
 
     Args:
         consumer: the consumer's UUID.
-        key: what to sign with, or None not to sign.
+        key: the signing key, or None for no signature.
     """
 
     def __init__(self, consumer: str, key: bytes | None) -> None:
@@ -21,18 +23,19 @@ class Stamps:
         self._key = key
 
     def id(self, seqs: Sequence[int]) -> str:
-        """The same whenever the same messages are sent, so that a receiver knows what he has had."""
+        """Return an id that is the same whenever the same messages are sent, so that receivers
+        can deduplicate them."""
         if len(seqs) == 1:
             return f"{self._prefix}{seqs[0]}"
         digest = hashlib.sha256(",".join(map(str, seqs)).encode()).hexdigest()
         return f"{self._prefix}{seqs[0]}_{digest[:16]}"
 
     def headers(self, identity: str, timestamp: int, body: bytes) -> dict[str, str]:
-        """The headers of one request.
+        """Return the headers of one request.
 
         Args:
-            identity: from `id`.
-            timestamp: seconds since 1970, when it is sent.
+            identity: the id from `id`.
+            timestamp: the time of the request, in seconds since 1970.
         """
         headers = {"webhook-id": identity, "webhook-timestamp": str(timestamp)}
         if self._key is not None:

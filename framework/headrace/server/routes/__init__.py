@@ -1,1 +1,2 @@
-"""The management plane, a file for each topic. Each has `routes`, which makes the handlers; their paths are without the prefix."""
+"""Routes of the management plane, one file per topic. Each file's `routes` makes the handlers,
+with paths that lack the prefix."""

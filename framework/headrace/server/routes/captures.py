@@ -1,4 +1,5 @@
-"""Sources that capture tables: check, pause, resume; backfills; changes that could not be made into messages."""
+"""Routes of capturing sources: check, pause, resume, backfills, and changes that could not be
+made into messages."""
 
 from __future__ import annotations
 
@@ -37,14 +38,15 @@ _TAGS = ["Change capture"]
 
 
 def routes(desk: Desk) -> Sequence[HTTPRouteHandler]:
-    """The handlers."""
+    """Return the handlers."""
     return [*_captures(desk), *_backfills(desk), *_failures(desk)]
 
 
 def _captures(desk: Desk) -> Sequence[HTTPRouteHandler]:
     @post("/source-check", summary="Check a source that is yet to be made", tags=_TAGS, status_code=200)
     async def check_spec(request: AnyRequest, data: Annotated[NewSource, Body()]) -> Listed[Finding]:
-        """Whether its tables can be captured: all that was looked at, and the statements that mend what is amiss."""
+        """Checks whether the source's tables can be captured. The answer lists every check, and
+        the statements that fix what failed."""
         await desk.all(request, "admin")
         spec = data.spec(data.stream)
         if not isinstance(spec, PostgresSpec):
@@ -58,12 +60,14 @@ def _captures(desk: Desk) -> Sequence[HTTPRouteHandler]:
 
     @post(f"{_PATH}/check", summary="Check a source", tags=_TAGS, status_code=200)
     async def check_source(request: AnyRequest, source: SourceRef) -> Listed[Finding]:
-        """Whether its tables can be captured: all that was looked at, and the statements that mend what is amiss."""
+        """Checks whether the source's tables can be captured. The answer lists every check, and
+        the statements that fix what failed."""
         return Listed(await desk.admin.check_source((await found(desk, request, source)).id))
 
     @post(f"{_PATH}/pause", summary="Pause a source", tags=_TAGS, status_code=200)
     async def pause_source(request: AnyRequest, source: SourceRef) -> PostgresSource:
-        """Nothing more is captured, and the server keeps all WAL that is still to be captured, until it is resumed."""
+        """Stops the capture until it is resumed. Meanwhile the captured server keeps all WAL
+        that is not captured yet."""
         paused = await desk.admin.pause_source((await found(desk, request, source)).id)
         desk.engine.forget()
         return PostgresSource.of(paused)
@@ -72,7 +76,7 @@ def _captures(desk: Desk) -> Sequence[HTTPRouteHandler]:
     async def resume_source(
         request: AnyRequest, source: SourceRef, data: JSONBody[Resume | None] = None
     ) -> PostgresSource:
-        """It is captured from where it was paused."""
+        """Resumes the capture at the position of the pause."""
         known = await found(desk, request, source)
         resumed = await desk.admin.resume_source(known.id, anew=data is not None and data.anew)
         desk.engine.forget()
@@ -84,13 +88,13 @@ def _captures(desk: Desk) -> Sequence[HTTPRouteHandler]:
 def _backfills(desk: Desk) -> Sequence[HTTPRouteHandler]:
     @get("/backfills", summary="List all backfills", tags=_TAGS)
     async def list_all_backfills(request: AnyRequest) -> Listed[Backfill]:
-        """The last 100, the newest first."""
+        """Returns the last 100 backfills, newest first."""
         await desk.all(request, "admin")
         return Listed([Backfill.of(one) for one in await desk.admin.backfills()])
 
     @get(f"{_PATH}/backfills", summary="List a source's backfills", tags=_TAGS)
     async def list_backfills(request: AnyRequest, source: SourceRef) -> Listed[Backfill]:
-        """The last 100, the newest first."""
+        """Returns the last 100 backfills, newest first."""
         known = await found(desk, request, source)
         return Listed([Backfill.of(one) for one in await desk.admin.backfills(known.id)])
 
@@ -98,7 +102,8 @@ def _backfills(desk: Desk) -> Sequence[HTTPRouteHandler]:
     async def start_backfill(
         request: AnyRequest, source: SourceRef, data: JSONBody[NewBackfill | None] = None
     ) -> Listed[Backfill]:
-        """Tables are read from their first row on, while their changes go on. 409 if one of them is being read already."""
+        """Reads tables from their first row while their changes are captured. 409 if one of them
+        is being read already."""
         known, what = await found(desk, request, source), data or NewBackfill()
         begun = await desk.admin.start_backfill(known.id, what.tables, what.where, what.rate)
         return Listed([Backfill.of(one) for one in begun])
@@ -107,7 +112,7 @@ def _backfills(desk: Desk) -> Sequence[HTTPRouteHandler]:
     async def cancel_backfills(
         request: AnyRequest, source: SourceRef, data: JSONBody[WhichBackfills | None] = None
     ) -> CancelledAnswer:
-        """What was read stays in the stream."""
+        """Rows that were read stay in the stream."""
         known, which = await found(desk, request, source), data or WhichBackfills()
         return CancelledAnswer(Cancelled(await desk.admin.cancel_backfills(known.id, which.id)))
 
@@ -122,7 +127,7 @@ def _failures(desk: Desk) -> Sequence[HTTPRouteHandler]:
         limit: Limit = 100,
         above: Annotated[int, QueryParameter(ge=0, lt=2**62, description="Only those with a larger id.")] = 0,
     ) -> Listed[FailedChange]:
-        """Those that could not be made into messages, the oldest first."""
+        """Returns the changes that could not be made into messages, oldest first."""
         known = await found(desk, request, source)
         return Listed(await desk.admin.failures(known.id, above=above, limit=limit))
 
@@ -130,7 +135,7 @@ def _failures(desk: Desk) -> Sequence[HTTPRouteHandler]:
     async def retry_failures(
         request: AnyRequest, source: SourceRef, data: JSONBody[WhichFailures | None] = None
     ) -> RetriedAnswer:
-        """Whoever captures the source tries them; those that succeed are published."""
+        """The process that captures the source tries the changes again. Those that succeed are published."""
         known, which = await found(desk, request, source), data or WhichFailures()
         return RetriedAnswer(Retried(await desk.admin.retry_failures(known.id, which.ids)))
 
@@ -138,7 +143,7 @@ def _failures(desk: Desk) -> Sequence[HTTPRouteHandler]:
     async def drop_failures(
         request: AnyRequest, source: SourceRef, data: JSONBody[WhichFailures | None] = None
     ) -> DroppedAnswer:
-        """They are in no stream."""
+        """Deletes the records of failed changes. These changes are not in any stream."""
         known, which = await found(desk, request, source), data or WhichFailures()
         return DroppedAnswer(Dropped(await desk.admin.drop_failures(known.id, which.ids)))
 

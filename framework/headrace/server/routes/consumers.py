@@ -1,4 +1,4 @@
-"""Consumers: make, list, see, change, delete."""
+"""Routes of consumers: create, list, read, change, delete."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ _PATH = "/streams/{stream:str}/consumers/{consumer:str}"
 
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The handlers."""
+    """Return the handlers."""
     desk = Desk(engine, access)
 
     @post("/streams/{stream:str}/consumers", summary="Make a consumer", tags=["Consumers"])
     async def create_consumer(request: AnyRequest, stream: StreamRef, data: JSONBody[NewConsumer]) -> Consumer:
-        """Every setting may have any of the names that it has in the answer. 409 if the stream has one of this name."""
+        """A setting may have any of the names that it has in the answer. 409 if the stream has a
+        consumer of this name."""
         known = await desk.stream(request, stream, "admin")
         return Consumer.of(await create(desk, data.spec(known.name)), sent_filters(data))
 
     @get("/consumers", summary="List the consumers of all streams", tags=["Consumers"])
     async def list_all_consumers(request: AnyRequest) -> Listed[Consumer]:
-        """By stream and name."""
+        """Returns consumers by stream and name."""
         await desk.all(request, "consume")
         return Listed([Consumer.of(info) for info in await desk.admin.consumers()])
 
     @get("/streams/{stream:str}/consumers", summary="List a stream's consumers", tags=["Consumers"])
     async def list_consumers(request: AnyRequest, stream: StreamRef) -> Listed[Consumer]:
-        """By name."""
+        """Returns consumers by name."""
         known = await desk.stream(request, stream, "consume")
         return Listed([Consumer.of(info) for info in await desk.admin.consumers(known.name)])
 
     @get(_PATH, summary="See a consumer", tags=["Consumers"])
     async def read_consumer(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef) -> Consumer:
-        """Its settings, where it is, and how much waits for it."""
+        """Returns the consumer's settings, its position and its backlog."""
         known = await desk.consumer(request, stream, consumer, "consume")
         return Consumer.of(await desk.admin.consumer(known.stream.name, known.name))
 
@@ -58,7 +59,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def edit_consumer(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[ConsumerSettings]
     ) -> Consumer:
-        """Live: receivers go by the settings from their next call on. What is left out stays as it is, by PUT too."""
+        """Changes a running consumer. Receivers use the new settings from their next call on.
+        Settings that are left out stay, also with PUT."""
         known = await desk.consumer(request, stream, consumer, "admin")
         return Consumer.of(await edit(desk, known, data), sent_filters(data))
 
@@ -66,17 +68,17 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def delete_consumer(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, force: Force = False
     ) -> Deleted:
-        """With its place and its dead letters. 409 if somebody is at it."""
+        """Deletes the consumer with its position and its dead letters. 409 if a worker uses it, unless forced."""
         return await remove(desk, await desk.consumer(request, stream, consumer, "admin"), force)
 
     return [create_consumer, list_all_consumers, list_consumers, read_consumer, edit_consumer, delete_consumer]
 
 
 async def create(desk: Desk, spec: ConsumerSpec) -> ConsumerInfo:
-    """Make a consumer. Raises a `Problem` if it is there."""
+    """Create a consumer. Raises a `Problem` if it exists."""
     async with desk.engine.app.database.transaction() as connection:
         declared = await store.declare_consumer(connection, spec)
-        if not declared.new:  # and the transaction is undone
+        if not declared.new:  # and the transaction is rolled back
             raise Problem(
                 409,
                 "exists",

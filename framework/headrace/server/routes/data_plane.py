@@ -1,7 +1,7 @@
-"""The data plane, as the API's description has it.
+"""OpenAPI declarations of the data plane.
 
-The server finds these endpoints by hand, before it asks Litestar (`DataPlane.find`). Here they are declared with the types that they
-take and give, and lead to the same code.
+The server dispatches these endpoints before Litestar does (`DataPlane.find`). They are declared
+here with their types, and call the same code.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ WaitFor = Annotated[
 
 
 class Publish(Struct, kw_only=True, forbid_unknown_fields=True):
-    """One message to be published, or several, all or nothing: `messages`, and then nothing else."""
+    """One message to publish, or several in `messages`. Several are published all or none, and
+    exclude the other members."""
 
     key: Annotated[str | UnsetType, Meta(examples=["orders.us.cus_a.order_1"])] = UNSET
     data: Annotated[Any, Meta(description="Any JSON.", examples=[{"product": "Shoes"}])] = UNSET
@@ -48,14 +49,14 @@ class Publish(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def routes(data_plane: DataPlane, pull: Pull, consume: Consume) -> Sequence[HTTPRouteHandler]:
-    """The handlers of all dialects."""
+    """Return the handlers of all dialects."""
     return [*_of_streams(data_plane), *_of_pull_consumers(pull), *_of_http_consumers(consume)]
 
 
 async def _called(request: AnyRequest, endpoint: Endpoint, *names: str) -> Response[Any]:
     call = Call(request.scope, request.receive, tuple(map(unmarked, names)), await request.body())  # type: ignore[arg-type]
     reply = await endpoint(call)
-    if reply is None:  # the client has gone away
+    if reply is None:  # the client has disconnected
         return Response(b"", status_code=204)
     headers = {name.decode(): value.decode("latin-1") for name, value in reply.headers}
     return Response(reply.body, status_code=reply.status, headers=headers, media_type="application/json")
@@ -64,14 +65,15 @@ async def _called(request: AnyRequest, endpoint: Endpoint, *names: str) -> Respo
 def _of_streams(plane: DataPlane) -> Sequence[HTTPRouteHandler]:
     @post("/streams/{stream:str}/messages", summary="Publish messages", tags=["Messages"], status_code=200)
     async def publish(request: AnyRequest, stream: StreamRef, data: JSONBody[Publish]) -> Response[PublishedAnswer]:
-        """One, or several by `messages`, all or nothing. The answer comes after the commit."""
+        """Publishes one message, or several in `messages`, all or none. The answer is sent after the commit."""
         return await _called(request, plane.publish, stream)
 
     @get(f"{_OF_STREAM}/receive", summary="Receive messages", tags=["Delivery"])
     async def receive_by_query(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, batch_size: BatchSize = 1, wait_for: WaitFor = "0"
     ) -> Response[Listed[Received]]:  # fmt: skip
-        """They are yours for the consumer's `ack_wait_ms`: ack, nack or extend them by then, or they come again."""
+        """Leases messages for the consumer's `ack_wait_ms`. Ack, nack or extend them in that
+        time. Otherwise they are delivered again."""
         return await _called(request, plane.receive, stream, consumer)
 
     @post([f"{_OF_STREAM}/receive", f"{_OF_STREAM}/messages"], summary="Receive messages", tags=["Delivery"],
@@ -79,28 +81,30 @@ def _of_streams(plane: DataPlane) -> Sequence[HTTPRouteHandler]:
     async def receive(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Receive | None] = None
     ) -> Response[Listed[Received]]:
-        """They are yours for the consumer's `ack_wait_ms`: ack, nack or extend them by then, or they come again."""
+        """Leases messages for the consumer's `ack_wait_ms`. Ack, nack or extend them in that
+        time. Otherwise they are delivered again."""
         return await _called(request, plane.receive, stream, consumer)
 
     @post(f"{_OF_STREAM}/ack", summary="Ack messages", tags=["Delivery"], status_code=200)
     async def ack(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Settle]
     ) -> Response[Success]:
-        """They are done. Ids whose leases were lost change nothing."""
+        """Settles messages as done. Ids of lost leases change nothing."""
         return await _called(request, plane.ack, stream, consumer)
 
     @post(f"{_OF_STREAM}/nack", summary="Nack messages", tags=["Delivery"], status_code=200)
     async def nack(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Nack]
     ) -> Response[Success]:
-        """They failed, and come again."""
+        """Settles messages as failed. They are delivered again."""
         return await _called(request, plane.nack, stream, consumer)
 
     @post(f"{_OF_STREAM}/extend", summary="Hold messages longer", tags=["Delivery"], status_code=200)
     async def extend(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Settle]
     ) -> Response[Success]:
-        """For another `ack_wait_ms` from now; with each, all that came with it in one answer."""
+        """Extends the lease of each message by another `ack_wait_ms` from now. This includes all
+        messages of the same answer."""
         return await _called(request, plane.extend, stream, consumer)
 
     return [publish, receive_by_query, receive, ack, nack, extend]
@@ -111,24 +115,24 @@ def _of_pull_consumers(pull: Pull) -> Sequence[HTTPRouteHandler]:
     async def pull_by_query(
         request: AnyRequest, consumer: AnyConsumerRef, batch_size: BatchSize = 1, wait_for: WaitFor = "0"
     ) -> Response[Listed[Change]]:
-        """Of tables that were captured. The data of any other message is its `record`."""
+        """Returns changes or rows of captured tables. The data of any other message is its `record`."""
         return await _called(request, pull.receive, consumer)
 
     @post(f"{_PULL}/receive", summary="Receive changes or rows", tags=["Pull consumers"], status_code=200)
     async def pull_changes(
         request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Receive | None] = None
     ) -> Response[Listed[Change]]:
-        """Of tables that were captured. The data of any other message is its `record`."""
+        """Returns changes or rows of captured tables. The data of any other message is its `record`."""
         return await _called(request, pull.receive, consumer)
 
     @post(f"{_PULL}/ack", summary="Ack changes or rows", tags=["Pull consumers"], status_code=200)
     async def pull_ack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Settle]) -> Response[Success]:
-        """They are done."""
+        """Settles changes or rows as done."""
         return await _called(request, pull.ack, consumer)
 
     @post(f"{_PULL}/nack", summary="Nack changes or rows", tags=["Pull consumers"], status_code=200)
     async def pull_nack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Nack]) -> Response[Success]:
-        """They failed, and come again."""
+        """Settles changes or rows as failed. They are delivered again."""
         return await _called(request, pull.nack, consumer)
 
     return [pull_by_query, pull_changes, pull_ack, pull_nack]
@@ -139,17 +143,17 @@ def _of_http_consumers(consume: Consume) -> Sequence[HTTPRouteHandler]:
     async def next_records(
         request: AnyRequest, consumer: AnyConsumerRef, batch_size: BatchSize = 1, wait_for: WaitFor = "0"
     ) -> Response[NextAnswer]:
-        """With how much there is to do, as of a second ago at most."""
+        """Returns records with the size of the backlog, which is at most a second old."""
         return await _called(request, consume.next, consumer)
 
     @post(f"{_CONSUME}/ack", summary="Ack records", tags=["Consume API"], status_code=200)
     async def consume_ack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Settle]) -> Response[Success]:
-        """They are done."""
+        """Settles records as done."""
         return await _called(request, consume.ack, consumer)
 
     @post(f"{_CONSUME}/nack", summary="Nack records", tags=["Consume API"], status_code=200)
     async def consume_nack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Nack]) -> Response[Success]:
-        """They failed, and come again."""
+        """Settles records as failed. They are delivered again."""
         return await _called(request, consume.nack, consumer)
 
     return [next_records, consume_ack, consume_nack]

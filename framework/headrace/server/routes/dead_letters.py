@@ -1,4 +1,4 @@
-"""Dead letters, and the keys that they block."""
+"""Routes of dead letters and of the keys that they block."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PATH = "/streams/{stream:str}/consumers/{consumer:str}"
 
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The handlers."""
+    """Return the handlers."""
     desk = Desk(engine, access)
 
     @get(f"{_PATH}/dead_letters", summary="List dead letters", tags=["Dead letters"])
@@ -32,7 +32,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         where: Where = None,
         above: Annotated[int, QueryParameter(ge=0, lt=2**62, description="Only those with a larger seq.")] = 0,
     ) -> Listed[DeadLetter]:  # fmt: skip
-        """In the order of seq, with the error of the last attempt."""
+        """Returns dead letters in seq order, with the error of the last attempt."""
         known = await desk.consumer(request, stream, consumer, "consume")
         return Listed(await desk.reading.dead_letters(known, limit=limit, filter=filter, where=where, above=above))
 
@@ -40,7 +40,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def read_dead_letter(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, seq: SeqRef
     ) -> DeadLetter:
-        """404 if there is none."""
+        """404 if there is no such dead letter."""
         known = await desk.consumer(request, stream, consumer, "consume")
         check_seq("seq", seq)
         found = await desk.reading.dead_letters(known, above=seq - 1, limit=1)
@@ -52,7 +52,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def redrive(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[DeadLetterChoice | None] = None
     ) -> RedrivenAnswer:
-        """Attempts are counted from zero. A key that they block goes on."""
+        """Delivers dead letters again, with their attempts reset to zero. Keys that they block continue."""
         known, which = await desk.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
         count = await desk.admin.redrive(
             known.stream.name, known.name, seqs=which.seqs, key=which.key, filter=which.filter, where=which.where,
@@ -64,7 +64,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def purge(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[DeadLetterChoice | None] = None
     ) -> PurgedAnswer:
-        """A key that they block goes on after them."""
+        """Deletes dead letters. Keys that they block continue with the next message."""
         known, which = await desk.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
         count = await desk.admin.purge(
             known.stream.name, known.name, seqs=which.seqs, key=which.key, filter=which.filter, where=which.where,
@@ -76,7 +76,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def list_blocked_keys(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100
     ) -> Listed[BlockedKey]:
-        """Those that wait for a person: redrive or purge their dead letters."""
+        """Returns keys that stay blocked until you redrive or purge their dead letters."""
         known = await desk.consumer(request, stream, consumer, "consume")
         return Listed(await desk.admin.blocked_keys(known.stream.name, known.name, limit=limit))
 

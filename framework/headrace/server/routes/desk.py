@@ -1,4 +1,4 @@
-"""What all routes of the management plane go through: who asks, about what, and may he?"""
+"""Access checks and look-ups that the routes of the management plane share."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ AnyRequest = Request[Any, Any, Any]
 
 
 class Desk:
-    """Finds what a request is about, once it is known that the caller may.
+    """Checks the caller's access and looks up what a request names.
 
     Args:
-        engine: knows the names.
-        access: knows who may.
+        engine: looks up streams and consumers.
+        access: checks tokens.
     """
 
     def __init__(self, engine: Engine, access: Access) -> None:
@@ -31,24 +31,25 @@ class Desk:
 
     @property
     def admin(self) -> Admin:
-        """What does the work."""
+        """The administration that does the work."""
         return self.engine.app.admin
 
     @property
     def reading(self) -> Reading:
-        """What reads messages."""
+        """Reads messages."""
         return Reading(self.engine.app.database)
 
     async def all(self, request: AnyRequest, need: Need) -> None:
-        """A call about no one stream."""
+        """Check access for a call that isn't about one stream."""
         await self._access.check(request.headers.get("authorization"), need, None)
 
     async def named(self, request: AnyRequest, stream: str, need: Need) -> None:
-        """A call about a stream that may not be there yet."""
+        """Check access for a call about a stream that may not exist yet."""
         await self._access.check(request.headers.get("authorization"), need, stream)
 
     async def stream(self, request: AnyRequest, ref: str, need: Need) -> KnownStream:
-        """A stream by its id or name. Who may not know whether there is one is told that he may not."""
+        """Look up a stream by its id or name. A caller without access to all streams gets an
+        access error, which doesn't reveal whether the stream exists."""
         try:
             stream = await self.engine.stream(unmarked(ref))
         except UnknownStream:
@@ -58,12 +59,12 @@ class Desk:
         return stream
 
     async def consumer(self, request: AnyRequest, stream: str, ref: str, need: Need) -> KnownConsumer:
-        """A consumer by its id or name."""
+        """Look up a consumer by its id or name."""
         known = await self.stream(request, stream, need)
         return await self.engine.consumer(known.name, unmarked(ref))
 
     async def consumer_anywhere(self, request: AnyRequest, ref: str, need: Need) -> KnownConsumer:
-        """A consumer by its id, its name, or `stream:name`."""
+        """Look up a consumer by its id, its name, or `stream:name`."""
         try:
             consumer = await self.engine.consumer_anywhere(unmarked(ref))
         except (UnknownStream, UnknownConsumer):

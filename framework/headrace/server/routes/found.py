@@ -1,4 +1,4 @@
-"""The source that a request is about."""
+"""Look-up of the source that a request names."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ SourceRef = Annotated[str, Parameter(description="A source, by its id or name.")
 
 
 async def found(desk: Desk, request: AnyRequest, ref: str) -> SourceInfo:
-    """The source, once it is known that the caller may. Who may not know whether there is one is told that he may not.
+    """Look up a source and check the caller's access. A caller without access to all streams gets
+    an access error, which doesn't reveal whether the source exists.
 
-    A webhook takes `admin` of the stream that it fills. One that captures tables takes it of all streams: it reads a database by a role that
-    may see more than the caller may.
+    A webhook requires `admin` of the stream that it fills. A source that captures tables requires
+    `admin` of all streams, because it reads a database by a role that may see more than the caller
+    may.
     """
     try:
         source = await desk.admin.source(unmarked(ref))

@@ -1,4 +1,4 @@
-"""Consumers of the consume API: make, list, see, change, delete, without naming their streams."""
+"""Routes of the consume API's consumers: create, list, read, change, delete, without naming their streams."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PATH = "/http-consumers/{consumer:str}"
 
 
 class NewHttpConsumer(NewConsumer, kw_only=True, forbid_unknown_fields=True):
-    """A consumer to be made."""
+    """A consumer to be created."""
 
     stream: Annotated[
         str | UnsetType, Meta(description="Its stream, by id or name; may be left out while there is only one.")
@@ -33,25 +33,26 @@ class NewHttpConsumer(NewConsumer, kw_only=True, forbid_unknown_fields=True):
 
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The handlers."""
+    """Return the handlers."""
     desk = Desk(engine, access)
 
     @post("/http-consumers", summary="Make a consumer", tags=["Consume API"])
     async def create_http_consumer(request: AnyRequest, data: JSONBody[NewHttpConsumer]) -> HttpConsumer:
-        """`filters` are top-level fields of the messages' data and the values that they must have; `*` is anything."""
+        """`filters` are top-level fields of the messages' data and the values that they must
+        have. `*` matches anything."""
         known = await desk.stream(request, await _stream(desk, data), "admin")
         data.stream = UNSET
         return HttpConsumer.of(await create(desk, data.spec(known.name)), sent_filters(data))
 
     @get("/http-consumers", summary="List consumers", tags=["Consume API"])
     async def list_http_consumers(request: AnyRequest) -> Listed[HttpConsumer]:
-        """Of all streams."""
+        """Returns the consumers of all streams."""
         await desk.all(request, "consume")
         return Listed([HttpConsumer.of(info) for info in await desk.admin.consumers()])
 
     @get(_PATH, summary="See a consumer", tags=["Consume API"])
     async def read_http_consumer(request: AnyRequest, consumer: AnyConsumerRef) -> HttpConsumer:
-        """What was `*` in its filters is not told any more."""
+        """Filters that were `*` are left out of the answer."""
         known = await desk.consumer_anywhere(request, consumer, "consume")
         return HttpConsumer.of(await desk.admin.consumer(known.stream.name, known.name))
 
@@ -60,20 +61,20 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def edit_http_consumer(
         request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[ConsumerSettings]
     ) -> HttpConsumer:
-        """Live. What is left out stays as it is, by PUT too."""
+        """Changes a running consumer. Settings that are left out stay, also with PUT."""
         known = await desk.consumer_anywhere(request, consumer, "admin")
         return HttpConsumer.of(await edit(desk, known, data), sent_filters(data))
 
     @delete(_PATH, summary="Delete a consumer", tags=["Consume API"], status_code=200)
     async def delete_http_consumer(request: AnyRequest, consumer: AnyConsumerRef, force: Force = False) -> Deleted:
-        """409 if somebody is at it."""
+        """409 if a worker uses it, unless forced."""
         return await remove(desk, await desk.consumer_anywhere(request, consumer, "admin"), force)
 
     return [create_http_consumer, list_http_consumers, read_http_consumer, edit_http_consumer, delete_http_consumer]
 
 
 async def _stream(desk: Desk, data: NewHttpConsumer) -> str:
-    """The stream that is meant. Raises a `Problem` when it has to be named."""
+    """Return the stream of a new consumer. Raises a `Problem` if it must be named."""
     if data.stream is not UNSET:
         return str(data.stream)
     names = [info.name for info in await desk.admin.streams()]

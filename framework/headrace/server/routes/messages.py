@@ -1,4 +1,4 @@
-"""Messages of a stream: list them, see the latest of a key, publish them anew."""
+"""Routes of a stream's messages: list, read the latest of a key, publish again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.server.wire.messages import ConsumerStanding, Message, Published, 
 
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The handlers."""
+    """Return the handlers."""
     desk = Desk(engine, access)
 
     @get("/streams/{stream:str}/messages", summary="List messages", tags=["Messages"])
@@ -29,7 +29,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         where: Where = None,
         start_seq: Annotated[int | None, QueryParameter(description="Only from this seq on.")] = None,
     ) -> Listed[Message]:  # fmt: skip
-        """The first ones, or the newest, newest first."""
+        """Returns the first messages, or the newest in descending order."""
         known = await desk.stream(request, stream, "consume")
         newest = sort == "seq_desc"
         found = await desk.reading.messages(
@@ -41,7 +41,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
     @get("/streams/{stream:str}/messages/{key:str}", summary="See the latest message of a key", tags=["Messages"])
     async def read_message(request: AnyRequest, stream: StreamRef, key: KeyRef) -> Message:
-        """404 if the key has none."""
+        """404 if the key has no message."""
         known = await desk.stream(request, stream, "consume")
         found = await desk.reading.message(known.name, unmarked(key))
         if found is None:
@@ -54,7 +54,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         tags=["Messages"],
     )
     async def read_standing(request: AnyRequest, stream: StreamRef, key: KeyRef) -> Listed[ConsumerStanding]:
-        """Of every consumer of the stream, where it stands with the latest message of the key."""
+        """Returns the state of the key's latest message in every consumer of the stream."""
         known = await desk.stream(request, stream, "consume")
         found = await desk.admin.standing(known.name, unmarked(key))
         if found is None:
@@ -65,7 +65,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     @post("/streams/{stream:str}/republish", summary="Publish messages to another stream", tags=["Messages"],
           status_code=200)  # fmt: skip
     async def republish(request: AnyRequest, stream: StreamRef, data: JSONBody[Republish]) -> PublishedAnswer:
-        """Or to the same one. All that match or none; they are new messages there, in their order."""
+        """Publishes the messages that match to another stream or the same one, all or none. They
+        are new messages there, in the same order."""
         known = await desk.stream(request, stream, "consume")
         target = await desk.stream(request, data.target, "publish")
         count = await desk.admin.republish(

@@ -1,4 +1,4 @@
-"""Where a consumer is: peek, seek, replay, pause, resume."""
+"""Routes of a consumer's position: peek, seek, replay, pause, resume."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PATH = "/streams/{stream:str}/consumers/{consumer:str}"
 
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The handlers."""
+    """Return the handlers."""
     desk = Desk(engine, access)
 
     @get(f"{_PATH}/messages", summary="Peek at a consumer's messages", tags=["Consumers"])
@@ -37,7 +37,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         ] = None,
         of_each: Annotated[bool, QueryParameter(description="`limit` is for each state, and they come state by state.")] = False,
     ) -> Listed[Peeked]:  # fmt: skip
-        """In flight, parked, blocked, and next, without changing anything."""
+        """Returns messages that are in flight, parked, blocked or next, without leasing them."""
         known = await desk.consumer(request, stream, consumer, "consume")
         sealing = await engine.sealing()
         now = datetime.now(UTC)
@@ -54,7 +54,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def seek(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Seek]
     ) -> PositionAnswer:
-        """The next message is the first one at or above `to`. What was in flight ends; dead letters stay."""
+        """The next message is the first one at or above `to`. Messages in flight lose their
+        leases. Dead letters stay."""
         known = await desk.consumer(request, stream, consumer, "admin")
         return PositionAnswer(Position(await desk.admin.seek(known.stream.name, known.name, data.place())))
 
@@ -62,7 +63,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def replay(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Choice | None] = None
     ) -> ReplayedAnswer:
-        """What it has had, as far as this and its own filters match; before anything new."""
+        """Delivers earlier messages again, before any new ones. They must match the request and
+        the consumer's own filters."""
         known = await desk.consumer(request, stream, consumer, "admin")
         which = data or Choice()
         count = await desk.admin.replay(
@@ -75,14 +77,15 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def pause(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Pause | None] = None
     ) -> Consumer:
-        """It gets nothing more until then, or until somebody resumes it; what is in flight goes on."""
+        """Stops deliveries until the given time, or until the consumer is resumed. Messages in
+        flight can still be settled."""
         known = await desk.consumer(request, stream, consumer, "admin")
         await desk.admin.pause(known.stream.name, known.name, None if data is None else data.until)
         return Consumer.of(await desk.admin.consumer(known.stream.name, known.name))
 
     @post(f"{_PATH}/resume", summary="Resume a consumer", tags=["Consumers"], status_code=200)
     async def resume(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef) -> Consumer:
-        """Whoever waits looks at once."""
+        """Ends a pause. Waiting receivers are woken at once."""
         known = await desk.consumer(request, stream, consumer, "admin")
         await desk.admin.resume(known.stream.name, known.name)
         return Consumer.of(await desk.admin.consumer(known.stream.name, known.name))

@@ -1,4 +1,4 @@
-"""All there is at a glance."""
+"""Route of the overview."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from headrace.server.routes.desk import AnyRequest, Desk
 
 
 class OverviewAnswer(Struct):
-    """All there is at a glance."""
+    """An overview of the database."""
 
     data: Overview
 
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The handlers."""
+    """Return the handlers."""
     desk = Desk(engine, access)
 
     @get("/overview", summary="See all there is at a glance", tags=["Overview"])
     async def overview(request: AnyRequest) -> OverviewAnswer:
-        """Streams, consumers, sources, backfills under way, and processes at work. Cheap enough to be asked for every second: no condition is judged."""
+        """Returns streams, consumers, sources, running backfills and active processes. It
+        evaluates no conditions, so it is cheap enough for a call every second."""
         await desk.all(request, "admin")
         return OverviewAnswer(await desk.admin.overview())
 

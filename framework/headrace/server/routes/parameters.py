@@ -1,4 +1,4 @@
-"""Parameters that many routes have."""
+"""Parameters that many routes share."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Slashes in names. A key or a consumer's name may hold one, written %2F in a path; routes must not part there.
+"""Handling of slashes in names. A key or a consumer's name may contain a slash, written %2F in a
+path, at which routes must not split.
 
-Half of a surrogate pair stands for it while Litestar finds the route: no text in UTF-8 decodes to that.
+While Litestar finds the route, half of a surrogate pair stands for the slash. No UTF-8 text decodes
+to it.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ _MARK = "\udc2f"
 
 
 def unmarked(text: str) -> str:
-    """The text as it was meant."""
+    """Return the text with its slashes restored."""
     return text.replace(_MARK, "/")
 
 
 def marking(app: ASGIApp) -> ASGIApp:
-    """The application, given paths in which slashes that are part of a name are marked."""
+    """Wrap an ASGI application so that it gets paths in which slashes inside names are marked."""
 
     async def marked(scope: Scope, receive: Receive, send: Send) -> None:
         raw = scope.get("raw_path") if scope["type"] == ScopeType.HTTP else None
@@ -34,6 +36,6 @@ def _marked(scope: Scope, raw: bytes) -> Scope:
     steps = raw.partition(b"?")[0].decode("latin-1").split("/")
     path = "/".join(unquote(step).replace("/", _MARK) for step in steps)
     place = scope["path"]
-    if not unmarked(path).endswith(place):  # some other application has changed the path, and then it knows best
+    if not unmarked(path).endswith(place):  # another application has changed the path, so it stays as it is
         return scope
     return {**scope, "path": path[len(path) - len(place) :]}  # type: ignore[return-value]

@@ -1,4 +1,8 @@
-"""Sources: make, list, see, change, remove. What they take in goes by `headrace.server.webhooks`, and by who captures."""
+"""Routes of sources: create, list, read, change, delete, and the declaration of the webhook
+endpoint.
+
+`headrace.server.webhooks` receives the deliveries of webhooks.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +30,14 @@ from headrace.server.wire.sources import NewSource, Source, SourceSettings, sour
 
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The handlers."""
+    """Return the handlers."""
     desk = Desk(engine, access)
 
     @post("/sources", summary="Make a source", tags=["Sources"])
     async def create_source(request: AnyRequest, data: Annotated[NewSource, Body()]) -> Response[Source]:
-        """201; or 200 if there is one of this name and these settings, and 409 if its settings are others. One that captures
-        tables makes its stream, too, unless it exists, and takes a token with `admin` for all streams."""
+        """201 if the source is new, 200 if it exists with equal settings, 409 if it exists with
+        other settings. A source that captures tables also creates its stream unless that exists,
+        and requires a token with `admin` for all streams."""
         stream = await _stream(desk, request, data)
         new = await desk.admin.create_source(data.spec(stream))
         engine.forget()
@@ -40,13 +45,13 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
     @get("/sources", summary="List sources", tags=["Sources"])
     async def list_sources(request: AnyRequest) -> Listed[Source]:
-        """All of them, by name."""
+        """Returns all sources by name."""
         await desk.all(request, "admin")
         return Listed([source_of(info) for info in await desk.admin.sources()])
 
     @get("/sources/{source:str}", summary="See a source", tags=["Sources"])
     async def read_source(request: AnyRequest, source: SourceRef) -> Source:
-        """Its settings, but for its secrets, and how it goes."""
+        """Returns the source's settings, without its secrets, and its state."""
         return source_of(await found(desk, request, source))
 
     @route(
@@ -57,7 +62,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         status_code=200,
     )
     async def edit_source(request: AnyRequest, source: SourceRef, data: Annotated[SourceSettings, Body()]) -> Source:
-        """What is left out stays as it is, by PUT too. This server heeds it at once, others within two seconds."""
+        """Settings that are left out stay, also with PUT. This server applies the change at
+        once, others within two seconds."""
         known = await found(desk, request, source)
         changed = await desk.admin.edit_source(known.id, **data.changes(known.kind))
         engine.forget()
@@ -71,7 +77,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
             bool, QueryParameter(description="Also if its replication slot or its publication can't be dropped.")
         ] = False,
     ) -> DeletedSource:
-        """What it has delivered stays. 409 if it captures tables, and what it has at their database can't be dropped."""
+        """Published messages stay. 409 if the source captures tables, and its replication slot
+        or publication can't be dropped, unless forced."""
         known = await found(desk, request, source)
         left = await desk.admin.delete_source(known.id, force=force)
         engine.forget()
@@ -89,8 +96,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
 
 async def _stream(desk: Desk, request: AnyRequest, data: NewSource) -> str:
-    """The name of the stream that a new source is for, once it is known that the caller may."""
-    if data.kind == "postgres":  # which reads tables of whatever database, and so is about more than a stream
+    """Return the name of a new source's stream, after checking the caller's access."""
+    if data.kind == "postgres":  # reads tables of any database, so it concerns more than one stream
         await desk.all(request, "admin")
     try:
         return (await desk.stream(request, data.stream, "admin")).name
@@ -103,14 +110,15 @@ async def _stream(desk: Desk, request: AnyRequest, data: NewSource) -> str:
 
 
 def _deliver(webhooks: Webhooks) -> HTTPRouteHandler:
-    """As the API's description has it. The server finds this endpoint by hand, before it asks Litestar (`Webhooks.find`)."""
+    """Declare the webhook endpoint for OpenAPI. The server dispatches it before Litestar does
+    (`Webhooks.find`)."""
 
     @post("/webhook/{source:str}", summary="Deliver a webhook", tags=["Sources"], status_code=200)
     async def deliver(
         request: AnyRequest, source: Annotated[str, Parameter(description="A webhook source, by its name.")]
     ) -> Response[Success]:
-        """The body may be anything. No token is needed; 401 if the source wants a signature, and this has none or another.
-        The answer comes after the commit."""
+        """The body may be anything. No token is needed. 401 if the source requires a signature
+        and the request has none or an invalid one. The answer is sent after the commit."""
         call = Call(request.scope, request.receive, (unmarked(source),), await request.body())  # type: ignore[arg-type]
         reply = await webhooks.deliver(call)
         answer: Response[Any] = Response(reply.body, status_code=reply.status, media_type="application/json")

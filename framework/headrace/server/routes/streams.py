@@ -1,4 +1,4 @@
-"""Streams: make, list, see, change, delete."""
+"""Routes of streams: create, list, read, change, delete."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from headrace.server.wire.streams import NewStream, Stream, StreamSettings, chan
 
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The handlers."""
+    """Return the handlers."""
     desk = Desk(engine, access)
 
     @post("/streams", summary="Make a stream", tags=["Streams"])
     async def create_stream(request: AnyRequest, data: JSONBody[NewStream]) -> Stream:
-        """409 if there is one of this name."""
+        """409 if a stream of this name exists."""
         await desk.named(request, data.name, "admin")
         spec = data.spec()
         _, new = await store.declare_stream(engine.app.database, spec)
@@ -39,13 +39,13 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
     @get("/streams", summary="List streams", tags=["Streams"])
     async def list_streams(request: AnyRequest) -> Listed[Stream]:
-        """All of them, by name."""
+        """Returns all streams by name."""
         await desk.all(request, "consume")
         return Listed([Stream.of(info) for info in await desk.admin.streams()])
 
     @get("/streams/{stream:str}", summary="See a stream", tags=["Streams"])
     async def read_stream(request: AnyRequest, stream: StreamRef) -> Stream:
-        """Its settings and its size."""
+        """Returns the stream's settings and its size."""
         known = await desk.stream(request, stream, "consume")
         return Stream.of(await desk.admin.stream(known.name))
 
@@ -57,7 +57,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         status_code=200,
     )
     async def edit_stream(request: AnyRequest, stream: StreamRef, data: JSONBody[StreamSettings]) -> Stream:
-        """What is left out stays as it is, by PUT too."""
+        """Settings that are left out stay, also with PUT."""
         known = await desk.stream(request, stream, "admin")
         await desk.admin.edit_stream(known.name, **changes(data, known.name))
         return Stream.of(await desk.admin.stream(known.name))
@@ -68,7 +68,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         stream: StreamRef,
         force: Annotated[bool, QueryParameter(description="Also if somebody is at one of its consumers.")] = False,
     ) -> Deleted:
-        """With its messages and its consumers. 409 if somebody is at one of them."""
+        """Deletes the stream with its messages and consumers. 409 if a worker uses one of its
+        consumers, unless forced."""
         known = await desk.stream(request, stream, "admin")
         await desk.admin.delete_stream(known.name, force=force)
         engine.forget()

@@ -1,4 +1,4 @@
-"""Access tokens: make, list, revoke."""
+"""Routes of access tokens: create, list, revoke."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TokenRef = Annotated[str, PathParameter(description="A token, by its id or name.
 
 
 class WantedToken(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A token to be made."""
+    """A token to be created."""
 
     name: Annotated[str, Meta(description="What it is for; it can be revoked by this name.", examples=["ci"])]
     scopes: Annotated[
@@ -44,7 +44,8 @@ class WantedToken(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
 
     def checked(self) -> tuple[str, tuple[str, ...], float | None]:
-        """Name, scopes and seconds until it expires. Raises a `Problem` that tells which of them can't be."""
+        """Return the name, the scopes, and the seconds until the token expires. Raises a
+        `Problem` that names an invalid field."""
         lasts = None if self.expires_in_ms is None else self.expires_in_ms / 1000
         return (
             _field("name", check_name, self.name),
@@ -54,12 +55,13 @@ class WantedToken(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The handlers."""
+    """Return the handlers."""
     desk = Desk(engine, access)
 
     @post("/tokens", summary="Make a token", tags=["Tokens"])
     async def create_token(request: AnyRequest, data: JSONBody[WantedToken]) -> NewToken:
-        """It is told this once. As soon as there is a token, every call wants one. 409 if the name is taken."""
+        """The answer is the only one that has the token. Once a token has been created, every
+        call needs one. 409 if the name is taken."""
         await desk.all(request, "admin")
         name, scopes, lasts = data.checked()
         made = await desk.admin.create_token(name, scopes, expires_in=lasts)
@@ -68,13 +70,14 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
     @get("/tokens", summary="List tokens", tags=["Tokens"])
     async def list_tokens(request: AnyRequest) -> Listed[TokenInfo]:
-        """All of them by name, without their secrets, also those that expired or were revoked."""
+        """Returns all tokens by name, without their secrets, including expired and revoked ones."""
         await desk.all(request, "admin")
         return Listed(await desk.admin.tokens())
 
     @delete("/tokens/{token:str}", summary="Revoke a token", tags=["Tokens"], status_code=200)
     async def revoke_token(request: AnyRequest, token: TokenRef) -> TokenInfo:
-        """For good. This server heeds it at once, others within two seconds. It stays on the list, and its name taken."""
+        """Revokes a token permanently. This server applies it at once, others within two
+        seconds. The token stays on the list, and its name stays taken."""
         await desk.all(request, "admin")
         revoked = await desk.admin.revoke_token(unmarked(token))
         access.changed(revoked.id)

@@ -1,1 +1,1 @@
-"""What goes over the wire: the bodies of requests and answers, and what they mean to the store."""
+"""Types of the API's request and answer bodies, and their conversion for the store."""

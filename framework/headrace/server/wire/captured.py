@@ -1,6 +1,7 @@
-"""Dialects B and C: what their clients find in a message.
+"""Answers of dialects B (pull consumers) and C (consume API).
 
-Nothing is decoded that need not be: a message's parts are cut out as they stand and put together anew.
+Messages are decoded no more than necessary. Their parts are sliced out as raw JSON and assembled
+anew.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ _object = msgspec.json.Decoder(dict[str, Raw])
 
 
 def changes(consumer: KnownConsumer, share: Share) -> bytes:
-    """The answer of dialect B.
+    """Return the answer of dialect B.
 
-    Data that is an object with `record` and `metadata` is a captured change or row. Any other is the record itself, and what is
-    known of its table is nothing.
+    Data that is an object with `record` and `metadata` is a captured change or row. Any other data
+    is the record itself, and its table is null.
     """
     named = Raw(_encode(_Named(consumer.id, consumer.name)))
     return _encode(
@@ -64,7 +65,7 @@ def changes(consumer: KnownConsumer, share: Share) -> bytes:
 def _change(ack_id: str, data: str, at: datetime, consumer: Raw) -> _Change:
     try:
         found = _captured.decode(data)
-    except (msgspec.DecodeError, RecursionError):  # of another shape, or JSON that only Postgres takes for such
+    except (msgspec.DecodeError, RecursionError):  # of another shape, or JSON that only Postgres accepts
         told = {
             "table_schema": None,
             "table_name": None,
@@ -79,10 +80,10 @@ def _change(ack_id: str, data: str, at: datetime, consumer: Raw) -> _Change:
 
 
 def records(consumer: KnownConsumer, share: Share, pending: int, ack_pending: int) -> bytes:
-    """The answer of dialect C.
+    """Return the answer of dialect C.
 
-    Data that is an object with a `data` is the record, to which is added what it lacks of the message's own. Any other is the
-    record's `data`.
+    Data that is an object with a `data` member is the record. Members that it lacks are added from
+    the message. Any other data is the record's `data`.
     """
     stream = consumer.stream.name
     found = [
@@ -103,18 +104,18 @@ def _record(data: str, seq: int, stream: str, key: str, at: datetime) -> dict[st
     return {**own, **given} if "data" in given else {**own, "data": Raw(data)}
 
 
-# --- the same, as the API's description has it
+# --- the same answers, typed for OpenAPI
 
 
 class ConsumerNamed(Struct):
-    """The consumer that a message was delivered to."""
+    """The consumer that received the message."""
 
     id: str
     name: str
 
 
 class Metadata(Struct, kw_only=True):
-    """Where a change or a row comes from; null where the stream was not filled from a table."""
+    """The origin of a change or row. Null members mean that the message did not come from a table."""
 
     table_schema: str | None
     table_name: str | None
@@ -125,7 +126,7 @@ class Metadata(Struct, kw_only=True):
 
 
 class Change(Struct, kw_only=True):
-    """A captured change or row; or the data of any other message, as its record."""
+    """A captured change or row. For any other message, its data is the `record`."""
 
     ack_id: str
     ack_token: Annotated[str, Meta(description="The same as `ack_id`.")]
@@ -136,7 +137,7 @@ class Change(Struct, kw_only=True):
 
 
 class Record(Struct, kw_only=True):
-    """A record; what its data lacks of the first five is the message's own."""
+    """A record. Members that its data lacks are filled from the message."""
 
     id: Any
     collection_id: Any
@@ -146,21 +147,21 @@ class Record(Struct, kw_only=True):
 
 
 class Next(Struct):
-    """A record, and what to ack it by."""
+    """A record, and the token to ack it by."""
 
     ack_token: str
     record: Record
 
 
 class NextInfo(Struct):
-    """How much there is to do."""
+    """The consumer's backlog."""
 
     num_pending: Annotated[int, Meta(description="Messages that wait; as of a second ago at most.")]
     num_ack_pending: Annotated[int, Meta(description="Messages that are out and not settled.")]
 
 
 class NextAnswer(Struct):
-    """What was received."""
+    """The records that were received."""
 
     data: list[Next]
     info: NextInfo

@@ -1,4 +1,4 @@
-"""Sources that capture tables, their backfills, and changes that could not be made into messages, as the wire has them."""
+"""API types of capturing sources, their backfills, and changes that could not be made into messages."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class PostgresSource(Struct, kw_only=True):
 
     @classmethod
     def of(cls, info: SourceInfo) -> PostgresSource:
-        """A source as the store tells it, without its secrets."""
+        """Convert a source of the store, without its secrets."""
         capture = info.capture or CaptureInfo(state="new")
         return cls(
             id=info.id, name=info.name, kind=info.kind, stream=info.stream, stream_id=info.stream_id,
@@ -132,7 +132,7 @@ class PostgresSource(Struct, kw_only=True):
 
 
 class Resume(Struct, kw_only=True, forbid_unknown_fields=True):
-    """How a source goes on."""
+    """How a source is resumed."""
 
     anew: Annotated[
         bool,
@@ -141,7 +141,7 @@ class Resume(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class DeletedSource(Struct, kw_only=True):
-    """What was removed."""
+    """The source that was deleted."""
 
     id: str
     deleted: bool = True
@@ -151,7 +151,7 @@ class DeletedSource(Struct, kw_only=True):
 
 
 class NewBackfill(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to read."""
+    """What to backfill."""
 
     tables: Annotated[
         list[str] | None, Meta(description="Which of the source's; null for all that aren't being read already.")
@@ -164,31 +164,31 @@ class NewBackfill(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Backfill(BackfillInfo, frozen=True, kw_only=True):
-    """A table that is, or was, read from its first row on."""
+    """A running or ended backfill of one table."""
 
     done: Annotated[float | None, Meta(description="How much of it is done, from 0 to 1, as estimated.")]
     time_left: Annotated[float | None, Meta(description="Seconds, as estimated.")]
 
     @classmethod
     def of(cls, info: BackfillInfo) -> Backfill:
-        """A backfill as the store tells it."""
+        """Convert a backfill of the store."""
         return cls(**msgspec.structs.asdict(info), done=info.share, time_left=info.seconds_left)
 
 
 class WhichBackfills(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which backfills of a source."""
+    """A selection of a source's backfills."""
 
     id: Annotated[str | None, Meta(description="One of them; null for all that have not ended.")] = None
 
 
 class Cancelled(Struct):
-    """How many had not ended yet."""
+    """The number of backfills that were cancelled."""
 
     cancelled: int
 
 
 class CancelledAnswer(Struct):
-    """How many backfills had not ended yet."""
+    """The number of backfills that were cancelled."""
 
     data: Cancelled
 
@@ -197,30 +197,30 @@ _Id = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
 class WhichFailures(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which failed changes of a source."""
+    """A selection of a source's failed changes."""
 
     ids: Annotated[list[_Id] | None, Meta(description="Null for all.")] = None
 
 
 class Retried(Struct):
-    """How many will be tried again."""
+    """The number of changes that will be tried again."""
 
     retried: int
 
 
 class RetriedAnswer(Struct):
-    """How many failed changes will be tried again."""
+    """The number of failed changes that will be tried again."""
 
     data: Retried
 
 
 class Dropped(Struct):
-    """How many were forgotten."""
+    """The number of changes that were deleted."""
 
     dropped: int
 
 
 class DroppedAnswer(Struct):
-    """How many failed changes were forgotten."""
+    """The number of failed changes that were deleted."""
 
     data: Dropped

@@ -1,4 +1,4 @@
-"""What all answers share."""
+"""API types that all answers share."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 class Listed(Struct, Generic[T]):
-    """A list of things."""
+    """A list of objects."""
 
     data: list[T]
 
 
 class Error(Struct, kw_only=True, omit_defaults=True):
-    """What is wrong, and what would be right."""
+    """An error: what is wrong, and how to correct it."""
 
     summary: Annotated[str, Meta(description="One sentence for people.", examples=["There is no stream 'mystream'."])]
     code: Annotated[str, Meta(description="For programs, in snake case.", examples=["unknown_stream"])]
@@ -30,24 +30,24 @@ class Error(Struct, kw_only=True, omit_defaults=True):
 
 
 class Deleted(Struct):
-    """What was deleted."""
+    """The object that was deleted."""
 
     id: str
     deleted: bool = True
 
 
 class Success(Struct):
-    """It is done."""
+    """A confirmation."""
 
     success: bool
 
 
 def given(struct: Struct) -> dict[str, Any]:
-    """The fields that a request has set."""
+    """Return the fields that a request has set."""
     return {name: value for name, value in msgspec.structs.asdict(struct).items() if value is not msgspec.UNSET}
 
 
 def milliseconds(seconds: float) -> int | float:
-    """As the wire tells durations: whole ones without a fraction, since many clients read them into integers."""
+    """Convert seconds to milliseconds. Whole numbers become integers, since many clients decode them as such."""
     found = round(seconds * 1000, 3)
     return int(found) if found == int(found) else found

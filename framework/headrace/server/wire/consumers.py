@@ -1,4 +1,4 @@
-"""Consumers, as the wire has them: what may be set, under all the names that it has had."""
+"""API types of consumers in requests. A setting may have any of the names that it has had."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from headrace.store.info import HIDDEN
 _Filter = str | list[str]
 
 BEGINS = ("deliver_policy", "start_seq", "start_time")
-"""What says where a new consumer begins, and can't be changed."""
+"""Names of the settings for a new consumer's start position, which can't be changed."""
 
 
 class PushSettings(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Where a push consumer's messages are sent to, and how. What is left out stays as it is."""
+    """The URL to which a push consumer's messages are sent, and how. Settings that are left out stay."""
 
     url: Annotated[str | UnsetType, Meta(examples=["https://example.com/hook"])] = UNSET
     headers: Annotated[dict[str, str] | UnsetType, Meta(description="Sent along with each request.")] = UNSET
@@ -41,13 +41,14 @@ class PushSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = UNSET
 
     def push(self, before: Push | None) -> Push:
-        """The settings, on top of those before. Raises `Problem` without a URL, and `ConfigurationError`."""
+        """Return the settings, applied to the previous ones. Raises `Problem` without a URL, and
+        `ConfigurationError`."""
         found = given(self)
         if "timeout_ms" in found:
             found["timeout"] = found.pop("timeout_ms") / 1000
         if "batch_size" in found:
             found["batch"] = found.pop("batch_size")
-        if found.get("secret") == HIDDEN:  # given back as it was told
+        if found.get("secret") == HIDDEN:  # sent back as it was shown
             del found["secret"]
         if before is not None:
             return msgspec.structs.replace(before, **found)
@@ -57,7 +58,8 @@ class PushSettings(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ConsumerSettings(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A consumer's settings. What is left out stays as it is; for a new one, its default."""
+    """A consumer's settings. When a consumer is changed, settings that are left out stay. A new
+    consumer gets their defaults."""
 
     name: Annotated[str | UnsetType, Meta(description="It can't be changed.", examples=["us_orders"])] = UNSET
     filter: Annotated[
@@ -105,12 +107,12 @@ class ConsumerSettings(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class NewConsumer(ConsumerSettings, kw_only=True, forbid_unknown_fields=True):
-    """A consumer to be made."""
+    """A consumer to be created."""
 
     name: Annotated[str, Meta(description="Unique on its stream.", examples=["us_orders"])]
 
     def spec(self, stream: str) -> ConsumerSpec:
-        """Its settings, checked. Raises `Problem`, `InvalidInput` or `ConfigurationError`."""
+        """Return the checked settings. Raises `Problem`, `InvalidInput` or `ConfigurationError`."""
         check_name(self.name)
         settings = changes(self, None)
         begins = {name: settings.pop(name) for name in ("name", *BEGINS) if name in settings}
@@ -121,21 +123,21 @@ class NewConsumer(ConsumerSettings, kw_only=True, forbid_unknown_fields=True):
 
 
 def check_name(name: str) -> None:
-    """Raises a `Problem` for a name that no path or table could hold."""
+    """Raise a `Problem` for a name that doesn't fit into a path or a table."""
     if not 1 <= len(name) <= 200 or not name.isprintable() or "\0" in name:
         raise _invalid("name", "a consumer's name is 1 to 200 printable characters")
 
 
 def sent_filters(settings: ConsumerSettings) -> dict[str, Any] | None:
-    """The filters as they were sent, if they were an object."""
+    """Return the filters as they were sent, if they were an object."""
     return settings.filters if isinstance(settings.filters, dict) else None
 
 
 def changes(settings: ConsumerSettings, before: ConsumerSpec | None) -> dict[str, Any]:
-    """What is to be set, under the names of `ConsumerSpec`.
+    """Return the settings to change, under the names of `ConsumerSpec`.
 
     Args:
-        before: the settings as they are; None for a new consumer.
+        before: the current settings. None for a new consumer.
     """
     found = given(settings)
     _filters(found)
@@ -167,7 +169,7 @@ def _filters(found: dict[str, Any]) -> None:
 
 
 def _alias(found: dict[str, Any], name: str, value: Any) -> None:
-    """Set what came under another name. Both may be given if they say the same."""
+    """Set a value that came under another name. Both names may be given if their values are equal."""
     if name in found and _comparable(name, found[name]) != _comparable(name, value):
         raise _invalid(name, f"it is given twice, as {found[name]!r} and as {value!r}: give it once")
     found[name] = value
@@ -206,7 +208,7 @@ def _push(found: dict[str, Any], settings: ConsumerSettings, before: Push | None
 
 
 def _drop_unchanged(found: dict[str, Any], before: ConsumerSpec) -> None:
-    """Who sends all that he was told may send also what can't be changed."""
+    """Remove fixed settings that are unchanged, so that a client may send back all that it received."""
     for name in ("name", *BEGINS):
         if name in found and found[name] == getattr(before, name):
             del found[name]

@@ -1,4 +1,4 @@
-"""Consumers, as the wire tells them: every setting under every name that it has had."""
+"""API types of consumers in answers. Every setting appears under every name that it has had."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Status = Literal["active", "paused"]
 
 
 class PushTold(Struct, kw_only=True):
-    """Where a push consumer's messages are sent to."""
+    """The URL to which a push consumer's messages are sent, and how."""
 
     url: str
     headers: dict[str, str]
@@ -28,7 +28,7 @@ class PushTold(Struct, kw_only=True):
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> PushTold:
-        """From the settings that `ConsumerInfo` has; what is left out there has its default."""
+        """Convert the push settings of `ConsumerInfo`. Settings that it leaves out have their defaults."""
         return cls(
             url=settings["url"],
             headers=settings.get("headers", {}),
@@ -40,7 +40,8 @@ class PushTold(Struct, kw_only=True):
 
 
 class BackoffTold(Struct, kw_only=True):
-    """How long a message waits before its next attempt: `delays`, or, when there are none, an exponential one. In seconds."""
+    """Delay before a message's next attempt, in seconds. It is taken from `delays`. If that is
+    empty, it grows exponentially."""
 
     delays: tuple[float, ...]
     base: float
@@ -50,7 +51,7 @@ class BackoffTold(Struct, kw_only=True):
 
 
 class _Told(Struct, kw_only=True):
-    """What both APIs tell of a consumer."""
+    """Fields that both consumer APIs return."""
 
     id: str
     name: str
@@ -95,7 +96,7 @@ class Consumer(_Told, kw_only=True):
 
     @classmethod
     def of(cls, info: ConsumerInfo, filters: dict[str, Any] | None = None) -> Consumer:
-        """A consumer as the store tells it; with `filters` as they were sent, if that was as an object."""
+        """Convert a consumer of the store. `filters` has the filters as they were sent, if they were an object."""
         return cls(filters=list(info.settings["filters"]) if filters is None else filters, **_told(info))
 
 
@@ -109,7 +110,7 @@ class HttpConsumer(_Told, kw_only=True):
 
     @classmethod
     def of(cls, info: ConsumerInfo, filters: dict[str, Any] | None = None) -> HttpConsumer:
-        """A consumer as the store tells it; with `filters` as they were sent, if that is known."""
+        """Convert a consumer of the store. `filters` has the filters as they were sent, if that is known."""
         return cls(filters=filters_of(info.settings["where"]) if filters is None else filters, **_told(info))
 
 

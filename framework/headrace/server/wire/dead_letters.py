@@ -1,4 +1,4 @@
-"""Dead letters and blocked keys, as the wire has them, and what is done about them."""
+"""API types of dead letters and blocked keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from msgspec import Meta, Struct
 
 
 class DeadLetterChoice(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which dead letters: those to which all applies that is given; all of them, if nothing is."""
+    """A selection of dead letters. All conditions that are given must apply. Without conditions,
+    all dead letters are selected."""
 
     seqs: list[int] | None = None
     key: str | None = None
@@ -18,24 +19,24 @@ class DeadLetterChoice(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Redriven(Struct):
-    """How many dead letters will be delivered again."""
+    """The number of dead letters that will be delivered again."""
 
     redriven: int
 
 
 class RedrivenAnswer(Struct):
-    """How many dead letters will be delivered again."""
+    """The number of dead letters that will be delivered again."""
 
     data: Redriven
 
 
 class Purged(Struct):
-    """How many dead letters were forgotten."""
+    """The number of dead letters that were deleted."""
 
     purged: int
 
 
 class PurgedAnswer(Struct):
-    """How many dead letters were forgotten."""
+    """The number of dead letters that were deleted."""
 
     data: Purged

@@ -1,4 +1,4 @@
-"""The `filters` of the consume API: which top-level fields of the data have which values."""
+"""The `filters` of the consume API. They map top-level fields of the data to required values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ ANY = "*"
 
 
 def condition_of(filters: Mapping[str, Any]) -> Condition | None:
-    """The condition that an object of filters stands for; None if it takes everything.
+    """Convert an object of filters to a condition. None if it matches everything.
 
-    A list takes any of its values, null a field that is missing or null, and `*` anything. Raises `InvalidFilter`.
+    A list matches any of its values. Null matches a field that is missing or null. `*` matches
+    anything. Raises `InvalidFilter`.
     """
     tests = [_test(join(("data", name)), value) for name, value in filters.items() if value != ANY]
     if not tests:
@@ -34,7 +35,8 @@ def _test(field: str, value: Any) -> Condition:
 
 
 def filters_of(where: str | None) -> dict[str, Any] | None:
-    """The object of filters that says the same as a condition; None if none does. What was `*` is not known any more."""
+    """Convert a condition to an object of filters. None if no such object is equivalent. Filters
+    that were `*` are lost."""
     if where is None:
         return {}
     condition = conditions.parse(where)

@@ -1,4 +1,4 @@
-"""Messages, as the wire has them. Data and headers pass through as they were published, letter by letter."""
+"""API types of messages. Data and headers pass through exactly as they were published."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Message(Struct, kw_only=True):
 
     @classmethod
     def of(cls, message: StoredMessage, stream_id: str) -> Message:
-        """A message as the store tells it."""
+        """Convert a message of the store."""
         return cls(
             key=message.key,
             data=message.data,
@@ -34,7 +34,7 @@ class Message(Struct, kw_only=True):
 
 
 class PeekInfo(Struct, kw_only=True):
-    """Where a consumer stands with a message."""
+    """The state of a message in a consumer."""
 
     ack_id: Annotated[str | None, Meta(description="Of a message in flight, to settle it by.")]
     deliver_count: Annotated[int, Meta(description="Deliveries that counted, the one in flight included.")]
@@ -44,14 +44,14 @@ class PeekInfo(Struct, kw_only=True):
 
 
 class Peeked(Struct):
-    """A message that a consumer is at, or comes to next."""
+    """A message that a consumer has in flight, parked or blocked, or will receive next."""
 
     message: Message
     info: PeekInfo
 
 
 def peeked(message: PeekedMessage, stream_id: str, ack_id: str | None) -> Peeked:
-    """A message as the store tells it."""
+    """Convert a peeked message of the store."""
     info = PeekInfo(
         ack_id=ack_id,
         deliver_count=message.attempts,
@@ -63,7 +63,7 @@ def peeked(message: PeekedMessage, stream_id: str, ack_id: str | None) -> Peeked
 
 
 class ConsumerStanding(Struct, kw_only=True):
-    """Where a consumer stands with the latest message of a key."""
+    """The state of a key's latest message in a consumer."""
 
     consumer_id: str
     consumer: Annotated[str, Meta(description="Its name.")]
@@ -75,7 +75,7 @@ class ConsumerStanding(Struct, kw_only=True):
 
     @classmethod
     def of(cls, standing: Standing, seq: int) -> ConsumerStanding:
-        """As the store tells it."""
+        """Convert a standing of the store."""
         return cls(
             consumer_id=standing.consumer_id,
             consumer=standing.consumer,
@@ -88,7 +88,7 @@ class ConsumerStanding(Struct, kw_only=True):
 
 
 class Choice(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which messages: those to which all applies that is given. Bounds are inclusive."""
+    """A selection of messages. All conditions that are given must apply. Bounds are inclusive."""
 
     filter: Annotated[str | list[str] | None, Meta(description="Which keys.", examples=["orders.us.>"])] = None
     where: Annotated[str | dict[str, Any] | None, Meta(description="A condition on the content.")] = None
@@ -100,25 +100,25 @@ class Choice(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Republish(Choice, kw_only=True, forbid_unknown_fields=True):
-    """Messages to be published to another stream."""
+    """Messages to publish to another stream."""
 
     target: Annotated[str, Meta(description="The stream that gets them, by id or name.", examples=["mystream"])]
 
 
 class Published(Struct):
-    """How many messages were published."""
+    """The number of messages that were published."""
 
     published: int
 
 
 class PublishedAnswer(Struct):
-    """How many messages were published."""
+    """The number of messages that were published."""
 
     data: Published
 
 
 class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A message to be published."""
+    """A message to publish."""
 
     key: Annotated[str, Meta(examples=["orders.us.cus_a.order_1"])]
     data: Annotated[Any, Meta(description="Any JSON.")]
@@ -129,13 +129,13 @@ class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class NewMessages(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Messages to be published, all or nothing."""
+    """Messages to publish, all or none."""
 
     messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=10_000)]
 
 
 class Receive(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to receive."""
+    """How many messages to receive, and how long to wait."""
 
     batch_size: Annotated[int, Meta(ge=1, le=1000)] = 1
     wait_for: Annotated[
@@ -145,7 +145,7 @@ class Receive(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Settle(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which messages."""
+    """The messages to settle or extend."""
 
     ack_ids: list[str] | UnsetType = UNSET
     ack_tokens: Annotated[list[str] | UnsetType, Meta(description="The same as `ack_ids`.")] = UNSET
@@ -153,7 +153,7 @@ class Settle(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Nack(Settle, kw_only=True, forbid_unknown_fields=True):
-    """Which messages failed, and why."""
+    """The messages that failed, and why."""
 
     delay_ms: Annotated[
         float | None, Meta(description="When they come again; null for at once, or by the consumer's own backoff.")
@@ -168,7 +168,7 @@ class ReceivedMessage(Message, kw_only=True):
 
 
 class Received(Struct):
-    """A message, and what to ack it by."""
+    """A message, and the id to ack it by."""
 
     ack_id: str
     message: ReceivedMessage

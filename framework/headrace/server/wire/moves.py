@@ -1,4 +1,4 @@
-"""Where a consumer goes: seek, replay, pause."""
+"""API types of a consumer's position: seek, replay, pause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.server.errors import Problem
 
 
 class Seek(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Where to move a consumer."""
+    """The position to move a consumer to."""
 
     to: Annotated[
         int | str,
@@ -19,7 +19,7 @@ class Seek(Struct, kw_only=True, forbid_unknown_fields=True):
     ]
 
     def place(self) -> int | datetime | str:
-        """As `Admin.seek` takes it. Raises a `Problem` for what is none of these."""
+        """Return the position as `Admin.seek` takes it. Raises a `Problem` for any other value."""
         if isinstance(self.to, int) or self.to in ("start", "end"):
             return self.to
         try:
@@ -34,30 +34,30 @@ class Seek(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Position(Struct):
-    """Where a consumer is: the next message is above it."""
+    """The position of a consumer. The next message has a seq above it."""
 
     position: int
 
 
 class PositionAnswer(Struct):
-    """Where a consumer is."""
+    """The position of a consumer."""
 
     data: Position
 
 
 class Replayed(Struct):
-    """How many messages will be delivered again."""
+    """The number of messages that will be delivered again."""
 
     replayed: int
 
 
 class ReplayedAnswer(Struct):
-    """How many messages will be delivered again."""
+    """The number of messages that will be delivered again."""
 
     data: Replayed
 
 
 class Pause(Struct, kw_only=True, forbid_unknown_fields=True):
-    """For how long a consumer gets nothing more."""
+    """How long a consumer is paused."""
 
     until: Annotated[datetime | None, Meta(description="Null: until somebody resumes it.")] = None

@@ -1,4 +1,4 @@
-"""Sources, as the wire has them."""
+"""API types of sources."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from headrace.sources.webhook import LARGEST_BODY, Signature, WebhookSpec
 from headrace.store.info import HIDDEN
 
 PATH = "/api/webhook/{}"
-"""Where deliveries of a webhook source go."""
+"""Path of a webhook source's deliveries."""
 
 Kind = Literal["webhook", "postgres"]
 
 
 class SourceSettings(CaptureSettings, kw_only=True, forbid_unknown_fields=True):
-    """Settings of a source, as its kind has them. What is left out stays as it is; for a new one, its default."""
+    """Settings of a source, depending on its kind. When a source is changed, settings that are
+    left out stay. A new source gets their defaults."""
 
     key: Annotated[
         str | UnsetType | None,
@@ -58,7 +59,8 @@ class SourceSettings(CaptureSettings, kw_only=True, forbid_unknown_fields=True):
     ) = UNSET
 
     def changes(self, kind: str) -> dict[str, Any]:
-        """What was given, as the spec of this kind has it. Raises a `Problem` for what is of another kind."""
+        """Return the settings that were given, as the spec of this kind has them. Raises a
+        `Problem` for settings of another kind."""
         found = given(self)
         known = _CAPTURES | {"key"} if kind == "postgres" else _ALL - _CAPTURES
         strangers = (found.keys() & _ALL) - known
@@ -83,7 +85,8 @@ _CAPTURES = frozenset(CaptureSettings.__struct_fields__)
 
 
 def _secrets(found: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a webhook, with its secrets in the one way. Raises a `Problem` when they are given in both."""
+    """Return a webhook's settings with its secrets as a list. Raises a `Problem` if both
+    `secret` and `secrets` are given."""
     if "secret" in found and "secrets" in found:
         raise Problem(
             422, "invalid", "Give one `secret`, or several `secrets`, and not both.",
@@ -92,7 +95,7 @@ def _secrets(found: dict[str, Any]) -> dict[str, Any]:
     if "secret" in found:
         secret = found.pop("secret")
         found["secrets"] = [] if secret is None else [secret]
-    if HIDDEN in found.get("secrets", ()):  # given back as they were told
+    if HIDDEN in found.get("secrets", ()):  # sent back as they were shown
         del found["secrets"]
     if "keep_headers" in found:
         found["keep_headers"] = [name.lower() for name in found["keep_headers"]]
@@ -100,7 +103,7 @@ def _secrets(found: dict[str, Any]) -> dict[str, Any]:
 
 
 class NewSource(SourceSettings, kw_only=True, forbid_unknown_fields=True):
-    """A source to be made."""
+    """A source to be created."""
 
     kind: Annotated[
         Kind, Meta(description="`webhook`: what is delivered to the server. `postgres`: tables that are captured.")
@@ -115,7 +118,7 @@ class NewSource(SourceSettings, kw_only=True, forbid_unknown_fields=True):
     stream: Annotated[str, Meta(description="Where messages go to, by id or name.", examples=["mystream"])]
 
     def spec(self, stream: str) -> WebhookSpec | PostgresSpec:
-        """Its settings, checked, with the stream's name. Raises `ConfigurationError`."""
+        """Return the checked settings with the stream's name. Raises `ConfigurationError`."""
         kind = WebhookSpec if self.kind == "webhook" else PostgresSpec
         return kind.stored(self.name, stream, self.changes(self.kind))
 
@@ -141,7 +144,7 @@ class WebhookSource(Struct, kw_only=True):
 
     @classmethod
     def of(cls, info: SourceInfo) -> WebhookSource:
-        """A source as the store tells it, without its secrets."""
+        """Convert a source of the store, without its secrets."""
         settings = WebhookSpec.shown(info.settings)
         return cls(
             id=info.id,
@@ -163,5 +166,5 @@ Source = WebhookSource | PostgresSource
 
 
 def source_of(info: SourceInfo) -> Source:
-    """A source as the store tells it, without its secrets."""
+    """Convert a source of the store, without its secrets."""
     return PostgresSource.of(info) if info.kind == "postgres" else WebhookSource.of(info)

@@ -1,4 +1,4 @@
-"""Streams, as the wire has them."""
+"""API types of streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _Duration = Annotated[
 
 
 class StreamSettings(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a stream keeps. What is left out stays as it is; for a new one, its default."""
+    """A stream's settings. When a stream is changed, settings that are left out stay. A new
+    stream gets their defaults."""
 
     name: Annotated[
         str | UnsetType,
@@ -49,18 +50,18 @@ class StreamSettings(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class NewStream(StreamSettings, kw_only=True, forbid_unknown_fields=True):
-    """A stream to be made."""
+    """A stream to be created."""
 
     name: Annotated[str, Meta(description="1 to 48 lower-case letters, digits, `-` and `_`.", examples=["mystream"])]
 
     def spec(self) -> StreamSpec:
-        """Its settings, checked. Raises `InvalidInput` or `ConfigurationError`."""
+        """Return the checked settings. Raises `InvalidInput` or `ConfigurationError`."""
         settings = given(self)
         return changed(StreamSpec(name=settings.pop("name")), settings, fixed=("name",))
 
 
 def changes(settings: StreamSettings, name: str) -> dict[str, object]:
-    """What is to be changed of the stream `name`."""
+    """Return the settings to change of the stream `name`."""
     found = given(settings)
     if found.pop("name", name) != name:
         raise Problem(
@@ -73,7 +74,7 @@ def changes(settings: StreamSettings, name: str) -> dict[str, object]:
 
 
 class StreamStats(Struct):
-    """How large a stream is."""
+    """The size of a stream."""
 
     message_count: int
     consumer_count: int
@@ -100,7 +101,7 @@ class Stream(Struct, kw_only=True):
 
     @classmethod
     def of(cls, info: StreamInfo) -> Stream:
-        """A stream as the store tells it."""
+        """Convert a stream of the store."""
         return cls(
             id=info.id,
             **{setting: getattr(info, setting) for setting in StreamSpec.__struct_fields__},

@@ -1,10 +1,13 @@
-"""Change capture: Postgres tables as streams. Each room is a station of the way that a change takes.
+"""Change data capture: the row changes of Postgres tables become messages of a stream. The subpackages
+in the order of travel:
 
     server's WAL ─── connection ─── pgoutput ─── capture ─── shaping ─── capture ─── stream
-                     (feed, libpq)  (bytes to     (whole       (rows to    (appended with the position;
-                                    messages)     transactions) messages)   only then the server is told)
-    server's tables ─── backfill ─────────────────┘             └─ values: Postgres' text to JSON
+                     (feed, libpq)  (bytes to     (whole       (rows to    (appended with the position,
+                                    messages)     transactions) messages)   then confirmed to the server)
+    server's tables ─── backfill ─────────────────┘             └─ values: Postgres's text to JSON
 
-`capture` finds the sources, and holds one tenure for each of them among all processes; `server` sees to publications and slots, and checks
-what there is; `spec` has a source's settings. Needs psycopg, of which only `connection.link` knows: `pip install 'headrace[capture]'`.
+`capture` finds the sources, and holds one capture lease per source among all processes. `server`
+manages publications and slots, and checks the server's setup. `spec` has a source's settings.
+Capture needs psycopg: `pip install 'headrace[capture]'`. Of these modules only `connection.link`
+imports it.
 """

@@ -1,6 +1,7 @@
-"""What keeps a capture from going on.
+"""Errors that interrupt a capture.
 
-Two kinds: what passes by itself, which is waited out, and what somebody has to mend, which stops the source, and no other one.
+There are two kinds. Temporary errors are retried. Errors that need a correction stop the source,
+and no other source.
 """
 
 from __future__ import annotations
@@ -9,23 +10,25 @@ from headrace.model.errors import HeadraceError, StoreUnavailable
 
 
 class SourceUnavailable(StoreUnavailable):
-    """The database that is captured can't be reached, or dropped the connection. Trying again may succeed."""
+    """The captured database can't be reached, or dropped the connection. Trying again may succeed."""
 
 
 class StreamingFailed(SourceUnavailable):
-    """The server can't send a transaction in pieces while it is under way, and may well be able to once it has ended.
+    """The server can't stream a transaction while it is open, but probably can send it once it has
+    ended.
 
-    PostgreSQL (14 to 18) can't map a file to its table when a transaction is streamed that altered the table within a savepoint, rolled that
-    back, and altered it again: it fails so each time, for as long as it is asked to stream.
+    PostgreSQL (14 to 18) can't map a file to its table when it streams a transaction that altered
+    the table within a savepoint, rolled that back, and altered it again. It fails each time, as
+    long as streaming is requested.
     """
 
 
 class SourceStopped(HeadraceError):
-    """A source can't go on until something is mended.
+    """A source can't continue until something is corrected.
 
     Args:
         reason: a sentence that says what is wrong and what would be right.
-        mend: the exact statement or command that mends it, if one does.
+        mend: the exact statement or command that corrects it, if there is one.
     """
 
     exit_code = 78  # EX_CONFIG
@@ -37,7 +40,9 @@ class SourceStopped(HeadraceError):
 
 
 class SourceRefused(HeadraceError):
-    """The server that is captured refused a statement. `sqlstate` is its code; `told` its own first line; `hint` its hint, if any."""
+    """The captured server refused a statement. `sqlstate` is the error code, `told` the first line of
+    the message, and `hint` its hint, if any.
+    """
 
     exit_code = 69
 
@@ -49,4 +54,6 @@ class SourceRefused(HeadraceError):
 
 
 class SlotLost(SourceStopped):
-    """The replication slot is gone, or the WAL that it needs: changes are missing, and only a fresh backfill makes up for them."""
+    """The replication slot is gone, or the WAL that it needs is. Changes are missing, and only a fresh
+    backfill makes up for them.
+    """

@@ -1,4 +1,4 @@
-"""Sources that capture tables: what is set of each, checked."""
+"""The validated settings of sources that capture tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Numeric = Literal["string", "number"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
 MOST_TABLES = 1000
-MOST_COLUMNS = 1600  # as Postgres has it
+MOST_COLUMNS = 1600  # Postgres's limit
 MOST_GROUP = 8
 FASTEST_RATE = 10_000_000
 LONGEST_HEARTBEAT = 86_400.0
@@ -41,31 +41,40 @@ class PostgresSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         name: 1 to 48 lower-case letters, digits, `-` and `_`.
-        stream: where messages are published.
-        tables: each as `schema.table`, in double quotes what is not plain lower case: `public.orders`, `public."Odd.Name"`.
-        mode: `changes`, a message for each change; or `rows`, of each row the latest version, under its primary key, in a stream with
-            `one_message_per_key`.
-        database: a Postgres URL; None for the database that Headrace itself is in.
-        columns: of a table, the only columns that are captured; of tables that are not named here, all.
-        actions: which kinds of changes.
-        where: which changes become messages: a condition on the message that they would be, before `transform`, such as
-            `data.record.total > 100`. It is kept as text.
-        group: columns by whose values messages are ordered and kept apart; None for the primary key.
-        key: a template of the keys, such as `orders.{record.region}.{record.id}`; None for `{schema}.{table}.` and the values of `group`.
-        sort: in `rows`, a column that grows with every insert and update of a row: the order in which a backfill reads.
-        deletes: in `rows`, what becomes of a row that is deleted, or that no longer meets `where`: `ignore`, its last version stays; or
-            `tombstone`, a message whose record is null takes its place.
-        numeric: how `numeric` values stand in JSON: as a `string`, which nobody rounds, or as a `number`.
-        transform: a function `module:name`, decorated with `@headrace.transform`, that makes of each message's data what is published.
-        backfill: whether tables are read from their first row on, when they are captured for the first time.
-        rate: rows a second that a backfill reads at most; None for as many as go.
-        slot: an existing replication slot to use; None for one of our own.
-        publication: an existing publication to use; None for one of our own.
-        heartbeat: seconds after which something is written where nothing else is, so that the slot moves on; None for never.
-        alarm: bytes of WAL held back by the slot from which on that is told as an alarm.
+        stream: the stream to which messages are published.
+        tables: each as `schema.table`. Double quotes are needed around names that are not plain
+            lower case: `public.orders`, `public."Odd.Name"`.
+        mode: `changes` publishes a message for each change. `rows` publishes the latest version of
+            each row, under its primary key, to a stream with `one_message_per_key`.
+        database: a Postgres URL. None means the database of Headrace itself.
+        columns: the only columns to capture, by table. All columns of other tables are captured.
+        actions: the kinds of changes to capture.
+        where: a condition that selects changes, such as `data.record.total > 100`. It is evaluated
+            on the message before `transform`. It is stored as text.
+        group: columns that make up the key, so that messages of one group are in order.
+            None means the primary key.
+        key: a template of the keys, such as `orders.{record.region}.{record.id}`. None means
+            `{schema}.{table}.` and the values of `group`.
+        sort: in mode `rows`, a column that grows with every insert and update of a row. A backfill
+            reads in its order.
+        deletes: in mode `rows`, the effect of a row that is deleted, or no longer meets `where`.
+            With `ignore` its last version stays in the stream. With `tombstone` a message with
+            a null record replaces it.
+        numeric: the JSON form of `numeric` values, `string` or `number`. Many JSON parsers
+            round numbers.
+        transform: a function `module:name`, decorated with `@headrace.transform`. It maps each
+            message's data to the data that is published.
+        backfill: whether to publish the existing rows of tables that are captured for the first
+            time.
+        rate: largest number of rows per second that a backfill reads. None means no limit.
+        slot: an existing replication slot to use. With None the source creates its own.
+        publication: an existing publication to use. With None the source creates its own.
+        heartbeat: seconds without changes after which a heartbeat is written to the captured
+            database's WAL, so that the slot advances. None means never.
+        alarm: bytes of WAL held back by the slot at which an alarm begins.
 
     Raises:
-        ConfigurationError: settings that can't be, or contradict each other.
+        ConfigurationError: a setting is invalid, or settings contradict each other.
     """
 
     name: str
@@ -252,7 +261,9 @@ class PostgresSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"{self._who} can't be. {error}") from None
 
     def _distinct(self, what: str, values: object, most: int) -> tuple[str, ...]:
-        """Names, each of which comes once."""
+        """Return the names. Raises `ConfigurationError` if one occurs twice, or there are too few or
+        too many.
+        """
         found = self._texts(what, values)
         if not 1 <= len(found) <= most:
             raise ConfigurationError(f"{what} of {self._who} must name from 1 to {most:,}, not {len(found):,}.")
@@ -283,29 +294,31 @@ class PostgresSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def condition(self) -> Condition | None:
-        """`where`, read."""
+        """The parsed `where`."""
         return None if self.where is None else conditions.parse(self.where)
 
     def settings(self) -> dict[str, Any]:
-        """What is stored beside name and stream."""
+        """Return the settings to store, without name and stream."""
         settings: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         del settings["name"], settings["stream"]
         return settings
 
     def given(self) -> dict[str, Any]:
-        """Those of its settings that are not the default."""
+        """Return the settings that differ from the default."""
         return {
             name: value for name, value in self.settings().items() if value != _DEFAULTS.get(name, msgspec.NODEFAULT)
         }
 
     @staticmethod
     def shown(settings: Mapping[str, Any]) -> dict[str, Any]:
-        """All settings but name and stream, of those that were stored, perhaps before there were others. Nothing is checked."""
+        """Return all settings but name and stream, with defaults for those that were not stored yet.
+        Nothing is checked.
+        """
         return {**_DEFAULTS, **settings}
 
     @classmethod
     def stored(cls, name: str, stream: str, settings: Mapping[str, Any]) -> PostgresSpec:
-        """The settings as the store has them."""
+        """Return the spec for stored settings."""
         return msgspec.convert({**settings, "name": name, "stream": stream}, cls)
 
 

@@ -1,1 +1,1 @@
-"""Tables that are read from their first row on while their changes flow: `backfiller` tells how."""
+"""Backfills: existing rows of tables are published while changes are captured. See `backfiller`."""

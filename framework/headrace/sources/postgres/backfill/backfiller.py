@@ -1,4 +1,4 @@
-"""The backfill: tables are read from their first row on, while their changes flow.
+"""The backfill publishes the existing rows of tables, while their changes are captured.
 
     backfiller (a task beside the capturer)                  capturer (in the order of the WAL)
       read a chunk, under a snapshot                           captured, saw: what the snapshots may not see
@@ -6,8 +6,9 @@
       read the next one                                        … shaped and appended, with the place in the table
       go on, one chunk ahead  ◀───────────────────────────     appended
 
-A newer change is never overwritten by an older read, see `visibility`. What is kept of a backfill advances in the transaction that appends
-its rows, so it goes on where it was after any crash, and the chunks that were on their way then are read again.
+An older read never overwrites a newer change, see `visibility`. The stored place advances in the
+transaction that appends the rows. So after any crash the backfill continues where it was, and reads
+again the chunks that were not appended yet.
 """
 
 from __future__ import annotations
@@ -38,29 +39,31 @@ from headrace.store import BackfillToDo
 logger = logging.getLogger("headrace")
 
 POLL = 1.0
-"""Seconds between looks whether there is a backfill to do."""
+"""Seconds between two checks for a backfill to do."""
 
 AGAIN = 0.5
-"""Seconds until something is tried again that passes by itself."""
+"""Seconds before a retry after a temporary failure."""
 
 AHEAD = 2
-"""Chunks that are read and not yet appended."""
+"""Largest number of chunks that are read and not yet appended."""
 
 FEWEST_ROWS, FIRST_ROWS, MOST_ROWS = 100, 1_000, 10_000
-"""Of a chunk, where neither time nor size nor the rate says less."""
+"""Limits of a chunk's rows. Its duration, its size or the rate may reduce them."""
 
 QUICK, SLOW = 0.05, 0.1
-"""Seconds that reading a chunk, or appending it, should take: changes wait for that long."""
+"""Target range in seconds for reading or appending a chunk. Changes wait for that long."""
 
-# lock_not_available, query_canceled, serialization_failure, deadlock_detected, insufficient resources
+# lock_not_available, query_canceled, serialization_failure, deadlock_detected, insufficient
+# resources
 _PASSING = frozenset(("55P03", "57014", "40001", "40P01", "53000", "53100", "53200", "53300"))
 
-# undefined_column, undefined_table, invalid_schema_name, datatype_mismatch, undefined_function, feature_not_supported (a changed plan)
+# undefined_column, undefined_table, invalid_schema_name, datatype_mismatch, undefined_function,
+# feature_not_supported (a changed plan)
 _CHANGED = frozenset(("42703", "42P01", "3F000", "42804", "42883", "0A000"))
 
 
 class _Way(msgspec.Struct):
-    """A chunk whose mark is written. `took`: seconds to read it."""
+    """A chunk with its mark written. `took` is the time to read it, in seconds."""
 
     chunk: Chunk
     snapshot: Snapshot
@@ -68,15 +71,15 @@ class _Way(msgspec.Struct):
 
 
 class Backfiller:
-    """The backfills of one source, one after the other, for one tenure of its capture.
+    """Runs the backfills of one source, one after the other, under one capture lease.
 
     Args:
-        database: Headrace's, open.
+        database: Headrace's database, open.
         number: the source's number in it.
-        epoch: the tenure's.
+        epoch: the capture lease's epoch.
         spec: the source's settings.
         connect: makes a connection to the captured database.
-        tables: those that are captured, by the names that the settings have for them.
+        tables: returns the captured tables, by their names in the settings.
         clock: seconds, monotonic.
     """
 
@@ -95,31 +98,34 @@ class Backfiller:
         self._settled = False
         self._tokens = (f"{uuid4().hex}-{n}" for n in itertools.count())
         self._ways: dict[bytes, _Way] = {}  # in the order of their marks
-        self._in_hand: deque[tuple[int, float, float]] = deque()  # reached: rows, when, and how long they took to read
-        self._astray = False  # whether a chunk was thrown away, and what comes after it with it
+        self._in_hand: deque[tuple[int, float, float]] = deque()  # reached: rows, when, and the time to read them
+        self._astray = False  # whether a chunk was discarded, and the following ones with it
         self._moved = anyio.Event()
-        # A transform may take milliseconds for each row, all of which are shaped at one place of the stream.
+        # A transform may take milliseconds for each row, and all rows of a chunk are shaped at one
+        # place of the stream.
         self._rows = FIRST_ROWS if spec.transform is None else FEWEST_ROWS
         self._appended_at = clock()
-        self._refused: tuple[int, int] | None = None  # at which backfill and row the server refused to go on
+        self._refused: tuple[int, int] | None = None  # the backfill and the row at which the server refused to continue
 
-    # --- told by the capturer, in the order of the WAL
+    # --- called by the capturer, in the order of the WAL
 
     @property
     def tracking(self) -> bool:
-        """Whether `saw` is to be called."""
+        """Whether `saw` has to be called."""
         return self._changed.tracking
 
     def captured(self, xid: int) -> None:
-        """A transaction was captured, all of it."""
+        """Note that a transaction was captured completely."""
         self._changed.captured(xid)
 
     def saw(self, table: str, key: Key, xid: int) -> None:
-        """A captured transaction changed a row, or with () as its key emptied the table."""
+        """Note that a captured transaction changed a row. The key () means that it truncated the table."""
         self._changed.saw(table, key, xid)
 
     def reached(self, content: bytes) -> Chunk | None:
-        """A message with our prefix came: the chunk whose rows are to be appended here; None if there is none (any more)."""
+        """Return the chunk to append at a WAL message with Headrace's prefix. None if there is no such
+        chunk, or it was discarded.
+        """
         way = self._ways.pop(content, None)
         if way is None:
             return None
@@ -135,7 +141,9 @@ class Backfiller:
         return chunk
 
     def appended(self, backfill: int) -> None:
-        """The rows of a chunk that was reached are in the stream, and its place is kept. Chunks are appended in the order of their coming."""
+        """Note that the rows of a reached chunk are in the stream, and its place is stored. Chunks are
+        appended in the order in which they were reached.
+        """
         if self._in_hand:
             rows, since, took = self._in_hand.popleft()
             now = self._clock()
@@ -144,7 +152,7 @@ class Backfiller:
         self._move()
 
     def failed(self) -> None:
-        """What was reached can't be appended: it is read again."""
+        """Note that the reached chunks can't be appended. They are read again."""
         self._in_hand.clear()
         self._throw_away()
 
@@ -158,7 +166,7 @@ class Backfiller:
         self._moved = anyio.Event()
 
     def _learn(self, rows: int, took: float) -> None:
-        """Larger chunks while they are quick, smaller ones when they hold up others."""
+        """Adapt the size of chunks: larger while they are quick, smaller when they are slow."""
         if took > SLOW:
             self._rows = max(min(self._rows, rows) // 2, FEWEST_ROWS)
         elif took < QUICK and rows >= self._rows:
@@ -170,9 +178,9 @@ class Backfiller:
         """Work on backfills until cancelled.
 
         Raises:
-            SourceUnavailable, StoreUnavailable: that passes.
-            SourceStopped: nobody gets into the captured database.
-            LeaseLost: the tenure is over.
+            SourceUnavailable, StoreUnavailable: a temporary failure.
+            SourceStopped: the captured database refuses connections.
+            LeaseLost: the capture lease is lost.
         """
         while True:
             if await store.next_backfill(self._database, self._number) is None:
@@ -189,7 +197,7 @@ class Backfiller:
                     await link.close()
 
     async def _all(self, link: Link) -> None:
-        """Until nothing is to be done."""
+        """Work on backfills until there are none."""
         while (todo := await store.next_backfill(self._database, self._number)) is not None:
             self._astray = False
             try:
@@ -199,11 +207,13 @@ class Backfiller:
             except SourceRefused as error:
                 await self._refusal(todo, error)
             self._ways.clear()
-            while self._in_hand:  # until the place is kept
+            while self._in_hand:  # until their places are stored
                 await self._moved.wait()
 
     async def _work(self, link: Link, todo: BackfillToDo) -> None:
-        """Read the table from where it was left, until it is read, or something is thrown away, or nobody wants it any more."""
+        """Read the table from its stored place. Ends when it is read, a chunk is discarded, or the
+        backfill is no longer wanted.
+        """
         plan = await self._plan(link, todo)
         above = None if todo.place is None else plan.bound_of(todo.place)
         self._changed.begin(plan.table.name)
@@ -220,7 +230,7 @@ class Backfiller:
         while await self._turn(todo, pace):
             began = self._clock()
             reading = await chunks.read(link, plan, above, below, pace.rows(self._rows), self._clock)
-            if not self._changed.known(reading.snapshot):  # a transaction is captured, and not yet to be seen
+            if not self._changed.known(reading.snapshot):  # a captured transaction is not visible yet
                 await anyio.sleep(AGAIN / 10)
                 continue
             pace.took(len(reading.rows))
@@ -230,7 +240,7 @@ class Backfiller:
                 return
 
     async def _turn(self, todo: BackfillToDo, pace: Pace) -> bool:
-        """Wait until another chunk may be read. Returns whether it is still wanted."""
+        """Wait until another chunk may be read. Returns whether the backfill is still wanted."""
         while len(self._ways) + len(self._in_hand) >= AHEAD and not self._astray:
             await self._moved.wait()
         while not self._astray and await store.backfill_wanted(self._database, todo.number):
@@ -243,14 +253,14 @@ class Backfiller:
     async def _send(
         self, link: Link, plan: Plan, todo: BackfillToDo, reading: Reading, took: float
     ) -> list[str] | None:
-        """Mark where the chunk belongs. Returns where the next one begins."""
+        """Mark the chunk's place in the WAL. Returns the bound at which the next chunk begins."""
         place = plan.place_of(reading.rows[-1]) if reading.rows else None
         done = store.ChunkDone(id=todo.number, place=place, read=len(reading.rows), published=0, done=reading.done)
         chunk = Chunk(table=plan.table, columns=plan.names, rows=reading.rows, done=done)
         token = next(self._tokens)
         self._ways[token.encode()] = _Way(
             chunk, reading.snapshot, took
-        )  # before it is written: it may be reached at once
+        )  # before the mark is written, since it may be reached at once
         if len(self._ways) == 1:
             self._changed.matters_from(reading.snapshot)
         await chunks.mark(link, token)
@@ -261,7 +271,7 @@ class Backfiller:
             await self._moved.wait()
 
     async def _plan(self, link: Link, todo: BackfillToDo) -> Plan:
-        """How the table, as it is now, is read. Raises `Unfit`."""
+        """Return the plan to read the table's current version. Raises `Unfit`."""
         [(standby,)] = await link.query("select pg_is_in_recovery()")
         if standby == "t":
             raise Unfit(
@@ -277,7 +287,9 @@ class Backfiller:
         return await chunks.plan(link, known, found[0], self._spec, todo.where)
 
     async def _refusal(self, todo: BackfillToDo, error: SourceRefused) -> None:
-        """The server refused: what passes is waited for; a table that was altered is looked at once more; else it is over."""
+        """Handle a refusal of the server. A temporary one is retried after a pause. An altered table
+        is planned once more. Otherwise the backfill fails.
+        """
         at = (todo.number, todo.read)
         if error.sqlstate in _PASSING:
             await anyio.sleep(AGAIN)
@@ -297,7 +309,7 @@ class Backfiller:
 
 
 def _without(chunk: Chunk, changed: set[Key]) -> list[list[bytes | None]]:
-    """The rows whose keys are not among those; none at all if the table was emptied."""
+    """Return the rows with keys that were not changed. None are left if the table was truncated."""
     if not changed:
         return chunk.rows
     if () in changed:
@@ -309,10 +321,10 @@ def _without(chunk: Chunk, changed: set[Key]) -> list[list[bytes | None]]:
 
 
 class Pace:
-    """How fast rows are read.
+    """Limits the rate at which rows are read.
 
     Args:
-        rate: rows a second, at most; None for as many as go.
+        rate: largest number of rows per second. None means no limit.
         clock: seconds, monotonic.
     """
 
@@ -322,21 +334,21 @@ class Pace:
         self._next = clock()
 
     def rows(self, wanted: int) -> int:
-        """Rows of a chunk: several a second, rather than a heap now and then."""
+        """Return the number of rows for a chunk. With a rate, several small chunks are read per second."""
         return wanted if self._rate is None else min(wanted, max(self._rate // 4, 10))
 
     def took(self, rows: int) -> None:
-        """So many were read."""
+        """Count rows that were read."""
         if self._rate is not None:
             self._next = max(self._next, self._clock()) + rows / self._rate
 
     def left(self) -> float:
-        """Seconds until more may be read."""
+        """Return the seconds until more rows may be read."""
         return self._next - self._clock()
 
 
 async def begin_first(database: store.Executor, source_id: str, spec: PostgresSpec) -> None:
-    """Ask for what a source begins with, when it is captured for the first time: a backfill of each of its tables.
+    """Request a backfill of each table of a source that is captured for the first time.
 
     Args:
         source_id: the source's id.

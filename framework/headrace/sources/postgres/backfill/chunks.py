@@ -1,9 +1,10 @@
-"""Chunks: a table that is read by its key, piece by piece, each in a transaction of its own.
+"""Chunks: reads a table in the order of its key, piece by piece, each in its own transaction.
 
     select … from only public.orders where (id) > ($1::bigint) and (id) <= ($2::bigint) order by id limit 5000
 
-The lower bound is the last row that was read, so nothing is held while the piece before is on its way. The upper one is the last row that
-there was at the beginning: what has come after it is captured, and the reading comes to an end however fast the table grows.
+The lower bound is the last row that was read, so no transaction stays open between chunks. The
+upper bound is the last row at the beginning. Later rows are captured as changes, so the backfill
+ends however fast the table grows.
 """
 
 from __future__ import annotations
@@ -24,35 +25,36 @@ from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import ChunkDone
 
 PREFIX = "headrace"
-"""Of the messages in the WAL that say where a chunk belongs."""
+"""Prefix of the WAL messages that mark the place of a chunk."""
 
 MOST_BYTES = 8 * 1024 * 1024
-"""Of values in a chunk; one row may be larger."""
+"""Limit of a chunk's values in bytes. A single row may be larger."""
 
 LONGEST_READ = 0.1
-"""Seconds after which a chunk is large enough."""
+"""Seconds after which reading a chunk stops."""
 
 FIRST_STEP = 10
 LONGEST_STEP = 1_000
-"""Rows that are fetched at once: few at first, since nobody knows how large they are."""
+"""Rows per fetch. The first fetch is small, since the size of the rows is not known yet."""
 
-# A sequential scan for each chunk would read the table a thousand times. A role that doesn't see all rows must not think it does. Nobody
-# waits for a standby to have a mark that only says where a chunk belongs.
+# No sequential scans, since one for each chunk would read the table a thousand times. No row
+# security, so that a role that can't see all rows gets an error. No waiting for a synchronous
+# standby, since the commit of a mark only states a chunk's place.
 SETTINGS = (
     "set enable_seqscan = off; set enable_bitmapscan = off; set jit = off; set row_security = off; set lock_timeout = '5s';"
     " set synchronous_commit = local"
 )
 
 _BEGIN = "begin isolation level repeatable read read only; {lock}"
-_SAME_ORDER = ({20, 21, 23}, {25, 1043})  # types whose values sort alike: integers, and texts
+_SAME_ORDER = ({20, 21, 23}, {25, 1043})  # sets of types with the same sort order: integers, and texts
 
 
 class Unfit(HeadraceError):
-    """This backfill can't be, or can't go on."""
+    """Raised when a backfill is impossible, or can't continue."""
 
 
 class Chunk(msgspec.Struct):
-    """Rows of a backfill that are to be appended here. `columns`: what the values of each row are of."""
+    """Rows of a backfill that are to be appended here. `columns` has the names of each row's values."""
 
     table: Table
     columns: list[str]
@@ -64,12 +66,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How a table is read.
 
     Attributes:
-        table: as it is now, under the name that the source has for it.
-        source: the table as it stands in SQL after `from`.
-        columns: those that are read.
-        order: those by which: the sort column, if there is one, and the key.
-        types: the names of their types.
-        where: which rows, as SQL with `$1` for the first of `params`.
+        table: its current definition, under the source's name for it.
+        source: the table in SQL, after `from`.
+        columns: the columns to read.
+        order: the columns to sort by: the sort column, if there is one, and the key.
+        types: the SQL names of the types of `order`.
+        where: the condition on rows as SQL, with `$1` for the first of `params`.
+        params: the condition's parameters, as text.
     """
 
     table: Table
@@ -86,12 +89,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key_at(self) -> list[int]:
-        """Where the key's values are among those of a row."""
+        """The indexes of the key's values in a row."""
         names = self.names
         return [names.index(name) for name in self.table.key]
 
     def sql(self, *, above: bool, below: bool, limit: int) -> str:
-        """A chunk's statement. Its parameters are the condition's, then those of the bounds."""
+        """Return a chunk's statement. Its parameters are those of the condition, then those of the bounds."""
         conditions = [] if self.where is None else [f"({self.where})"]
         place = len(self.params)
         for wanted, operator in ((above, ">"), (below, "<=")):
@@ -104,28 +107,29 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return f"select {listed} from {self.source}{where} order by {order} limit {limit}"
 
     def last(self) -> str:
-        """The statement for the last row in this order."""
+        """Return the statement for the last row in this order."""
         order = ", ".join(f"{quoted(column.name)} desc" for column in self.order)
         return f"select {', '.join(quoted(column.name) for column in self.order)} from {self.source} order by {order} limit 1"
 
     def counted(self) -> str:
-        """The statement for how many rows the planner expects."""
+        """Return the statement for the planner's estimate of the number of rows."""
         return f"explain (format json) select from {self.source}" + (
             "" if self.where is None else f" where {self.where}"
         )
 
     def lock(self) -> str:
-        """The table's definition stays as it is; taken before the snapshot, or the table might have been rewritten in between, and
-        would look empty."""
+        """Return the statement that locks the table's definition. It has to run before the snapshot is
+        taken. Otherwise the table could be rewritten in between, and would look empty.
+        """
         return f"lock table {self.source} in access share mode"
 
     def place_of(self, row: Sequence[bytes | None]) -> list[Any]:
-        """Where a row is in the order, to be kept as JSON: name, type and value of each column."""
+        """Return a row's place in the order, to be stored as JSON: name, type and value of each column."""
         names = self.names
         return [[column.name, column.type_oid, _kept(row[names.index(column.name)])] for column in self.order]
 
     def bound_of(self, place: Sequence[Any]) -> list[str]:
-        """The values of a place that was kept. Raises `Unfit` when the order was another one."""
+        """Return the values of a stored place. Raises `Unfit` if it is of another order."""
         told = [name for name, *_ in place]
         if told != [column.name for column in self.order] or not all(
             _sort_alike(was, column.type_oid) for (_, was, _), column in zip(place, self.order, strict=True)
@@ -145,13 +149,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _text(value: bytes | None) -> str:
-    """A value, as a parameter."""
+    """Return a value as a parameter."""
     assert value is not None  # columns of the order are not null
     return value.decode(errors="surrogateescape")
 
 
 def _kept(value: bytes | None) -> str | dict[str, str]:
-    """A value, as JSON can keep it exactly: a database in SQL_ASCII may have some that are no text in UTF-8."""
+    """Return a value in a form that JSON can hold exactly. A database in SQL_ASCII may have values
+    that are not UTF-8.
+    """
     assert value is not None
     try:
         return value.decode()
@@ -164,15 +170,15 @@ def _sort_alike(was: int, now: int) -> bool:
 
 
 async def plan(link: Link, known: Table, now: Table, spec: PostgresSpec, where: Any) -> Plan:
-    """How a table is to be read.
+    """Return the plan to read a table.
 
     Args:
-        known: the table under the name, and with the schema, that the source has for it.
-        now: the same as the catalog has it at this time.
-        where: which rows, as the JSON of a condition; None for all.
+        known: the table with the source's name and schema for it.
+        now: the table as the catalog has it now.
+        where: the condition on rows, as JSON. None means all rows.
 
     Raises:
-        Unfit: it can't be read, and why.
+        Unfit: the table can't be read. The message says why.
     """
     table = msgspec.structs.replace(now, name=known.name, schema=known.schema, relation=known.relation)
     columns = {column.name: column for column in table.columns}
@@ -231,7 +237,7 @@ def _order(table: Table, columns: Mapping[str, TableColumn], spec: PostgresSpec)
 
 
 def _read(table: Table, spec: PostgresSpec, order: Sequence[TableColumn]) -> tuple[TableColumn, ...]:
-    """Columns to read: what a message is made of; nothing else needs to leave the server."""
+    """Return the columns to read. Columns that messages don't need are left out."""
     selected = spec.columns.get(table.name)
     if selected is None or spec.key is not None or spec.where is not None or spec.transform is not None:
         wanted = None
@@ -241,7 +247,9 @@ def _read(table: Table, spec: PostgresSpec, order: Sequence[TableColumn]) -> tup
 
 
 async def _types(link: Link, columns: Sequence[TableColumn]) -> tuple[str, ...]:
-    """Their names in SQL. Of -1 as the modifier, since `character` without one is `character(1)`."""
+    """Return the SQL names of the columns' types. The modifier is -1, since `character` without one
+    means `character(1)`.
+    """
     oids = ",".join(str(column.type_oid) for column in columns)
     found = await link.query("select oid, format_type(oid, -1) from pg_type where oid = any ($1::oid[])", f"{{{oids}}}")
     names = {int(oid or 0): name or "" for oid, name in found}
@@ -249,13 +257,13 @@ async def _types(link: Link, columns: Sequence[TableColumn]) -> tuple[str, ...]:
 
 
 async def last_of(link: Link, plan: Plan) -> list[str] | None:
-    """The values of the order of the last row that there is; None if there is none."""
+    """Return the values of the last row's order columns. None if there are no rows."""
     found = await link.rows(plan.last())
     return [_text(value) for value in found[0]] if found else None
 
 
 async def estimate(link: Link, plan: Plan) -> int | None:
-    """How many rows there are, about."""
+    """Return the estimated number of rows."""
     if plan.where is None and plan.table.estimate:
         return plan.table.estimate
     [(text,)] = await link.query(plan.counted(), *plan.params)
@@ -264,7 +272,7 @@ async def estimate(link: Link, plan: Plan) -> int | None:
 
 
 class Reading(msgspec.Struct):
-    """What was read. `done`: there is no more."""
+    """The result of reading a chunk. `done` means that there are no more rows."""
 
     rows: list[list[bytes | None]]
     snapshot: Snapshot
@@ -279,11 +287,12 @@ async def read(
     limit: int,
     clock: Callable[[], float],
 ) -> Reading:
-    """Read a chunk, in one transaction, under one snapshot. It ends early when it has taken long, or is large.
+    """Read a chunk, in one transaction, under one snapshot. It ends early when it takes long, or is
+    large.
 
     Args:
-        above, below: bounds, values of the plan's order; None for no bound.
-        limit: rows, at most.
+        above, below: the bounds, as values of the plan's order. None means no bound.
+        limit: largest number of rows.
         clock: seconds, monotonic.
 
     Raises:
@@ -307,7 +316,7 @@ async def read(
 
 
 async def _fetch(link: Link, limit: int, late: Callable[[], bool]) -> tuple[list[list[bytes | None]], bool]:
-    """The rows of a cursor, and whether these are all that the table has."""
+    """Return the rows of a cursor, and whether there are no more."""
     rows: list[list[bytes | None]] = []
     size, widest, step = 0, 1, FIRST_STEP
     while True:
@@ -326,5 +335,7 @@ async def _fetch(link: Link, limit: int, late: Callable[[], bool]) -> tuple[list
 
 
 async def mark(link: Link, token: str) -> None:
-    """Write a mark into the WAL, at which a chunk is appended. Everything that a snapshot from before it sees comes before it."""
+    """Write a mark into the WAL, at which a chunk is appended. All transactions that an earlier
+    snapshot sees come before it in the WAL.
+    """
     await link.query("select pg_logical_emit_message(true, $1::text, $2::text)", PREFIX, token)

@@ -1,10 +1,12 @@
-"""Conditions on rows, as SQL that the captured database evaluates: for a backfill of a part of a table.
+"""Compiles conditions on rows to SQL that the captured database evaluates, for a backfill of a part of
+a table.
 
-They are written as the conditions of streams are (see `model/conditions`), with fields such as `data.record.total`, since that is where the
-column will be in the message. What they mean is Postgres' own comparison in the column's type: numbers by value, times as times, texts and
-patterns in the column's collation, enums in the order of their declaration. A column that is null satisfies only `is null`, and what
-negates a test; of `json` and `jsonb` columns deeper fields can be asked for (`data.record.address.city`), and these compare as in
-conditions of streams: a number with numbers, a string with strings.
+They have the syntax of streams' conditions (see `model/conditions`), with fields such as
+`data.record.total`, the column's place in the message. They are evaluated by Postgres's own
+comparison in the column's type. Numbers compare by value and times as times. Texts and patterns use
+the column's collation, and enums the order of their declaration. A null column satisfies only `is
+null` and negated tests. `json` and `jsonb` columns have deeper fields (`data.record.address.city`).
+These compare as in conditions of streams, a number with numbers and a string with strings.
 """
 
 from __future__ import annotations
@@ -31,14 +33,17 @@ _NEGATED = {"!=", "not in"}
 
 
 def check_condition(where: str | Mapping[str, Any] | Condition | None, table: Table) -> None:
-    """Raises `InvalidFilter` for a condition that a backfill of this table can't have. A value that is none of the column's type, such as
-    a bad date, is only found by the server."""
+    """Raise `InvalidFilter` if a backfill of this table can't have the condition. A value that does
+    not fit the column's type, such as an invalid date, is only found by the server.
+    """
     if where is not None:
         compiled(where, table)
 
 
 def compiled(where: str | Mapping[str, Any] | Condition, table: Table) -> tuple[str, list[str]]:
-    """The condition as SQL, `$1` the first of its parameters, and these as text. Raises `InvalidFilter`."""
+    """Return the condition as SQL, and its parameters as text, of which `$1` is the first. Raises
+    `InvalidFilter`.
+    """
     work = _Compiler(table)
     return work.node(parse(where), certain=False), work.params
 
@@ -50,7 +55,11 @@ class _Compiler:
         self._columns = {column.name: column for column in table.columns}
 
     def node(self, condition: Condition, *, certain: bool) -> str:
-        """`certain`: null, which is as good as false at the top, has to become false, since it may be negated."""
+        """Return the SQL of a condition.
+
+        At the top level null has the same effect as false. With `certain`, null has to become
+        false, since the result may be negated.
+        """
         match condition:
             case And(conditions):
                 return " and ".join(f"({self.node(part, certain=certain)})" for part in conditions)
@@ -73,7 +82,7 @@ class _Compiler:
     # --- fields
 
     def _place(self, field: str) -> tuple[TableColumn, tuple[str, ...]]:
-        """The column of a field, and the path into it."""
+        """Return the column of a field, and the path into it."""
         root, *steps = split(field)
         if root != "data" or len(steps) < 2 or steps[0] != "record":
             self._refuse(
@@ -89,7 +98,7 @@ class _Compiler:
         return column, tuple(steps[2:])
 
     def _any(self, field: str) -> str:
-        """The field as something that may be null. JSON's null is one, too."""
+        """Return SQL that is null if the field is null. JSON's null counts as null."""
         column, path = self._place(field)
         name = quoted(column.name)
         return f"({self._deep(name, path)})" if column.type_oid in _DOCUMENTS else name
@@ -112,7 +121,7 @@ class _Compiler:
         return f"{name} {'<>' if op == '!=' else op} {self._literal(column, values[0], field)}"
 
     def _literal(self, column: TableColumn, value: Scalar, field: str) -> str:
-        """A parameter for the value. Unless it has a cast the server takes it in the column's type."""
+        """Return a parameter for the value. Without a cast the server reads it as the column's type."""
         oid = column.type_oid
         if isinstance(value, bool):
             if oid != _BOOL:
@@ -131,7 +140,9 @@ class _Compiler:
         return self._param(value)
 
     def _in_document(self, column: TableColumn, path: Sequence[str], op: str, values: Sequence[Scalar]) -> str:
-        """As conditions of streams have it: of another kind than the value is not equal, and has no order."""
+        """Return a comparison with a field in JSON, as conditions of streams define it. A value of
+        another type is not equal, and has no order.
+        """
         name, kind = quoted(column.name), _DOCUMENTS[column.type_oid]
         of = f"{kind}_typeof({name} #> {self._path(path)})"
         text = self._deep(name, path)
@@ -159,7 +170,7 @@ class _Compiler:
         text = name if column.type_oid in _TEXTS else f"{name}::text"
         return f"{text} {_PATTERNS[op]} {self._param(pattern)}"
 
-    # --- words
+    # --- helpers
 
     def _param(self, value: str) -> str:
         self.params.append(value)
@@ -179,12 +190,16 @@ class _Compiler:
 
 
 def _plain(value: Decimal) -> str:
-    """Without an exponent, which an integer's text can't have; and without zeros that make it none."""
+    """Return the number without an exponent, which an integer's text can't have, and without trailing
+    zeros after the point.
+    """
     return format(value.to_integral_value() if value == value.to_integral_value() else value, "f")
 
 
 def _cast(oid: int, value: Decimal) -> str:
-    """Whole numbers that fit are taken in the column's type, so that an index serves; others compare by value."""
+    """Return the parameter's cast. A whole number that fits the column's type needs none, so that an
+    index can be used. Others compare by value, as numeric.
+    """
     bits = _WHOLE.get(oid)
     fits = bits is None or (value == value.to_integral_value() and abs(value) < 2**bits)
     return "" if fits else "::numeric"

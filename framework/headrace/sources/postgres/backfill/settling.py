@@ -1,7 +1,9 @@
-"""Settling: before its first chunk a process waits for transactions that were captured before it began, and are not to be seen yet.
+"""Waits, before a process's first chunk, until all transactions that were captured earlier are
+visible.
 
-A transaction that commits is in the WAL before others see it; and it may have been captured by a process that is no more, so that nobody
-remembers it. Between the two is mostly a moment. But where the server waits for a synchronous standby, it is as long as that takes.
+A committed transaction is in the WAL before it is visible to others. It may have been captured by a
+process that has ended, so this process does not know of it. The delay is mostly short. But where
+the server waits for a synchronous standby, it lasts as long as that takes.
 """
 
 from __future__ import annotations
@@ -15,21 +17,22 @@ from headrace.sources.postgres.backfill.visibility import Snapshot
 from headrace.sources.postgres.connection.link import Link
 
 PATIENCE = 2.0
-"""Seconds within which a commit that waits for no standby is to be seen."""
+"""Seconds after which a commit that waits for no standby is visible."""
 
 PAUSE = 0.05
 """Seconds between two looks."""
 
 
 async def settle(link: Link, clock: Callable[[], float]) -> None:
-    """Wait until each transaction whose commit is in the WAL now is to be seen. Raises `SourceUnavailable`.
+    """Wait until each transaction that has its commit in the WAL now is visible. Raises
+    `SourceUnavailable`.
 
-    Those that run now, and have not begun to commit, may go on for hours: so after `PATIENCE` only those are waited for that may be waiting
-    for a standby.
+    Open transactions that have not begun to commit may last for hours. So after `PATIENCE` it waits
+    only for those that may be waiting for a standby.
     """
     await chunks.mark(
         link, "settling"
-    )  # its own id is larger than that of all before it, so these are all in the snapshot
+    )  # its transaction id is larger than all earlier ones, so the snapshot includes these
     left = (await _snapshot(link)).running
     until = clock() + PATIENCE
     while left and (clock() < until or await _wait_for_a_standby(link, left)):
@@ -44,7 +47,9 @@ async def _snapshot(link: Link) -> Snapshot:
 
 
 async def _wait_for_a_standby(link: Link, running: frozenset[int]) -> bool:
-    """Whether one of these may be waiting for a standby. Who may not see what others wait for takes that for granted."""
+    """Whether one of these transactions may be waiting for a standby. True if the role may not see
+    what other sessions wait for.
+    """
     on_wire = ",".join(str(xid % 2**32) for xid in running)
     [(may,)] = await link.query(
         """select current_setting('synchronous_standby_names') <> ''

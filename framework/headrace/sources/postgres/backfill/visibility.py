@@ -1,13 +1,17 @@
-"""Which rows of a chunk were changed meanwhile, by transactions that its snapshot does not see.
+"""Determines the rows of a chunk that were changed by transactions that the chunk's snapshot does not
+see.
 
-A chunk of a backfill is read under a snapshot, and gets its place among the changes by a message in the WAL, written after it was read. What
-the snapshot sees was committed before that message, so its changes are appended before the chunk, and the chunk's rows are as new or newer.
-What it does not see may be captured before the message, too, and is newer than the chunk: rows that it changed are left out.
+A chunk of a backfill is read under a snapshot. A message in the WAL, written after the read, marks
+its place among the changes. Transactions that the snapshot sees were committed before that message.
+So their changes are appended before the chunk, and the chunk's rows are at least as new.
+Transactions that it does not see may be captured before the message, too. They are newer than the
+chunk, so the rows that they changed are left out of it.
 
-DBLog (Andreakis and Papapanagiotou, 2020, https://arxiv.org/abs/2010.12597) leaves out what was changed between two marks in the log, one
-from before the read and one from after it. In Postgres that is not enough: a transaction's commit is in the WAL, and captured, before
-others see it, by as long as a synchronous standby takes. A chunk read meanwhile has the row as it was, though the change lies before both marks.
-So it is asked of each transaction whether the snapshot sees it.
+DBLog (Andreakis and Papapanagiotou, 2020, https://arxiv.org/abs/2010.12597) leaves out what was
+changed between two marks in the log, one before the read and one after it. In Postgres that is not
+enough. A transaction's commit is in the WAL, and captured, before it is visible to others, by as
+long as a synchronous standby takes. A chunk read in that time has the old row, though the change
+lies before both marks. So each transaction is checked against the snapshot.
 """
 
 from __future__ import annotations
@@ -17,10 +21,10 @@ from collections import deque
 import msgspec
 
 REMEMBERED = 10_000
-"""Captured transactions that are remembered while no backfill is under way."""
+"""Number of captured transactions to remember while no backfill is running."""
 
 MOST_ROWS = 250_000
-"""Changed rows that are kept at a time, some 100 to 200 bytes each."""
+"""Limit of changed rows to keep, of about 100 to 200 bytes each."""
 
 Key = tuple[bytes, ...]
 
@@ -29,34 +33,36 @@ _HALF = 1 << 31
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What a statement saw: the transactions before `end` that are not `running`. Both are ids of 64 bits."""
+    """What a statement sees: the transactions before `end` that are not `running`. Both hold ids of 64 bits."""
 
     end: int
     running: frozenset[int]
 
     @classmethod
     def of(cls, text: str) -> Snapshot:
-        """From the text of a `pg_snapshot`, such as `10:20:10,14`."""
+        """Parse the text of a `pg_snapshot`, such as `10:20:10,14`."""
         _, end, running = text.split(":")
         return cls(int(end), frozenset(map(int, running.split(","))) if running else frozenset())
 
     def sees(self, xid: int) -> bool:
-        """Whether it sees a transaction that has committed since, or had; by its id on the wire, which has only 32 bits."""
-        whole = self.end + (xid - self.end + _HALF) % _ROUND - _HALF  # the one that is nearest
+        """Whether it sees a committed transaction, given its id on the wire, which has only 32 bits."""
+        whole = self.end + (xid - self.end + _HALF) % _ROUND - _HALF  # the nearest 64-bit id
         return whole < self.end and whole not in self.running
 
 
 class Changed:
-    """The rows of one table that were changed by captured transactions which no snapshot sees that matters.
+    """The rows of one table that were changed by captured transactions which the relevant snapshots do
+    not see.
 
-    Snapshots are taken one after the other on one server, so what one of them sees all later ones see. What the oldest that still matters
-    sees need not be kept.
+    Snapshots are taken one after the other on one server, so later ones see all that an earlier one
+    sees. What the oldest relevant snapshot sees need not be kept.
 
     Args:
-        most: rows to keep. Beyond that all are forgotten, and chunks whose snapshots don't see what was forgotten are of no use.
+        most: largest number of rows to keep. Beyond that all are forgotten, and each chunk is
+            discarded if its snapshot does not see the forgotten transactions.
 
     Attributes:
-        tracking: whether `saw` is to be called.
+        tracking: whether `saw` has to be called.
     """
 
     def __init__(self, most: int = MOST_ROWS) -> None:
@@ -66,19 +72,19 @@ class Changed:
         self._recent: deque[int] = deque(maxlen=REMEMBERED)
         self._rows: dict[int, set[Key]] = {}  # by transaction
         self._count = 0
-        self._unknown: set[int] = set()  # transactions whose rows were not noted down, or not all of them
-        self._within = False  # whether the next transaction to be captured may be such a one
+        self._unknown: set[int] = set()  # transactions without a complete record of their rows
+        self._within = False  # whether the next captured transaction may be one of these
         self._oldest: Snapshot | None = None
 
     def begin(self, table: str) -> None:
-        """Keep the changes of this table from now on; what was captured before is unknown."""
+        """Record the changes of this table from now on. Earlier transactions count as unknown."""
         if self._table != table:
             self._forget()
             self._table = table
         self.tracking = True
 
     def end(self) -> None:
-        """Keep nothing any more."""
+        """Stop recording."""
         self._forget()
         self._unknown.clear()
         self._table, self.tracking, self._oldest = None, False, None
@@ -91,14 +97,16 @@ class Changed:
             self._unknown = {xid for xid in self._unknown if not self._oldest.sees(xid)}
 
     def captured(self, xid: int) -> None:
-        """A transaction was captured."""
+        """Note that a transaction was captured."""
         self._recent.append(xid)
         if self._within:
             self._within = False
             self._unknown.add(xid)
 
     def saw(self, table: str, key: Key, xid: int) -> None:
-        """A captured transaction changed the row of that key, or emptied the table where the key is ()."""
+        """Record that a captured transaction changed the row with this key. The key () means that it
+        truncated the table.
+        """
         if table != self._table:
             return
         rows = self._rows.get(xid)
@@ -113,15 +121,15 @@ class Changed:
             self._forget()
 
     def known(self, snapshot: Snapshot) -> bool:
-        """Whether the changes of every captured transaction that it does not see were noted down."""
+        """Whether the changes of all captured transactions that the snapshot does not see were recorded."""
         return all(map(snapshot.sees, self._unknown))
 
     def unseen(self, snapshot: Snapshot) -> set[Key]:
-        """Which rows were changed by captured transactions that it does not see."""
+        """Return the keys of rows that were changed by captured transactions that the snapshot does not see."""
         return set().union(*(rows for xid, rows in self._rows.items() if not snapshot.sees(xid)))
 
     def matters_from(self, snapshot: Snapshot) -> None:
-        """Nobody asks for an older snapshot any more."""
+        """Forget what only older snapshots need. They are no longer used."""
         self._oldest = snapshot
         for xid in [xid for xid in self._rows if snapshot.sees(xid)]:
             self._count -= len(self._rows.pop(xid))

@@ -1,4 +1,5 @@
-"""Who captures, and how: `capturing` finds the sources, `tenure` sees to it that one process has each, and `capturer` is the way of a change.
+"""Captures sources: `capturing` finds them, `tenure` gives each to one process, and `capturer` moves
+changes from the WAL into the stream.
 
 capturing ── tenure ── capturer ─┬─ preparing: server, publication, slot, position
                                  ├─ feed, decoder, spool, shaper ── outbox ── appender ── stream

@@ -1,8 +1,8 @@
-"""When a replication slot is in trouble, and what is said of it: plain code, no I/O.
+"""Decides when a replication slot is in trouble, and words the alarm. Plain code without I/O.
 
-A slot makes its server keep all WAL from its restart_lsn on. Without a limit that fills the server's disk; with one, which is
-max_slot_wal_keep_size, the server drops the WAL instead, and the slot is lost. So both how much is held back and how much may still come
-are looked at.
+A slot makes its server keep all WAL from the slot's restart_lsn on. Without a limit that fills the
+server's disk. With a limit, which is max_slot_wal_keep_size, the server drops the WAL instead, and
+the slot is lost. So an alarm depends on both how much WAL is held back and how much more may be.
 """
 
 from __future__ import annotations
@@ -16,35 +16,37 @@ from headrace.model.capture import CaptureFacts
 Kind = Literal["lost", "unreserved", "tight", "large"]
 
 USED = 0.8
-"""The share of what max_slot_wal_keep_size allows from which on that is told."""
+"""The share of max_slot_wal_keep_size at which the alarm `tight` begins."""
 
 CALM = 0.8
-"""An alarm that has begun is over below this share of where it begins: what goes up and down around there is one alarm, not many."""
+"""An alarm ends below this share of the threshold at which it begins. So a value that fluctuates
+around the threshold gives one alarm, not many.
+"""
 
 
 class Alarm(msgspec.Struct, frozen=True):
-    """What is wrong with a slot, and a text that says what that is, what will happen, and what to do."""
+    """What is wrong with a slot. `text` says what is wrong, what will happen, and what to do."""
 
     kind: Kind
     text: str
 
 
 def alarm_of(facts: CaptureFacts, *, source: str, slot: str, limit: int, begun: Kind | None = None) -> Alarm | None:
-    """What is wrong with a slot; None while it is well.
+    """Return the alarm for a slot, or None while the slot is well.
 
     Args:
-        facts: as the server tells them.
+        facts: the slot's state, as the server reports it.
         source: the source's name.
         slot: the slot's name.
-        limit: bytes held back from which on that is an alarm.
-        begun: which alarm there is already.
+        limit: bytes held back at which the alarm `large` begins.
+        begun: the kind of the current alarm, if there is one.
     """
     kind = _kind(facts, limit, begun)
     return None if kind is None else Alarm(kind, _TEXTS[kind](facts, source, slot))
 
 
 def size(count: int) -> str:
-    """Bytes for people: `512 bytes`, `1.2 GB`."""
+    """Return a number of bytes for people, such as `512 bytes` or `1.2 GB`."""
     amount, units = float(count), ["bytes", "kB", "MB", "GB", "TB"]
     while amount >= 999.5 and len(units) > 1:
         amount, units = amount / 1000, units[1:]
@@ -99,7 +101,7 @@ def _holds(facts: CaptureFacts) -> str:
 
 
 def _raised(facts: CaptureFacts) -> str:
-    """The statement that gives it twice the room."""
+    """Return advice with the statement that doubles the limit."""
     megabytes = max(2 * ((facts.held_back or 0) + max(facts.safe_wal_size or 0, 0)) // 2**20, 1024)
     return (
         "If the disk has room, raise it:"
@@ -108,7 +110,10 @@ def _raised(facts: CaptureFacts) -> str:
 
 
 def _cause(facts: CaptureFacts, source: str) -> str:
-    """Who holds it: the capture, when it is that far behind itself; or else a transaction, which must be decoded from its first change on."""
+    """Return a sentence on what holds the WAL back. It is the capture, if that accounts for at least
+    half of it. Otherwise it is an old open transaction, which must be decoded from its first change
+    on.
+    """
     if facts.behind is None or facts.held_back is None or facts.behind * 2 >= facts.held_back:
         behind = "" if facts.behind is None else f" is {size(facts.behind)} behind, and"
         return f"The capture{behind} has to catch up: see headrace source postgres info {source} for what it waits for."

@@ -1,7 +1,9 @@
-"""The appender: what was captured goes into the stream, together with the position, in one transaction.
+"""The appender writes captured messages into the stream together with the position, in one
+transaction.
 
-A transaction that is larger than an append is appended in parts, inside one transaction that stays open meanwhile: it appears whole or not
-at all. Only when that has committed is the captured server told that it may forget.
+A captured transaction that is larger than one append is appended in parts, inside one transaction
+that stays open. So it appears in the stream whole or not at all. The position is confirmed to the
+captured server only after the commit.
 """
 
 from __future__ import annotations
@@ -24,31 +26,34 @@ from headrace.store.translate import translated
 logger = logging.getLogger("headrace")
 
 IDLE_LIMIT = 5.0
-"""Seconds that nothing may be said in the transaction of a large append: of a process that froze others needn't wait for it."""
+"""Idle limit of the open transaction of a large append, in seconds. The database ends it after that,
+so that a frozen process does not block others.
+"""
 
 AWAKE = 1.0
-"""Seconds after which it is spoken to while there is nothing to append."""
+"""Keep-alive interval of the open transaction while there is nothing to append, in seconds."""
 
 SILENT = 10.0
-"""Seconds after which changes that can't be published are told of again."""
+"""Seconds between two warnings about changes that can't be published."""
 
 Complete = Callable[[Portion, store.Executor], Awaitable[None]]
 
 
 class Appender:
-    """Appends for one tenure.
+    """Appends messages under one capture lease.
 
     Args:
         database: an open database.
         number: the source's number in it.
-        epoch: the tenure's.
+        epoch: the capture lease's epoch.
         stream: where to append.
-        outbox: what to append.
-        complete: adds values to a portion that are not in the WAL.
-        committed: told the position up to which all is in the stream, and what was appended last, see `_in_parts`.
+        outbox: the messages to append.
+        complete: adds values to a portion that the WAL does not contain.
+        committed: called after each commit, with the position up to which everything is in the
+            stream, and what was appended last, see `_in_parts`.
 
     Attributes:
-        alone: held while something is appended.
+        alone: a lock that is held during an append.
     """
 
     def __init__(
@@ -80,7 +85,9 @@ class Appender:
             self._committed(positions.number(portion.position), portion)
 
     async def _in_parts(self, portion: Portion) -> Portion:
-        """Append a transaction part by part. Returns the last one, with the chunks of all, and as having messages if any part had."""
+        """Append a captured transaction part by part. Returns the last part, with the backfill chunks
+        of all parts. If any part had messages, the returned one has some too.
+        """
         chunks: list[store.ChunkDone] = []
         told = portion
         async with self._database.transaction() as connection:
@@ -95,7 +102,9 @@ class Appender:
                 portion = await self._next(connection)
 
     async def _next(self, connection: Any) -> Portion:
-        """The next part. It may take a while to be read or transformed, and the server must not end the transaction meanwhile."""
+        """Return the next part. Reading or transforming it may take a while, so `select 1` keeps the
+        transaction from being ended as idle.
+        """
         while True:
             with anyio.move_on_after(AWAKE):
                 return await self._outbox.take()
@@ -117,7 +126,9 @@ class Appender:
         await self._append_or_sort_out(connection, rest)
 
     async def _append_or_sort_out(self, executor: Any, portion: Portion) -> None:
-        """Append; or, if there is a message in it that the stream can't take, all but that, which becomes a failure."""
+        """Append a portion. If the stream refuses a message, append the others, and keep that one as a
+        failure.
+        """
         try:
             await self._append(executor, portion)
         except InvalidInput as error:
@@ -131,13 +142,13 @@ class Appender:
         if isinstance(executor, store.Database):
             await store.append_captured(executor, self._number, self._epoch, self._stream, portion)
             return
-        # A savepoint: what is refused must not take the rest with it.
+        # A savepoint, so that a refused message does not abort the whole transaction.
         with translated(self._database.dsn):
             async with executor.transaction():
                 await store.append_captured(executor, self._number, self._epoch, self._stream, portion)
 
     async def _sort_out(self, connection: Any, portion: Portion, error: InvalidInput) -> None:
-        """By halves: there are few such messages."""
+        """Find the refused messages by bisection, since there are few of them."""
         count = len(portion.keys)
         if not count:
             raise error
@@ -149,7 +160,7 @@ class Appender:
             return
         middle = count // 2
         first = Portion(keys=portion.keys[:middle], data=portion.data[:middle])
-        # What goes with the messages, the position above all, goes with the last ones.
+        # The last messages carry the rest of the portion, above all the position.
         second = msgspec.structs.replace(portion, keys=portion.keys[middle:], data=portion.data[middle:])
         for half in (first, second):
             try:
@@ -158,7 +169,7 @@ class Appender:
                 await self._sort_out(connection, half, refused)
 
     def _tell(self, error: InvalidInput) -> None:
-        """Once for a while: thousands may be alike, and all are kept as failures."""
+        """Log the error, at most every 10 seconds. Thousands may be alike, and all are kept as failures."""
         now = time.monotonic()
         if now >= self._told_at + SILENT:
             self._told_at = now
@@ -166,7 +177,9 @@ class Appender:
 
 
 def _overtake(portion: Portion) -> None:
-    """Mark the failures that are followed by a message of their key: tried again, they must not take the place of a newer row."""
+    """Mark the failures that are followed by a message with the same key. A retry of such a failure
+    must not replace a newer row.
+    """
     if portion.failures:
         last = {key: place for place, key in enumerate(portion.keys)}
         portion.failures = [

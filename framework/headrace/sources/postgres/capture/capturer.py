@@ -1,11 +1,12 @@
-"""The capturer: one source, under one tenure, from the server's WAL into its stream.
+"""The capturer moves one source's changes from the server's WAL into its stream, under one capture
+lease.
 
     run ── server, publication, slot, position                            see `preparing`
         ├─ feed ── decoder ── (spool) ── shaper ── outbox                 as fast as they come
         ├─ outbox ── stream and position ── feed.confirm                  see `appender`
         └─ backfill, watch, tables, retries                               beside it
 
-Everything happens in one event loop, so the order of the WAL is the order of what is done here.
+Everything runs in one event loop, so changes are handled in the order of the WAL.
 """
 
 from __future__ import annotations
@@ -66,35 +67,35 @@ from headrace.store import CaptureToDo
 logger = logging.getLogger("headrace")
 
 MARK = 10.0
-"""Seconds after which an idle source writes down how far it is, so that its slot moves on."""
+"""Interval in seconds at which an idle source stores its position, so that its slot advances."""
 
 LOOK = 10.0
-"""Seconds between looks whether the tables are still the same."""
+"""Seconds between two checks that the tables are still the same."""
 
 SILENCE = 1.0
-"""Seconds after which a server that has sent nothing is taken to have nothing to send."""
+"""Seconds of silence after which the server is assumed to have nothing to send."""
 
 BREATH = 500
-"""Changes of a streamed transaction's replay after which others have a turn."""
+"""Changes of a streamed transaction to replay before other tasks may run."""
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class Restart(Exception):
-    """The capturer has to begin anew, since what it stands on has changed."""
+    """Raised when the capturer has to start again, because its tables have changed."""
 
 
 class Capturer:
     """Captures one source.
 
     Args:
-        database: Headrace's, open.
+        database: Headrace's database, open.
         todo: the source.
         spec: its settings.
-        epoch: the tenure's.
-        committed: told the stream's name when there is something new in it.
+        epoch: the capture lease's epoch.
+        committed: called with the stream's name after new messages were committed.
         clock: seconds, monotonic.
-        streaming: whether large transactions may come while they are still under way.
+        streaming: whether the server may send large transactions while they are still open.
     """
 
     def __init__(
@@ -112,9 +113,9 @@ class Capturer:
         self._link_lock = anyio.Lock()
         self._decoder = Decoder()
         self._spool = Spool()
-        self._piece: int | None = None  # the streamed transaction that a piece is arriving of
-        self._transaction: Transaction | None = None  # the one that is being shaped
-        self._passed_over = False  # it was captured before
+        self._piece: int | None = None  # xid of the streamed transaction that is arriving
+        self._transaction: Transaction | None = None  # the transaction that is being shaped
+        self._passed_over = False  # whether that transaction was captured before
         self._idx = 0
         self._committed_at: datetime | None = None
         self._appended_at = clock()
@@ -122,16 +123,16 @@ class Capturer:
         self._captured = self._captured_before = 0
         self._watch: Watch | None = None
 
-    # --- from the beginning to the end
+    # --- the run
 
     async def run(self) -> None:
         """Capture until cancelled.
 
         Raises:
-            LeaseLost: the tenure is over.
-            SourceStopped, SourceRefused, ConfigurationError: somebody has to mend something.
-            SourceUnavailable, StoreUnavailable, StreamFull: that passes.
-            Restart: begin anew.
+            LeaseLost: the capture lease is lost.
+            SourceStopped, SourceRefused, ConfigurationError: something has to be corrected.
+            SourceUnavailable, StoreUnavailable, StreamFull: a temporary failure.
+            Restart: the capturer has to start again.
         """
         transform = None if self._spec.transform is None else transforms.load(self._spec.transform)
         self._shaper = Shaper(self._spec, transform)
@@ -198,11 +199,11 @@ class Capturer:
                 await link.close()
 
     async def _query(self, sql: str, *params: str | None) -> list[list[bytes | None]]:
-        """Ask the captured database something while it is captured."""
+        """Query the captured database during the capture."""
         async with self._link_lock:
             return await self._link.rows(sql, *params)
 
-    # --- the way of the changes
+    # --- changes, in the order of the WAL
 
     async def _capture(self) -> None:
         read, take, outbox = self._feed.read, self._take, self._outbox
@@ -215,8 +216,10 @@ class Capturer:
             await outbox.offer()
 
     def _rest(self, end: int) -> None:
-        """Nothing is under way: all that the server has sent is appended, as far as it was ours. That is written down now and then,
-        before the server is told: so a slot that is ahead of what we wrote was moved by somebody else."""
+        """Store the position now and then while nothing is pending. It is stored before it is
+        confirmed to the server. So a slot that is ahead of the stored position was advanced by
+        another client.
+        """
         if end > self._appended and self._clock() >= self._appended_at + MARK:
             self._outbox.end(end)
 
@@ -224,7 +227,7 @@ class Capturer:
         decode, outbox, transforms_ = self._decoder.decode, self._outbox, self._spec.transform is not None
         for payload in payloads:
             if self._piece is not None and payload[0] != _STREAM_STOP:
-                if payload[0] != _ORIGIN:  # which has no xid, unlike all else in a piece, and tells us nothing
+                if payload[0] != _ORIGIN:  # it has no xid, unlike the others in a piece, and is not needed
                     self._spool.add(self._piece, payload)
                 continue
             message = decode(payload)
@@ -238,7 +241,7 @@ class Capturer:
                 await self._other(message)
             if outbox.full:
                 await outbox.offer()
-            elif transforms_:  # which may take long: the tenure is kept in between
+            elif transforms_:  # a transform may take long, so renewing the lease gets a turn
                 await anyio.lowlevel.checkpoint()
 
     async def _other(self, message: AnyMessage) -> None:
@@ -246,7 +249,7 @@ class Capturer:
             case Relation():
                 await self._learn(message)
             case Type():
-                self._knowledge.types.pop(message.oid, None)  # it may have changed: its relation comes next
+                self._knowledge.types.pop(message.oid, None)  # the type may have changed, and its relation comes next
             case Message():
                 self._marked(message)
             case StreamStart():
@@ -264,7 +267,7 @@ class Capturer:
                 )
 
     async def _replay(self, commit: StreamCommit) -> None:
-        """A transaction that came in pieces has committed."""
+        """Handle a transaction that came in pieces and has committed."""
         self._begin(Transaction(commit.lsn, commit.at, commit.xid))
         for count, payload in enumerate(self._spool.replay(commit.xid)):
             message = self._decoder.decode(payload)
@@ -307,7 +310,9 @@ class Capturer:
             self._committed_at = _EPOCH + timedelta(microseconds=transaction.at)
 
     def _marked(self, message: Message) -> None:
-        """Somebody wrote a message into the WAL: perhaps the backfill, at the place of a chunk."""
+        """Handle a message that was written into the WAL. A message with the prefix `headrace` may
+        mark the place of a backfill chunk.
+        """
         if message.prefix != "headrace" or self._transaction is None or self._passed_over:
             return
         chunk = self._backfiller.reached(message.content)
@@ -327,10 +332,12 @@ class Capturer:
             table = await self._knowledge.table_of(self._link, relation)
         self._shaper.learn(relation, table, self._knowledge.types)
 
-    # --- what became of it
+    # --- progress
 
     async def _tell_running(self, watch: Watch, position: int) -> None:
-        """Say so once the server sends; or says nothing, as an idle one may: what it refuses it refuses at once."""
+        """Report the state `running` once the server sends something, or has been silent for a second,
+        as an idle server may. A server that refuses to stream does so at once.
+        """
         with anyio.move_on_after(SILENCE):
             await self._begun.wait()
         await store.tell_capture(self._database, self._todo.number, self._epoch, "running", *self._note())
@@ -349,29 +356,31 @@ class Capturer:
             self._tell_committed(self._todo.stream)
 
     def _standing(self) -> tuple[int, int, datetime | None]:
-        """For the watch: how far it is, how many changes, and when the newest of them was committed."""
+        """Return the position, the number of changes, and the commit time of the newest one, for the watch."""
         return self._appended, self._captured, self._committed_at
 
     def _note(self) -> tuple[str | None, str | None]:
-        """What is wrong though it goes on, and what mends it."""
+        """Return a problem that does not stop the capture, and the statement that corrects it."""
         for error in self._knowledge.missing.values():
             return error.reason, error.mend
         return None, None
 
     @property
     def counted(self) -> int:
-        """How many changes this one has captured."""
+        """Number of changes that this capturer has captured."""
         return self._captured - self._captured_before
 
     @property
     def facts(self) -> CaptureFacts | None:
-        """What was told last; None until it runs."""
+        """The facts that the watch reported last, or None before it runs."""
         return None if self._watch is None else self._watch.facts
 
-    # --- beside it
+    # --- changes of tables
 
     async def _look_after(self) -> None:
-        """Tables are dropped and made anew under their name, and then they are others."""
+        """Check regularly whether a table was dropped or recreated under its name. A new table is
+        backfilled, and the capturer restarts.
+        """
         while True:
             await anyio.sleep(LOOK)
             before = dict(self._knowledge.oids())

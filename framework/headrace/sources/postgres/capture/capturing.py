@@ -1,6 +1,6 @@
-"""Capturing: finds the sources that capture tables, and captures those that no other process does.
+"""Capturing finds the sources that capture tables, and captures those that no other process captures.
 
-Each stands by itself: one that can't go on says why, is tried again, and disturbs no other.
+Sources are independent. One that fails reports why, is retried, and does not disturb the others.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ from headrace.store import CaptureToDo
 logger = logging.getLogger("headrace")
 
 LOOK = 2.0
-"""Seconds after which the sources are looked for again: other processes make, change and leave them, too."""
+"""Seconds between two checks of the list of sources. Other processes create, change and release
+sources, too.
+"""
 
 SHORTEST, LONGEST = 0.1, 5.0
-"""Seconds after which a source that waits for something is tried again, the first time and at most."""
+"""Shortest and longest delay in seconds before a waiting source is retried."""
 
 REPAIR = 10.0
-"""Seconds after which one that has stopped is: what it needs may have been mended."""
+"""Seconds before a stopped source is retried, since its problem may have been corrected."""
 
 
 class _Running:
@@ -52,10 +54,10 @@ class _Running:
 
 
 class Capturing:
-    """Runs beside an app's consumers; see `headrace.app.attached`.
+    """Captures sources beside an app's consumers, see `headrace.app.attached`.
 
     Args:
-        only: names of the sources to capture; None for all that there are.
+        only: names of the sources to capture. None means all sources.
     """
 
     def __init__(self, only: Collection[str] | None = None) -> None:
@@ -63,15 +65,18 @@ class Capturing:
         self._holder = uuid4()
         self._running: dict[int, _Running] = {}
         self._resting: dict[int, float] = {}
-        # How a source is that this process can't capture: that is logged once.
+        # State and reason of the sources that this process can't capture, so that they are logged
+        # once.
         self._unfit: dict[int, tuple[str, str | None]] = {}
-        self._counts: Counter[str] = Counter()  # by source, the changes captured by capturers that have ended
+        self._counts: Counter[str] = Counter()  # changes by source, of capturers that have ended
         self._news = anyio.Event()
         self._looking: anyio.CancelScope | None = None
         self._draining = False
 
     async def run(self, shared: Shared) -> None:
-        """Capture until `drain`. What is not appended by then is read again by who comes next."""
+        """Capture until `drain`. What is not appended by then is read again by the next process that
+        captures the source.
+        """
         self._shared = shared
         try:
             async with anyio.create_task_group() as group:
@@ -80,7 +85,7 @@ class Capturing:
                         logger.warning(
                             "sources of kind postgres are not captured here: pip install 'headrace[capture]'"
                         )
-                    elif not self._draining:  # somebody may have asked to before it began
+                    elif not self._draining:  # `drain` may have been called before `run`
                         await keep_going("finding sources", lambda weather: self._look(weather, group))
                 self._end_all()
         finally:
@@ -88,10 +93,10 @@ class Capturing:
             self._draining = False  # the app may run again
 
     def look(self) -> None:
-        """A source was made, changed or deleted by this process: look now."""
+        """Check the list of sources now, since this process has created, changed or deleted one."""
         self._news.set()
 
-    # --- finding them
+    # --- finding sources
 
     async def _look(self, weather: Weather, group: anyio.abc.TaskGroup) -> None:
         while True:
@@ -113,7 +118,7 @@ class Capturing:
         rests = self._resting.get(todo.number, float("-inf")) > self._shared.time.clock()
         return not rests and (self._only is None or todo.name in self._only)
 
-    # --- one of them
+    # --- one source
 
     async def _run(self, running: _Running) -> None:
         todo, database = running.todo, self._shared.database
@@ -133,7 +138,7 @@ class Capturing:
             logger.info("%s is captured here no longer: %s", todo.name, _first(lost))
         except* StoreUnavailable as away:
             logger.info("%s is captured here no longer: %s", todo.name, _first(away))
-        except* Exception as failed:  # whatever it is, it is this source's, and no other one's
+        except* Exception as failed:  # any error is limited to this source
             logger.error("%s is captured here no longer, for now", todo.name, exc_info=failed)
             self._resting[todo.number] = self._shared.time.clock() + REPAIR
         finally:
@@ -142,7 +147,7 @@ class Capturing:
                 self._news.set()
 
     async def _keep_capturing(self, running: _Running, tenure: Tenure) -> None:
-        """Capture, and again whenever it broke off. Returns when this process can't."""
+        """Capture, and restart after each failure. Returns when this process can't capture the source."""
         todo, delay, streaming, again = running.todo, SHORTEST, True, False
         while True:
             began = self._shared.time.clock()
@@ -151,7 +156,7 @@ class Capturing:
                 if spec.transform is not None:
                     transforms.load(spec.transform)
                 self._unfit.pop(todo.number, None)
-            except HeadraceError as error:  # another process may know better: this one makes room
+            except HeadraceError as error:  # another process may succeed, for instance with another version of the code
                 running.state, running.reason = self._unfit.get(todo.number, (running.state, running.reason))
                 self._resting[todo.number] = began + await self._tell(running, tenure.epoch, error, delay)
                 self._unfit[todo.number] = running.state, running.reason
@@ -194,13 +199,13 @@ class Capturing:
             ) from error
 
     async def _tell(self, running: _Running, epoch: int, error: BaseException, delay: float) -> float:
-        """Tell why it broke off. Returns how many seconds to wait."""
+        """Report why the capturer stopped. Returns how many seconds to wait before the next try."""
         todo = running.todo
         if isinstance(error, Restart):
             logger.info("%s begins anew: %s", todo.name, error)
             return 0.0
         state, reason, mend, rest = "stopped", str(error), None, REPAIR
-        if isinstance(error, StoreUnavailable):  # the captured database or ours; a stream that is full is one, too
+        if isinstance(error, StoreUnavailable):  # the captured database, Headrace's own, or a full stream
             state, rest = "waiting", delay
         elif isinstance(error, SourceStopped):
             reason, mend = error.reason, error.mend
@@ -221,37 +226,39 @@ class Capturing:
     def _published(self, stream: str) -> None:
         self._shared.publisher.committed(stream, None)
 
-    # --- what the app tells
+    # --- called by the app
 
     def _end_all(self) -> None:
         for running in self._running.values():
             running.scope.cancel()
 
     def drain(self) -> None:
-        """Capture nothing more."""
+        """Stop capturing."""
         self._draining = True
         if self._looking is not None:
             self._looking.cancel()
 
     def hurry(self) -> None:
-        """Nothing here takes long to end."""
+        """Do nothing. Capturing has no work that takes long to end."""
 
     def notified(self, stream_id: int) -> None:
-        """Capture waits for no stream."""
+        """Do nothing. Capturing waits for no stream."""
 
     def published(self, stream: str) -> None:
-        """Capture waits for no stream."""
+        """Do nothing. Capturing waits for no stream."""
 
     def hear(self, *, deaf: bool) -> None:
-        """Capture waits for no stream."""
+        """Do nothing. Capturing waits for no stream."""
 
     def tells(self) -> dict[str, Any]:
-        """For the app's statistics: the sources that this process captures."""
+        """Return the sources that this process captures, for the app's statistics."""
         return {"sources": {one.todo.name: self._told(one) for one in self._running.values()}}
 
     def _told(self, running: _Running) -> dict[str, Any]:
-        """Of a source: its stream, its state and the reason for it; changes that this process has captured; and while it runs, what the
-        watch has told last: changes a second, bytes of WAL, and whether something is wrong with its slot."""
+        """Return a source's statistics. They are its stream, its state, the reason for the state, and
+        the changes that this process has captured. While the capturer runs, they include what the
+        watch reported last: changes per second, bytes of WAL, and whether its slot has an alarm.
+        """
         name, capturer = running.todo.name, running.capturer
         told: dict[str, Any] = {
             "stream": running.todo.stream,
@@ -276,7 +283,7 @@ class Capturing:
 
 
 def _first(error: BaseException) -> BaseException:
-    """The failure that matters most, of those that tasks have raised together."""
+    """Return the most important of the errors that concurrent tasks raised."""
     if isinstance(error, BaseExceptionGroup):
         return min(map(_first, error.exceptions), key=_weight)
     return error

@@ -1,9 +1,11 @@
-"""Completing rows: of one that was updated, values that are stored out of line and did not change are not in the WAL.
+"""TOAST completion: fills in values of updated rows that the WAL does not contain.
 
-In the order of what is exact: an earlier version of the row in the same portion; the version that the stream has; the table itself, which
-may have a newer value already, but then a newer version of the row is on its way. Where versions may have been passed over, by a transform,
-or by a condition that leaves no tombstone, what the portion and the stream have may be older than what was passed over: so there only the
-table is asked.
+Postgres stores large values out of line (TOAST), and the WAL lacks those that an update did not
+change. They are taken from these places, the most exact first: an earlier version of the row in the
+same portion, the version in the stream, and the table itself. The table may have a newer value
+already, but then a newer version of the row follows. A transform, or a condition without
+tombstones, may have left out versions. Then the portion and the stream may be older than a version
+that was left out, so only the table is asked.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 
 AWAKE = 1.0
-"""Seconds after which the transaction that is appended in is spoken to, while the captured database is asked."""
+"""Keep-alive interval in seconds of the append's open transaction, while the captured database is queried."""
 
 Rows = Callable[..., Awaitable[list[list[bytes | None]]]]
 
@@ -43,8 +45,8 @@ class Completing:
     Args:
         spec: its settings.
         shaper: its shaper.
-        knowledge: of its tables.
-        rows: asks the captured database.
+        knowledge: its tables and types.
+        rows: queries the captured database.
     """
 
     def __init__(self, spec: PostgresSpec, shaper: Shaper, knowledge: Knowledge, rows: Rows) -> None:
@@ -54,7 +56,7 @@ class Completing:
         self._rows = rows
 
     async def complete(self, portion: Portion, executor: store.Executor) -> None:
-        """Add what is missing. What nobody knows stays missing."""
+        """Fill in missing values. A value that can't be found stays missing."""
         if not portion.incomplete:
             return
         wanted = {portion.keys[one.place] for one in portion.incomplete}
@@ -78,7 +80,7 @@ class Completing:
 
     @property
     def _all_published(self) -> bool:
-        """Whether the newest version of a row that was captured is the one that was published."""
+        """Whether the newest captured version of a row is always the newest published one."""
         return self._spec.transform is None and (self._spec.condition is None or self._spec.deletes == "tombstone")
 
     async def _completed(self, row: Incomplete, data: str, before: str | None) -> str:
@@ -92,7 +94,7 @@ class Completing:
         return _encode({"record": {**in_order, **record}, "metadata": version.metadata}).decode()
 
     async def _in_table(self, row: Incomplete) -> Mapping[str, Raw]:
-        """The row as the table has it now; nothing if it is gone."""
+        """Return the row as the table has it now, or nothing if the row is gone."""
         table = row.table
         columns = [column for column in table.columns if column.published]
         condition = " and ".join(f"{names.quoted(name)} = ${n}" for n, name in enumerate(table.key, 1))

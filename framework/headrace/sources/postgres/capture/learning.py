@@ -1,7 +1,8 @@
-"""What the capturer knows of tables and types: asked of the catalog when a relation arrives, and kept.
+"""The capturer's cache of tables and types, read from the catalog when a relation message arrives.
 
-The catalog is as it is now, and a relation as it was when the change was made. So names of columns and their order are the relation's, and
-of the catalog are only taken the key and the types. A table is known by its oid, also under another name.
+The catalog shows the present, and a relation message shows the table at the time of the change. So
+the names of columns and their order come from the relation, and only the key and the types come
+from the catalog. A table is recognised by its oid, even after it was renamed.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from headrace.sources.postgres.values import TypeInfo, load_types
 
 
 class Knowledge:
-    """Of one captured database.
+    """The tables and types of one captured database.
 
     Attributes:
-        tables: those that the spec names and that are there, by the name that it has for them.
-        missing: those that are not there.
-        types: those that are not built in, by their oid.
+        tables: the spec's tables that exist, by their name in the spec.
+        missing: the error for each of the spec's tables that does not exist.
+        types: the types that are not built in, by oid.
     """
 
     def __init__(self, spec: PostgresSpec) -> None:
@@ -35,7 +36,7 @@ class Knowledge:
         self.types: dict[int, TypeInfo] = {}
 
     async def look(self, link: Link) -> None:
-        """Look for the tables. Raises `SourceStopped` when none of them is there."""
+        """Look the tables up. Raises `SourceStopped` if none of them exists."""
         self.missing = {}
         try:
             self.tables = await catalog.load_tables(link, self._spec.tables, self._spec.publication)
@@ -55,11 +56,13 @@ class Knowledge:
         return found
 
     def oids(self) -> Mapping[str, int]:
-        """Which table each name stands for."""
+        """Return the oid of the table behind each name."""
         return {name: table.oid for name, table in self.tables.items()}
 
     async def table_of(self, link: Link, relation: Relation) -> Table | None:
-        """The table that a relation is, or a partition of; None if it is none of the spec's."""
+        """Return the captured table that a relation is, or is a partition of. None if it is not one of
+        the spec's tables.
+        """
         await load_types(link, [column.type_oid for column in relation.columns], self.types)
         found = await catalog.table_of(link, relation.oid, self._spec.publication)
         if found is None:
@@ -73,7 +76,7 @@ class Knowledge:
         return None
 
     def _dropped(self, relation: Relation) -> Table | None:
-        """A table that is no more; its last changes still come."""
+        """Return a table that was dropped. Its last changes still arrive."""
         for known in self.tables.values():
             if known.oid == relation.oid or (known.schema, known.relation) == (relation.schema, relation.name):
                 return known
@@ -81,5 +84,7 @@ class Knowledge:
 
 
 def _renamed(table: Table, known: Table) -> Table:
-    """The table as it is now, under the name that the source has for it: keys must not change when it is renamed."""
+    """Return the current table under the source's name for it. Keys must not change when the table is
+    renamed.
+    """
     return msgspec.structs.replace(table, name=known.name, schema=known.schema, relation=known.relation)

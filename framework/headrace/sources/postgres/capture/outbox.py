@@ -1,7 +1,7 @@
-"""The outbox: shaped messages that wait to be appended, cut where transactions end.
+"""The outbox: shaped messages that wait to be appended, cut at the ends of transactions.
 
-The capturer fills it while what was cut before is on its way to the database. So under load an append carries more, and when little goes
-on each transaction is appended at once.
+The capturer fills it while the previous portion is being written. So under load an append carries
+more messages, and with little traffic each transaction is appended at once.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from headrace.sources.postgres.shaping.portion import Portion
 
 MOST_MESSAGES = 5000
 MOST_BYTES = 8 * 1024 * 1024
-"""What may wait before the capturer stops reading."""
+"""Largest number of messages and bytes that wait before the capturer stops reading."""
 
 
 class Outbox:
-    """Between the capturer, which fills `portion`, and the appender, which takes what is cut off.
+    """The buffer between the capturer, which fills `portion`, and the appender, which takes portions.
 
     Args:
-        captured: how many changes were captured before.
-        position: up to where; None if that isn't to be checked when the first portion is appended.
+        captured: number of changes captured before.
+        position: the position of those changes. With None it is not checked when the first portion
+            is appended.
 
     Attributes:
-        portion: what is filled just now.
-        busy: whether something that was taken is not appended yet.
+        portion: the portion that is being filled.
+        busy: whether a portion was taken and is not appended yet.
     """
 
     def __init__(self, captured: int, position: int | None = None) -> None:
@@ -35,34 +36,36 @@ class Outbox:
         self._captured = captured
         self._after = position
         self._bytes = 0
-        self._mark: Mark | None = None  # where a transaction began that has not ended
-        self._end: int | None = None  # of the last transaction that has
+        self._mark: Mark | None = None  # where the open transaction began
+        self._end: int | None = None  # end of the last complete transaction
         self._news = anyio.Event()
         self._room = anyio.Event()
 
     # --- the capturer's side
 
     def begin(self) -> None:
-        """A transaction begins."""
+        """Note that a transaction begins."""
         self._mark = Mark(self.portion)
 
     def changed(self, messages: int, size: int) -> None:
-        """A change has become so many messages, of about so many bytes."""
+        """Count a change that has become this many messages, of about this many bytes."""
         self._captured += messages
         self._bytes += size
 
     def end(self, position: int) -> None:
-        """It has ended, or nothing was under way: everything up to here is in the portion."""
+        """Note that everything up to this position is in the portion, because a transaction ended or
+        none is open.
+        """
         self._mark = None
         self._end = position
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits or is on its way."""
+        """Whether nothing is waiting or being appended."""
         return not self.busy and self._end is None and self._mark is None and not self.portion.keys
 
     async def offer(self) -> None:
-        """Let the appender have what there is; wait while that is too much."""
+        """Offer the appender what there is. Waits while the outbox is full."""
         while True:
             if self._end is not None or self.full:
                 self._news.set()
@@ -73,13 +76,15 @@ class Outbox:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to `offer` before anything is added."""
+        """Whether `offer` must be called before anything is added."""
         return len(self.portion.keys) + len(self.portion.failures) >= MOST_MESSAGES or self._bytes >= MOST_BYTES
 
     # --- the appender's side
 
     async def take(self) -> Portion:
-        """What is there, up to the end of a transaction; of one that is larger than all that may wait, a part without a position."""
+        """Wait for a portion up to the end of a transaction, and return it. If a transaction is larger
+        than the outbox, return a part of it without a position.
+        """
         while True:
             portion = self._cut()
             if portion is not None:
@@ -90,7 +95,7 @@ class Outbox:
             await self._news.wait()
 
     def appended(self) -> None:
-        """What was taken is appended."""
+        """Note that the portion taken last is appended."""
         self.busy = False
 
     def _cut(self) -> Portion | None:

@@ -1,4 +1,6 @@
-"""Preparing: what is seen to before a source is captured: the server, the tables, the publication, the slot, and where to go on from."""
+"""Prepares a capture: checks the server, the tables, the publication and the slot, and finds the
+position to start from.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ logger = logging.getLogger("headrace")
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to begin.
+    """Where a capture begins.
 
     Attributes:
         slot, publication: their names.
         position: everything that was committed up to here is in the stream.
-        captured: changes, up to there.
+        captured: number of changes up to there.
     """
 
     slot: str
@@ -37,20 +39,22 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def application_name(source_id: str) -> str:
-    """How the connection that streams a source's WAL shows in `pg_stat_activity`: by this its own is told from somebody else's."""
+    """Return the name of the streaming connection in `pg_stat_activity`. It distinguishes a source's
+    own connection from those of others.
+    """
     return f"headrace capture {source_id}"
 
 
 class Preparing:
-    """For one source, under one tenure.
+    """Prepares one source, under one capture lease.
 
     Args:
-        database: Headrace's, open.
+        database: Headrace's database, open.
         todo: the source.
         spec: its settings.
-        epoch: the tenure's.
+        epoch: the capture lease's epoch.
         dsn: the captured database.
-        knowledge: of its tables, which it looks for.
+        knowledge: the cache of its tables, which is filled here.
     """
 
     def __init__(
@@ -67,15 +71,16 @@ class Preparing:
         self._publication = spec.publication or self._name
 
     async def run(self, link: Link) -> Beginning:
-        """See to the server. Nothing is left on it for a source that was removed meanwhile: nobody else would drop it.
+        """Prepare the server. If the source was removed meanwhile, its own slot and publication are
+        dropped, since no other process would drop them.
 
         Args:
-            link: a connection to it.
+            link: a connection to the captured server.
 
         Raises:
-            LeaseLost: the tenure is over.
-            SourceStopped, SourceRefused: somebody has to mend something.
-            SourceUnavailable, StoreUnavailable: that passes.
+            LeaseLost: the capture lease is lost.
+            SourceStopped, SourceRefused: something has to be corrected.
+            SourceUnavailable, StoreUnavailable: a temporary failure.
         """
         if not await store.renew_capture(self._database, self._todo.number, self._epoch, LASTS):
             raise LeaseLost("The source is captured by another process now, or is paused or removed.")
@@ -103,7 +108,7 @@ class Preparing:
         )
         if position is not None and known is not None:
             return self._from(position, known.captured)
-        if spec.backfill:  # before the position, so that it is not forgotten if we die now
+        if spec.backfill:  # before the position is stored, so that a crash here does not lose the backfill
             await begin_first(self._database, todo.id, spec)
         await store.begin_capture(
             self._database, todo.number, self._epoch, positions.text(found), server.system_id, server.timeline
@@ -114,14 +119,18 @@ class Preparing:
         return Beginning(slot=self._slot, publication=self._publication, position=position, captured=captured)
 
     async def _backfill_new(self, link: Link) -> None:
-        """Tables that were made, or made anew, while nobody captured: they are not in our publication yet, and nor are their first rows."""
+        """Start backfills of tables that were created or recreated while the source was not captured.
+        They are not in the source's publication yet, and their first rows are not in the stream.
+        """
         published = await publications.publication_of(link, self._publication)
         for name, table in self._knowledge.tables.items():
             if published is not None and not published.everything and table.oid not in published.named:
                 await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)
 
     async def _position_on(self, server: slots.Server, known: store.CapturePosition) -> int:
-        """Where the server has what comes after our position. Raises `SourceStopped` if it is another server."""
+        """Return the position at which to continue on this server. Raises `SourceStopped` if it is
+        another server.
+        """
         position = positions.number(known.position)
         if known.system_id != server.system_id:
             raise SourceStopped(

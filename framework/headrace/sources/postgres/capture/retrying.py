@@ -1,7 +1,8 @@
-"""Trying again what could not be made into messages, once somebody asks for it.
+"""Retries failures: changes that could not be made into messages. A user requests the retry.
 
-What comes of it is appended where the stream is now: of changes behind newer ones of their key. Of rows only the latest version counts, so a
-row that has been published since it failed is left as it is.
+The messages are appended at the stream's current end, so in mode `changes` they come after newer
+changes of their key. In mode `rows` only the latest version counts, so a row that was published
+again since it failed is left as it is.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 
 EVERY = 2.0
-"""Seconds between looks for failures that are to be tried again."""
+"""Seconds between two checks for failures to retry."""
 
 
 class Retrying:
-    """The retries of one source, under one tenure.
+    """Retries the failures of one source, under one capture lease.
 
     Args:
-        database: Headrace's, open.
+        database: Headrace's database, open.
         number: the source's number in it.
-        epoch: the tenure's.
+        epoch: the capture lease's epoch.
         spec: its settings.
         shaper: its shaper.
-        alone: held while something is appended.
-        committed: told the stream's name when there is something new in it.
+        alone: a lock that is held during an append.
+        committed: called with the stream's name after new messages were committed.
     """
 
     def __init__(
@@ -45,18 +46,18 @@ class Retrying:
         self._committed = committed
 
     async def run(self) -> None:
-        """Look and try until cancelled. Raises `LeaseLost`, `StoreUnavailable`."""
+        """Check and retry until cancelled. Raises `LeaseLost`, `StoreUnavailable`."""
         while True:
             while await self._some():
                 pass
             await anyio.sleep(EVERY)
 
     async def _some(self) -> bool:
-        """Try some of them. Returns whether there were any."""
+        """Retry some of the failures. Returns whether there were any."""
         found = await store.failures_to_retry(self._database, self._number)
         if not found:
             return False
-        async with self._alone:  # nothing newer is appended between looking and appending
+        async with self._alone:  # nothing newer is appended between the check and the append
             since = await self._published_since(found)
             portion, again = Portion(), {}
             for failure in found:
@@ -72,7 +73,7 @@ class Retrying:
         return True
 
     async def _published_since(self, found: list[store.FailureToRetry]) -> set[str]:
-        """Keys of rows of which there is a newer version than the one that failed."""
+        """Return the keys of rows that have a newer version in the stream than the failed one."""
         if self._spec.mode != "rows":
             return set()
         keyed = [(one.key, one.failed_at) for one in found if one.key is not None]

@@ -1,7 +1,7 @@
-"""The spool: transactions that the server streams while they are still under way wait here until they commit.
+"""The spool buffers transactions that the server streams while they are still open, until they commit.
 
-They may be as large as a disk, so what is more than a little lies in a temporary file. Nothing is lost with it: the server sends again
-whatever was not confirmed.
+They may be as large as a disk, so larger ones go to a temporary file. Losing it loses no data,
+since the server sends everything again that was not confirmed.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import tempfile
 from collections.abc import Iterator
 
 IN_MEMORY = 256 * 1024
-"""Bytes of one transaction that are kept in memory before it goes to a file."""
+"""Bytes of a transaction that are kept in memory before it goes to a file."""
 
-_HEAD = struct.Struct("!II")  # the subtransaction, and the length of what follows
+_HEAD = struct.Struct("!II")  # the subtransaction's xid, and the length of the message
 _READ = 1024 * 1024
 
 
 class _Waiting:
-    """One transaction."""
+    """One open transaction."""
 
     def __init__(self) -> None:
         self.file = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, prefix="headrace-spool-")  # noqa: SIM115 - closed by `close`
@@ -26,7 +26,7 @@ class _Waiting:
 
 
 class Spool:
-    """Pieces of transactions under way, by their xid."""
+    """The pieces of open transactions, by xid."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, _Waiting] = {}
@@ -35,7 +35,7 @@ class Spool:
         return len(self._waiting)
 
     def add(self, xid: int, payload: bytes) -> None:
-        """Keep a message of a streamed piece: what stands after its first byte is the xid of its subtransaction."""
+        """Add a message of a streamed piece. Its first byte is followed by the xid of its subtransaction."""
         waiting = self._waiting.get(xid)
         if waiting is None:
             waiting = self._waiting[xid] = _Waiting()
@@ -46,14 +46,16 @@ class Spool:
         write(payload[5:])
 
     def abort(self, xid: int, subxid: int) -> None:
-        """A subtransaction was rolled back; or all of it, if both are the same."""
+        """Handle the rollback of a subtransaction, or of the whole transaction if both xids are the same."""
         if xid == subxid:
             self.drop(xid)
         elif xid in self._waiting:
             self._waiting[xid].aborted.add(subxid)
 
     def replay(self, xid: int) -> Iterator[bytes]:
-        """What was not rolled back, in its order, as messages of a transaction that did not come in pieces. Then it is dropped."""
+        """Yield the messages that were not rolled back, in order, in the format of a transaction that
+        is not streamed. Then drop the transaction.
+        """
         waiting = self._waiting.get(xid)
         if waiting is None:
             return
@@ -76,12 +78,12 @@ class Spool:
             self.drop(xid)
 
     def drop(self, xid: int) -> None:
-        """It was rolled back."""
+        """Drop a transaction."""
         waiting = self._waiting.pop(xid, None)
         if waiting is not None:
             waiting.file.close()
 
     def close(self) -> None:
-        """Drop all of them."""
+        """Drop all transactions."""
         for xid in list(self._waiting):
             self.drop(xid)

@@ -1,7 +1,8 @@
-"""A tenure: one process at a time captures a source, for as long as it says so again and again.
+"""The capture lease: one process at a time captures a source, as long as it keeps renewing the lease.
 
-It is a lease in a table, not a lock of a session, so that a pooler may stand between, and so that a process which freezes loses it. What
-makes that safe is not the clock but the epoch that everything is appended under; see `store/sql/functions/captures.sql`.
+It is a lease in a table, not a session lock. So it works through a connection pooler, and a process
+that freezes loses it. Safety depends not on clocks but on the epoch that every append is checked
+against, see `store/sql/functions/captures.sql`.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from headrace.runtime.wiring import Clock
 logger = logging.getLogger("headrace")
 
 LASTS = 6.0
-"""Seconds from the last renewal after which others may take it over."""
+"""Lifetime of the lease in seconds. After that without a renewal, other processes may take the source over."""
 
 RENEW = 2.0
-"""Seconds between renewals."""
+"""Seconds between two renewals."""
 
 
 class Tenure:
-    """One that has begun. Get it from `take`.
+    """A capture lease that this process holds. Create it with `take`.
 
     Attributes:
-        epoch: what to append under.
+        epoch: the epoch to append under.
     """
 
     def __init__(self, database: store.Database, number: int, epoch: int, clock: Clock) -> None:
@@ -41,12 +42,12 @@ class Tenure:
 
     @classmethod
     async def take(cls, database: store.Database, number: int, holder: UUID, clock: Clock) -> Tenure | None:
-        """Begin one, unless somebody else has one."""
+        """Take the lease. Returns None if another process holds it."""
         epoch = await store.take_capture(database, number, holder, LASTS)
         return None if epoch is None else cls(database, number, epoch, clock)
 
     async def keep(self) -> None:
-        """Renew it until cancelled. Raises `LeaseLost` when it is over."""
+        """Renew the lease until cancelled. Raises `LeaseLost` when it is lost."""
         while True:
             await anyio.sleep(RENEW)
             began = self._clock()
@@ -65,8 +66,9 @@ class Tenure:
             self._until = began + LASTS
 
     async def reopen(self) -> None:
-        """Go on under another epoch, after a capturer broke off: what it appended last may still be on its way to its commit, though the
-        connection is lost here. Raises `LeaseLost`, `StoreUnavailable`."""
+        """Continue under a new epoch after a capturer failed. Its last append may still be about to
+        commit, even though the connection is lost. Raises `LeaseLost`, `StoreUnavailable`.
+        """
         async with self._epoch_in_use:
             epoch = await store.reopen_capture(self._database, self._number, self.epoch)
             if epoch is None:
@@ -74,7 +76,7 @@ class Tenure:
             self.epoch = epoch
 
     async def release(self) -> None:
-        """End it, as far as that can be said; otherwise it runs out."""
+        """Release the lease. If the database can't be reached, the lease expires."""
         with anyio.move_on_after(RENEW, shield=True):
             try:
                 await store.release_capture(self._database, self._number, self.epoch)

@@ -1,7 +1,8 @@
-"""Beside a capturer: how its replication slot is, told to the database every few seconds, and alarmed before a disk is full or a slot lost.
+"""The watch monitors a source's replication slot, beside the capturer. Every few seconds it stores the
+slot's state, and it raises an alarm before a disk is full or the slot is lost.
 
-It has a connection of its own to the captured server, so that it also tells while the capturer is busy. What goes wrong here is weather: the
-capture goes on without it.
+It has its own connection to the captured server, so it also reports while the capturer is busy. Its
+errors are only logged, and the capture goes on.
 """
 
 from __future__ import annotations
@@ -28,20 +29,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace")
 
 EVERY = 5.0
-"""Seconds between looks."""
+"""Seconds between two looks."""
 
 PATIENCE = 10.0
-"""Seconds that the server has to answer, connecting included."""
+"""Timeout in seconds for an answer of the server, connecting included."""
 
 GOODBYE = 2.0
-"""Seconds that closing the connection may take."""
+"""Timeout in seconds for closing the connection."""
 
 HEARTBEAT = "select pg_logical_emit_message(true, 'headrace.heartbeat', '')"
-"""A transaction of nothing but a message, which no table sees and the capturer passes over: its commit moves the slot on."""
+"""A transaction with a single WAL message, which no table contains and the capturer skips. Its commit
+advances the slot.
+"""
 
 Captured = Callable[[], tuple[int, int, datetime | None]]
-"""How far the capturer is: the WAL location up to which everything is in the stream, how many changes that were since ever, and when the
-newest of their transactions was committed."""
+"""Returns the capturer's progress: the WAL location up to which everything is in the stream, the total
+number of changes, and the commit time of the newest transaction.
+"""
 
 _FAILURES = (HeadraceError, OSError, TimeoutError)
 
@@ -50,15 +54,16 @@ class Watch:
     """Watches the slot of one capturer.
 
     Args:
-        database: where it is told.
-        number: the source's, in that database.
-        epoch: of the tenure under which it is told.
-        spec: the source's settings: `alarm` and `heartbeat` are heeded.
+        database: where the state is stored.
+        number: the source's number in that database.
+        epoch: the capture lease's epoch.
+        spec: the source's settings, of which `alarm` and `heartbeat` matter here.
         slot: the slot's name.
         connect: makes a connection to the captured server.
-        captured: how far the capturer is.
+        captured: returns the capturer's progress.
         clock: seconds, monotonic.
-        note: what is wrong though the capture goes on, and what mends it, to be told with the rest.
+        note: returns a problem that does not stop the capture, and what corrects it. It is stored
+            with the state.
     """
 
     def __init__(
@@ -81,12 +86,12 @@ class Watch:
         self._pace = _Pace()
         self._still = _Still(clock())
         self.heartbeats = 0
-        """How many it has sent."""
+        """Number of heartbeats sent."""
         self.facts = CaptureFacts()
-        """What it has told last."""
+        """The facts stored last."""
 
     async def run(self) -> None:
-        """Watch until cancelled, or until somebody else captures. Nothing that goes wrong here is raised."""
+        """Watch until cancelled, or until another process captures. Errors are logged, not raised."""
         every = EVERY if self._spec.heartbeat is None else min(EVERY, self._spec.heartbeat)
         try:
             while True:
@@ -97,7 +102,7 @@ class Watch:
             await self._hang_up()
 
     async def look(self) -> bool:
-        """Ask the server once, and tell. Returns whether the tenure is still the one that counts."""
+        """Query the server once, and store the result. Returns whether the capture lease is still valid."""
         position, total, committed_at = self._captured()
         now = self._clock()
         asked = await self._ask(position)
@@ -114,7 +119,7 @@ class Watch:
         return await self._tell(self.facts)
 
     async def _ask(self, position: int) -> CaptureFacts | None:
-        """How the slot is; None if nobody says."""
+        """Return the slot's state, or None if the server does not answer."""
         try:
             with anyio.fail_after(PATIENCE):
                 if self._link is None:
@@ -128,7 +133,7 @@ class Watch:
         return facts
 
     def _judge(self, facts: CaptureFacts) -> None:
-        """Begin an alarm, or end it, and say so once."""
+        """Begin or end an alarm, and log that once."""
         before = self._alarm
         self._alarm = alarm_of(
             facts, source=self._spec.name, slot=self._slot, limit=self._spec.alarm,
@@ -140,7 +145,7 @@ class Watch:
             logger.info("Source %s: its replication slot is well again", self._spec.name)
 
     async def _beat(self, facts: CaptureFacts) -> None:
-        """Write something, unless there is nothing that the slot could move on over."""
+        """Write a heartbeat, unless the capture is not behind, so that the slot has nothing to advance over."""
         if facts.behind == 0 or self._link is None:
             return
         try:
@@ -158,7 +163,7 @@ class Watch:
             return await store.tell_capture(
                 self._database, self._number, self._epoch, "running", *self._note(), facts=facts
             )
-        except HeadraceError:  # the capturer has the same trouble, and says so
+        except HeadraceError:  # the capturer has the same problem, and reports it
             return True
 
     async def _hang_up(self) -> None:
@@ -171,7 +176,7 @@ class Watch:
             except _FAILURES as error:
                 logger.debug("Source %s: a connection did not close: %s", self._spec.name, error)
 
-    # --- saying so once
+    # --- logging once
 
     def _failed(self, what: str, error: Exception) -> None:
         if what not in self._failing:
@@ -186,13 +191,13 @@ class Watch:
 
 
 class _Pace:
-    """How quickly a count grows, from one look to the next."""
+    """Measures the growth of a count from one look to the next."""
 
     def __init__(self) -> None:
         self._then: tuple[float, int] | None = None
 
     def of(self, now: float, count: int) -> float:
-        """So many a second since the look before; 0 at the first one."""
+        """Return the growth per second since the previous look. It is 0 at the first look."""
         then, self._then = self._then, (now, count)
         if then is None or now <= then[0]:
             return 0.0
@@ -200,14 +205,14 @@ class _Pace:
 
 
 class _Still:
-    """For how long nothing has moved."""
+    """Measures how long nothing has changed."""
 
     def __init__(self, now: float) -> None:
         self._since = now
         self._at: tuple[int, int] | None = None
 
     def due(self, now: float, at: tuple[int, int], patience: float) -> bool:
-        """Whether it has been at the same place for so many seconds; then those are counted anew."""
+        """Return whether the value has been the same for `patience` seconds. If so, the time starts again."""
         if at != self._at:
             self._at, self._since = at, now
             return False

@@ -1,1 +1,3 @@
-"""To the captured server: libpq's connections, what it says when it refuses, and the feed of its WAL. Only `link` knows psycopg."""
+"""Connections to the captured server: libpq's connections, its error messages, and the feed of its
+WAL. Only `link` imports psycopg.
+"""

@@ -1,7 +1,9 @@
-"""What a replication slot sends: the changes of a publication, as pgoutput's messages, and how far the server is.
+"""The feed reads a replication slot: the changes of a publication as pgoutput's messages, and the
+server's position.
 
-One task calls `read`, another one runs `keep` beside it. The server is told of a position only after `confirm`, and never forgotten while
-nobody reads: it would take us for dead, and end the connection, while the capturer is busy appending.
+One task calls `read`, and another one runs `keep` at the same time. The server learns a position
+only after `confirm`. It gets a status regularly even while no task reads, for instance while the
+capturer is busy appending. Otherwise it would end the connection.
 
 The protocol: https://www.postgresql.org/docs/18/protocol-replication.html
 """
@@ -31,32 +33,32 @@ MOST_PAYLOADS = 2_000
 MOST_BYTES = 4_000_000
 
 SOON = 1.0
-"""Seconds after which the server is told of a position that was confirmed ..."""
+"""Seconds after which a confirmed position is sent to the server."""
 
 ANYWAY = 10.0
-"""... and after which it is told of the old one again, at most."""
+"""Longest time in seconds between two status messages, even if the position has not changed."""
 
 GOODBYE = 2.0
-"""Seconds that a server has to end the copy, when we do."""
+"""Timeout in seconds for the server to end the copy at `close`."""
 
 _DATA, _KEEPALIVE = ord("w"), ord("k")
-_HEADER = 25  # of data: the letter, where it starts and ends in the WAL, and the time
-_keepalive = struct.Struct("!xQQB").unpack_from  # where the server is, its time, whether it wants an answer
-_status = struct.Struct("!cQQQQB").pack  # received, durable here, applied, our time, whether we want an answer
+_HEADER = 25  # of data: the letter, its start and end in the WAL, and the time
+_keepalive = struct.Struct("!xQQB").unpack_from  # the server's position, its time, whether it wants a reply
+_status = struct.Struct("!cQQQQB").pack  # received, durable here, applied, our time, whether a reply is wanted
 _PREREQUISITE = "55000"  # object_not_in_prerequisite_state
 _INTERNAL = "XX000"  # internal_error
 _EPOCH = 946_684_800  # 2000-01-01 in UTC, from which the protocol counts microseconds
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What has arrived. Once the payloads are taken in, everything that was committed up to `end` has been."""
+    """What has arrived. After these payloads, everything that was committed up to `end` has arrived."""
 
     payloads: list[bytes]
     end: int
 
 
 class Feed:
-    """One stream of changes, from `start` on. Not for several readers."""
+    """One stream of changes. Create it with `start`. It allows one reader only."""
 
     def __init__(
         self, link: Link, *, slot: str, publication: str, position: int, anyway: float = ANYWAY, streaming: bool = True
@@ -70,7 +72,7 @@ class Feed:
         self._answer = False  # the server wants a status
         self._over = False  # the server has ended the copy
         self._streaming = streaming
-        self._skipped = ""  # what the server told of a publication that is missing
+        self._skipped = ""  # the server's warning about a missing publication
         self._failure: HeadraceError | None = None
         link.conn.notice_handler = self._noticed
 
@@ -78,20 +80,22 @@ class Feed:
     async def start(
         cls, dsn: str, *, slot: str, publication: str, position: int, application_name: str, streaming: bool = True
     ) -> Feed:
-        """Have the server send what was committed after `position`, and from then on.
+        """Start streaming what was committed after `position`.
 
         Args:
             dsn: the captured database.
-            slot: a slot of pgoutput, in that database, that nobody uses.
-            publication: which changes.
-            position: everything up to here is known. If the slot has been confirmed further, the server begins there, without a word.
-            application_name: how the connection shows in `pg_stat_replication`.
-            streaming: whether large transactions may come in pieces while they are still open.
+            slot: a slot of pgoutput in that database, which no other client uses.
+            publication: which changes to send.
+            position: everything up to here is known. If the slot's confirmed position is higher,
+                the server silently begins there.
+            application_name: the connection's name in `pg_stat_replication`.
+            streaming: whether the server may send large transactions in pieces while they are still
+                open.
 
         Raises:
             SlotLost: there is no such slot, or the WAL that it needs is gone.
-            SourceStopped: someone else uses the slot, or what else has to be mended.
-            SourceUnavailable: no server, or not for now.
+            SourceStopped: another client uses the slot, or something else has to be corrected.
+            SourceUnavailable: the server can't be reached or used for now.
         """
         link = await Link.connect(dsn, application_name=application_name, replication=True)
         try:
@@ -106,19 +110,21 @@ class Feed:
         except BaseException:
             await link.close()
             raise
-        patience = int(timeout or 0) / 1000  # 0: the server waits for ever
+        patience = int(timeout or 0) / 1000  # 0 means that the server waits for ever
         anyway = min(ANYWAY, patience / 3) if patience else ANYWAY
         return cls(link, slot=slot, publication=publication, position=position, anyway=anyway, streaming=streaming)
 
     async def read(self) -> Received:
-        """Wait for something, and take everything that is there, up to 2,000 payloads or 4 MB.
+        """Wait for something, and return everything that has arrived, up to 2,000 payloads or 4 MB.
 
-        Nothing is lost when it is cancelled.
+        Cancelling it loses nothing.
 
         Raises:
-            SourceUnavailable: the connection is lost, or the server ended it; as `StreamingFailed`, if it goes on without streaming.
-            SlotLost: the WAL that the slot needs is gone, or the publication was missing for a while.
-            SourceStopped: what else has to be mended.
+            SourceUnavailable: the connection is lost, or the server ended it. It is a
+                `StreamingFailed` if a feed without streaming may succeed.
+            SlotLost: the WAL that the slot needs is gone, or the publication was missing for a
+                while.
+            SourceStopped: something else has to be corrected.
         """
         await anyio.lowlevel.checkpoint()
         end = self._end
@@ -135,9 +141,10 @@ class Feed:
             await self._link.readable()
 
     async def keep(self) -> None:
-        """Tell the server how far we are, until cancelled: soon after that has changed, and every 10 s anyway.
+        """Send status messages until cancelled: within a second after the position has changed, and at
+        least every 10 seconds.
 
-        A connection that is lost is `read`'s to tell.
+        It does not raise when the connection is lost. `read` does.
         """
         with suppress(SourceUnavailable):
             while self._failure is None:
@@ -149,21 +156,25 @@ class Feed:
         await anyio.sleep_forever()
 
     def confirm(self, position: int) -> None:
-        """Everything that was committed up to `position` is kept for good. The server is told within a second."""
+        """Note that everything that was committed up to `position` is stored. The server learns it
+        within a second.
+        """
         self._confirmed = max(self._confirmed, position)
 
     async def close(self) -> None:
-        """Tell the server the last position, end the copy and close. Nobody may be in `read` or `keep` any more."""
+        """Send the last position, end the copy and close. No task may be in `read` or `keep` any more."""
         try:
             with anyio.move_on_after(GOODBYE, shield=True), suppress(SourceUnavailable):
                 await self._part()
         finally:
             await self._link.close()
 
-    # --- what arrives
+    # --- what is received
 
     def _take(self) -> list[bytes]:
-        """The payloads that are there. A connection that breaks is told when they have been handed out."""
+        """Return the payloads that have arrived. If the connection breaks, the error is kept until
+        these have been handed out.
+        """
         payloads: list[bytes] = []
         if self._over or self._failure is not None:
             return payloads
@@ -175,7 +186,7 @@ class Feed:
         return payloads
 
     def _gather(self, payloads: list[bytes]) -> bool:
-        """Put into `payloads` what is there. Returns whether the copy is over."""
+        """Add what has arrived to `payloads`. Returns whether the copy is over."""
         conn, size, dry = self._link.conn, 0, 0
         get, consume = conn.get_copy_data, conn.consume_input
         while len(payloads) < MOST_PAYLOADS and size < MOST_BYTES:
@@ -193,7 +204,7 @@ class Feed:
                     self._answer |= bool(wanted)
             elif length < 0:
                 return True
-            elif dry == 3:  # with TLS, what has arrived may take more than one look: see `Link.result`
+            elif dry == 3:  # with TLS, what has arrived may take several reads, see `Link.result`
                 return False
             else:
                 dry += 1
@@ -201,12 +212,14 @@ class Feed:
         return False
 
     def _noticed(self, notice: PGresult) -> None:
-        """From PostgreSQL 18 on a server passes over changes while their publication is missing, with no more than a warning."""
+        """Handle a notice. From PostgreSQL 18 on a server skips changes while their publication is
+        missing, with only a warning.
+        """
         if message_of(notice).sqlstate == _PREREQUISITE:
             self._skipped = message_of(notice).told
 
     async def _last_words(self) -> HeadraceError:
-        """Why the copy is over."""
+        """Return the error that explains why the copy is over."""
         if self._skipped:
             return _missing(self._publication, self._skipped)
         try:
@@ -223,10 +236,10 @@ class Feed:
             f"The server of the captured database {self._link.place} ended the replication: it shuts down."
         )
 
-    # --- what is told
+    # --- what is sent
 
     def _say(self) -> None:
-        """Put a status among what is to be sent, and send what goes without waiting; `keep` sends the rest."""
+        """Queue a status, and send what can be sent without waiting. `keep` sends the rest."""
         now = int((time.time() - _EPOCH) * 1_000_000)
         try:
             with self._link.speaking():
@@ -245,7 +258,8 @@ class Feed:
         with self._link.speaking():
             self._link.conn.put_copy_end()
             await self._link.flush()
-            # What is still under way is read and forgotten: were it left unread, the system would throw away our last words.
+            # Read and discard what is still arriving. If it were left unread, the operating system
+            # would drop the last status when it closes the socket.
             while not self._over:
                 self._over = self._gather([])
                 if not self._over:
@@ -253,7 +267,8 @@ class Feed:
 
 
 def _statement(slot: str, publication: str, position: int, version: int, streaming: bool) -> str:
-    # 2, with PostgreSQL 14: streamed transactions; 3, with 15: prepared ones; 4, with 16: streamed ones to be applied in parallel.
+    # 2 (PostgreSQL 14) has streamed transactions, 3 (15) prepared ones, 4 (16) streamed ones for
+    # parallel apply.
     protocol = min(max(version // 10_000 - 12, 2), 4)
     names_ = '"' + publication.replace('"', '""') + '"'
     options = {
@@ -271,7 +286,7 @@ def _literal(text: str) -> str:
 
 
 def _not_begun(error: SourceRefused, slot: str) -> HeadraceError:
-    """The error for why the server did not begin."""
+    """Return the error for a replication that did not start."""
     if error.sqlstate == "42704":
         return SlotLost(
             f"The replication slot {slot} is gone ({error.told}), and with it changes that were not captured."
@@ -284,7 +299,7 @@ def _not_begun(error: SourceRefused, slot: str) -> HeadraceError:
 
 
 def _ended(error: HeadraceError, slot: str, publication: str | None) -> HeadraceError:
-    """The error for why the server did not go on."""
+    """Return the error for a replication that ended."""
     if not isinstance(error, SourceRefused):
         return error
     if error.sqlstate == "42704" and publication is not None:
@@ -297,7 +312,8 @@ def _ended(error: HeadraceError, slot: str, publication: str | None) -> Headrace
 
 
 def _missing(publication: str, told: str) -> SlotLost:
-    # It is looked up as it was when a change was made: to make it anew does not help with those that were made without it.
+    # The server looks the publication up as of the change. Recreating it does not help with changes
+    # that were made without it.
     return SlotLost(
         f"The publication {publication} was missing when something changed ({told}): that change can't be captured any more."
     )

@@ -1,6 +1,8 @@
-"""A connection to the database that is captured, through libpq and in its text format, so that values look as they do in replication.
+"""A connection to the captured database, through libpq in text format, so that values have the same
+form as in replication.
 
-One statement at a time, without a pool, and never holding up the process. This is the only file that knows psycopg; nobody else needs it.
+It runs one statement at a time, has no pool, and never blocks the process. Of the capture's
+modules only this one imports psycopg.
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds that one address has to answer."""
+"""Connect timeout in seconds, for each address."""
 
 CANCEL_TIMEOUT = 2.0
-"""Seconds that a server has to take note that nobody waits for a statement any more."""
+"""Timeout in seconds for the request to cancel a statement."""
 
-# So that a server that vanished without a word is noticed within half a minute, by the system and not by waiting for an answer: a server
-# that decodes a large transaction is silent for long. Each may be set otherwise in the database URL.
+# TCP settings that detect a vanished server within half a minute. A timeout for answers would not
+# do, since a server that decodes a large transaction is silent for long. The database URL may
+# override each setting.
 _LIVELY = {
     "keepalives_idle": "10",
     "keepalives_interval": "10",
@@ -36,19 +39,19 @@ _LIVELY = {
     "tcp_user_timeout": "30000",
 }
 
-# A role's own limits are meant for other work.
+# A role's own timeouts are meant for other work.
 _UNLIMITED = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout")
 
 _ENVIRONMENT = {"host": "PGHOST", "hostaddr": "PGHOSTADDR", "port": "PGPORT"}
 
 
 class Link:
-    """One connection. Those who use it at the same time take turns. A statement that is cancelled takes the connection with it.
+    """One connection. Concurrent callers take turns. Cancelling a statement closes the connection.
 
     Attributes:
-        version: of the server, such as 180004.
+        version: the server's version, such as 180004.
         place: which database this is, for people.
-        server_encoding: of that database, such as `UTF8`.
+        server_encoding: the database's encoding, such as `UTF8`.
     """
 
     def __init__(self, conn: PGconn, place: str) -> None:
@@ -62,16 +65,19 @@ class Link:
 
     @classmethod
     async def connect(cls, dsn: str, *, application_name: str, replication: bool = False) -> Link:
-        """Connect, and have all text made in one way.
+        """Connect, and set the session's text formats.
 
         Args:
-            dsn: a Postgres URL or `key=value` words, as libpq reads them; what it does not say is as libpq has it.
-            application_name: how the connection shows in `pg_stat_activity`.
-            replication: whether it can stream changes; then statements take no parameters.
+            dsn: a Postgres URL or `key=value` words, in libpq's format. libpq's defaults apply to
+                what is missing.
+            application_name: the connection's name in `pg_stat_activity`.
+            replication: whether the connection can stream changes. Its statements then take no
+                parameters.
 
         Raises:
-            SourceUnavailable: no server answers, or it takes nobody in for now.
-            SourceStopped: a wrong password, an unknown role or database, and what else somebody has to mend.
+            SourceUnavailable: no server answers, or it accepts no connections for now.
+            SourceStopped: a wrong password, an unknown role or database, or another problem that
+                has to be corrected.
             ConfigurationError: psycopg is missing.
         """
         parameters = _read(dsn) | {"application_name": application_name, "client_encoding": "UTF8"}
@@ -87,7 +93,7 @@ class Link:
 
     @classmethod
     async def _first(cls, parameters: places.Parameters) -> Link:
-        """A connection to the first address that takes us in."""
+        """Return a connection to the first address that accepts one."""
         failures: list[HeadraceError] = []
         for attempt in await places.attempts(parameters):
             place = places.shown(attempt)
@@ -103,11 +109,13 @@ class Link:
         raise next((error for error in failures if isinstance(error, SourceStopped)), failures[-1])
 
     async def query(self, sql: str, *params: str | None) -> list[tuple[str | None, ...]]:
-        """Run a statement; or several, without parameters. Returns the rows of the last one, each value as text, in which U+FFFD stands for what is none.
+        """Run a statement, or several without parameters. Returns the rows of the last one. Each value
+        is text, in which U+FFFD replaces invalid UTF-8.
 
         Raises:
-            SourceRefused: the server refuses it. The connection is as good as before.
-            SourceUnavailable: the connection is lost, or the server can't do it for now.
+            SourceRefused: the server refuses the statement. The connection stays usable.
+            SourceUnavailable: the connection is lost, or the server can't run the statement for
+                now.
         """
         return [
             tuple(None if value is None else value.decode(errors="replace") for value in row)
@@ -115,9 +123,10 @@ class Link:
         ]
 
     async def rows(self, sql: str, *params: str | None) -> list[list[bytes | None]]:
-        """As `query`, values as bytes: in UTF-8, or of a database in SQL_ASCII as they are.
+        """Like `query`, with values as bytes. They are in UTF-8, or unconverted if the database is in
+        SQL_ASCII.
 
-        Such a value is a parameter again as `value.decode(errors="surrogateescape")`.
+        `value.decode(errors="surrogateescape")` makes a parameter of such a value.
         """
         async with self._turn:
             result = await self._run(sql, params)
@@ -127,7 +136,7 @@ class Link:
         return [[value(row, column) for column in columns] for row in range(result.ntuples)]
 
     async def close(self) -> None:
-        """Close it. Whoever waits for an answer on it gets `SourceUnavailable`."""
+        """Close the connection. A caller that waits for an answer gets `SourceUnavailable`."""
         self.hang_up()
 
     async def __aenter__(self) -> Link:
@@ -138,18 +147,18 @@ class Link:
     ) -> None:
         await self.close()
 
-    # --- for the feed, which takes the connection over once its copy has begun
+    # --- for the feed, which takes the connection over after its copy has begun
 
     @property
     def conn(self) -> PGconn:
-        """The connection, as libpq has it. Raises `SourceUnavailable` when it is closed."""
+        """The connection of libpq. Raises `SourceUnavailable` when it is closed."""
         if not self._open:
             raise SourceUnavailable(f"The connection to the captured database {self.place} is closed.")
         return self._conn
 
     @contextmanager
     def speaking(self) -> Iterator[None]:
-        """Around what is asked of libpq: that the connection is lost becomes `SourceUnavailable`."""
+        """Context for calls to libpq, in which a lost connection raises `SourceUnavailable`."""
         try:
             yield
         except _psycopg().Error as error:
@@ -167,17 +176,18 @@ class Link:
             await self._wait(anyio.wait_writable)
 
     async def result(self) -> PGresult | None:
-        """Wait for the next result; None if there are no more. Inside `speaking`."""
+        """Wait for the next result. Returns None if there are no more. Call it inside `speaking`."""
         conn = self.conn
         while conn.is_busy():
             await self.readable()
-            # With TLS a part of what has arrived may be inside the library, where waiting for the socket does not see it.
+            # With TLS, a part of what has arrived may be inside the library, and the socket does
+            # not become readable for it.
             for _ in range(3):
                 conn.consume_input()
         return conn.get_result()
 
     def hang_up(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         if self._open:
             self._open = False
             anyio.notify_closing(self._socket)
@@ -213,13 +223,13 @@ class Link:
         return results
 
     async def _answers(self) -> tuple[PGresult | None, PGresult | None]:
-        """The last result, and the first that is an error."""
+        """Return the last result, and the first that is an error."""
         last = refused = None
         while True:
             try:
                 result = await self.result()
             except (_psycopg().Error, SourceUnavailable):
-                if refused is None:  # or else that was the server's last word, which tells more
+                if refused is None:  # otherwise the server's last error says more
                     raise
                 return last, refused
             if result is None:
@@ -231,7 +241,7 @@ class Link:
                 return last, refused
 
     def refusal(self, result: PGresult) -> HeadraceError:
-        """The error for a result that is one, see `failed`."""
+        """Return the error for a failed result, see `failed`."""
         said = message_of(result)
         if not self._open or self._conn.status != _CONNECTION_OK:
             self.hang_up()
@@ -241,7 +251,7 @@ class Link:
         return refusals.refusal(said.sqlstate, said.told, said.hint or said.detail)
 
     async def _give_up(self) -> None:
-        """Nobody waits for the answer any more: let the server know, and close."""
+        """Cancel the abandoned statement on the server, and close the connection."""
         if not self._open:
             return
         with anyio.move_on_after(CANCEL_TIMEOUT, shield=True), suppress(_psycopg().Error, OSError):
@@ -274,7 +284,7 @@ def _poll(conn: PGconn) -> int:
 async def _cancel(conn: PGconn) -> None:
     from psycopg import pq
 
-    if pq.version() < 170000:  # it could only do so by waiting: the server notices when it has something to say
+    if pq.version() < 170000:  # older versions could only block, so the server notices when it sends something
         return
     request = conn.cancel_conn()
     try:
@@ -286,7 +296,7 @@ async def _cancel(conn: PGconn) -> None:
 
 
 def _read(dsn: str) -> places.Parameters:
-    """A DSN's parameters, and those of the environment that say where."""
+    """Return a DSN's parameters, with the environment's defaults for the host and the port."""
     _psycopg()
     from psycopg import conninfo
 
@@ -302,7 +312,8 @@ def _read(dsn: str) -> places.Parameters:
 
 
 def _unread(why: str, dsn: str) -> SourceStopped:
-    # libpq quotes parts of the DSN. Behind a question mark there is no password, unless an @ comes after it.
+    # libpq quotes parts of the DSN. After a question mark there is no password, unless an @
+    # follows.
     told = f" ({why})" if why and "@" not in dsn.partition("?")[2] else ""
     return SourceStopped(
         f"The source's database URL can't be read{told}. Write postgresql://user:password@host:5432/database."
@@ -319,7 +330,7 @@ def _settings(version: int, server_encoding: str) -> str:
 
 
 def _psycopg() -> Any:
-    """psycopg, which is only there for those who capture."""
+    """Return the module psycopg, which only captures need."""
     try:
         import psycopg
     except ImportError as error:
@@ -329,7 +340,7 @@ def _psycopg() -> Any:
     return psycopg
 
 
-# As in libpq's headers: they stand here so that psycopg need not be there to read this file.
+# Constants of libpq's headers, repeated here so that this file can be imported without psycopg.
 _CONNECTION_OK = 0
 _FATAL_ERROR = 7
 _COPY_BOTH = 8
@@ -337,7 +348,7 @@ _SQLSTATE, _MESSAGE, _DETAIL, _HINT = (ord(letter) for letter in "CMDH")
 
 
 class Message(NamedTuple):
-    """What a server says of an error, or as a warning. What it does not say is empty."""
+    """A server's error message or warning. Missing fields are empty."""
 
     sqlstate: str
     told: str
@@ -346,7 +357,7 @@ class Message(NamedTuple):
 
 
 def message_of(result: PGresult) -> Message:
-    """What is said in a result that is an error, or a notice."""
+    """Return the message in a result that is an error or a notice."""
 
     def field(code: int) -> str:
         return refusals.words((result.error_field(code) or b"").decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""Where a database may be: names are looked up here, since libpq would hold up the whole process while it does."""
+"""Resolves the addresses of a database. libpq would block the whole process during a name lookup."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Parameters = dict[str, str]
 
 
 async def attempts(parameters: Mapping[str, str]) -> list[Parameters]:
-    """The parameters once for each address to try, in order.
+    """Return the parameters once for each address to try, in order.
 
-    Several hosts stand in one URL for a server that moves from one to another (with `target_session_attrs=primary`). They are tried one
-    by one, since libpq, when nobody blocks on it, would wait for ever for the first that is silent.
+    A URL lists several hosts for a server that moves between them (with
+    `target_session_attrs=primary`). They are tried one by one. A non-blocking libpq connection
+    would wait for ever for the first host that is silent.
 
     Raises:
         SourceUnavailable: no host has an address.
@@ -64,7 +65,7 @@ async def _resolve(name: str) -> list[str]:
 
 
 def shown(parameters: Mapping[str, str]) -> str:
-    """Which database that is, for people. Nothing secret is in it."""
+    """Return which database this is, for people, without secrets."""
     text = repr(parameters["dbname"]) if parameters.get("dbname") else "of its user's name"
     if host := parameters.get("host") or parameters.get("hostaddr"):
         text += f" at {host}" + (f":{parameters['port']}" if parameters.get("port") else "")

@@ -1,6 +1,7 @@
-"""What a server says when it refuses, read: whether that passes by itself or somebody has to mend it.
+"""Classifies a server's error messages: temporary problems, and problems that have to be corrected.
 
-Codes are looked at wherever there are any. While a connection is being made libpq hands out none, so there it is the words.
+Error codes are used where there are any. libpq returns none for a failed connection attempt, so the
+message text is used there.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 from headrace.model.errors import HeadraceError
 from headrace.sources.postgres.errors import SourceRefused, SourceStopped, SourceUnavailable
 
-# Shut down, restarted, out of connections, memory or disk, ended for idling, a lock that somebody else holds, a deadlock.
+# Shutdown, restart, out of connections, memory or disk, idle timeout, a lock of another session, a
+# deadlock.
 _PASSING = frozenset(
     (
         "25P03",
@@ -29,13 +31,15 @@ _PASSING = frozenset(
 
 
 def refusal(sqlstate: str, told: str, hint: str | None = None) -> HeadraceError:
-    """The error for what a server answered to a statement: `SourceUnavailable` if it passes, or else `SourceRefused`."""
+    """Return the error for a refused statement: `SourceUnavailable` if the problem is temporary,
+    otherwise `SourceRefused`.
+    """
     if sqlstate in _PASSING or sqlstate.startswith("08"):
         return SourceUnavailable(f"The captured database can't go on for now: {told}.")
     return SourceRefused(sqlstate, told, hint)
 
 
-# Parts of what servers say, and what is to be done about it. `{place}` is user, host and database.
+# Parts of servers' messages, each with the correction.
 _REFUSED: tuple[tuple[str, str], ...] = (
     ("password authentication failed", "the password is wrong, or was changed: set the one that is right in the source's database URL"),
     ("no password supplied", "it asks for a password: write one into the source's database URL, or into ~/.pgpass"),
@@ -55,17 +59,17 @@ _REFUSED: tuple[tuple[str, str], ...] = (
 
 
 def connecting(told: str, place: str) -> HeadraceError:
-    """The error for what libpq says when no connection came about.
+    """Return the error for a connection attempt that failed.
 
     Args:
-        told: its words; a password is never among them.
+        told: libpq's message, which never has a password.
         place: which database it is about, such as `orders at db.example:5432 as ada`.
     """
     said = words(told)
     for part, mend in _REFUSED:
         if part in said:
             return SourceStopped(f"The captured database {place} refuses the connection ({said}): {mend}.")
-    if "FATAL" in said and "does not exist" in said:  # a role, or a database
+    if "FATAL" in said and "does not exist" in said:  # a role or a database does not exist
         return SourceStopped(
             f"The captured database {place} refuses the connection ({said}): correct the source's database URL, or create what is missing."
         )
@@ -73,7 +77,9 @@ def connecting(told: str, place: str) -> HeadraceError:
 
 
 def mended(error: SourceRefused) -> SourceStopped:
-    """The error for what a server refuses because of how it is set up, with what mends it where that is known."""
+    """Return the error for a refusal that is due to the server's setup, with the correction where it
+    is known.
+    """
     if error.sqlstate == "42501":
         return SourceStopped(f"The captured database refuses it for want of a privilege: {error.told}.")
     if error.sqlstate == "53400" or about_slots(error):
@@ -90,16 +96,20 @@ def mended(error: SourceRefused) -> SourceStopped:
 
 
 def about_wal_level(error: SourceRefused) -> bool:
-    """Whether the server's WAL has too little in it for changes. Its settings' names are the same in all languages."""
+    """Whether the server's wal_level is too low for changes. Names of settings are the same in all
+    languages.
+    """
     return error.sqlstate == "55000" and "wal_level" in error.told
 
 
 def about_slots(error: SourceRefused) -> bool:
-    """Whether the server is set up for no slots at all."""
+    """Whether the server is configured without replication slots."""
     return error.sqlstate == "55000" and "max_replication_slots" in error.told
 
 
 def words(told: str) -> str:
-    """A server's, or libpq's, message on one line, without a full stop, and without what libpq asks in return."""
+    """Return a message of the server or libpq on one line, without the final full stop, and without
+    libpq's question.
+    """
     lines = [line for line in told.splitlines() if not line.strip().startswith("Is the server running ")]
     return " ".join(" ".join(lines).split()).removesuffix(".")

@@ -1,9 +1,12 @@
-"""Bytes of pgoutput to messages, for protocol versions 1 to 4.
+"""Decodes pgoutput's bytes to messages, for protocol versions 1 to 4.
 
-The layout is that of https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html. Inside a streamed piece of a
-transaction every change carries the xid that it is of, which is why a decoder has to know whether one is open.
+The layout is described at
+https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html. Inside a streamed
+piece of a transaction, every change carries the xid of its transaction. So the decoder has to know
+whether a piece is open.
 
-A row is the hot path: it is read with slices, which never fail, and `decode` sees at the end that all bytes were there and used up.
+Reading a row is the hot path. It uses slices, which never fail, and `decode` checks at the end that
+exactly all bytes were used.
 """
 
 from __future__ import annotations
@@ -40,16 +43,16 @@ from headrace.sources.postgres.pgoutput.messages import (
 
 
 class DecodeError(HeadraceError):
-    """What the server sent is not pgoutput, or not as it was asked for."""
+    """Raised when the server's data is not pgoutput, or not in the requested format."""
 
     exit_code = 76  # EX_PROTOCOL
 
 
 Read = tuple[AnyMessage, int]
-"""A message, and the place behind its last byte."""
+"""A message, and the index after its last byte."""
 
 Reader = Callable[[bytes, int, int | None], Read]
-"""Reads the message whose fields, behind kind and xid, begin at a place."""
+"""Reads a message, given the index of its first field after kind and xid."""
 
 _TEXT: Final = ord("t")
 _NULL: Final = ord("n")
@@ -77,16 +80,17 @@ _ROLLBACK_PREPARED = struct.Struct(">BQQqqI")
 
 
 class Decoder:
-    """Reads the messages of one connection, in the order in which they came."""
+    """Decodes the messages of one connection, in the order in which they came."""
 
     def __init__(self) -> None:
         self._in_piece = False
 
     def decode(self, data: bytes) -> AnyMessage:
-        """The message that `data` is, one copy-data payload's content.
+        """Return the message in `data`, the content of one copy-data payload.
 
         Raises:
-            DecodeError: it is none, is cut off, has more behind it, or has no place here.
+            DecodeError: it is no message, is cut off, has more bytes after it, or is not allowed
+                here.
         """
         try:
             if self._in_piece:
@@ -129,7 +133,7 @@ def _row(data: bytes, at: int) -> tuple[Row, int]:
         kind = data[at]
         if kind == _TEXT:
             start = at + 5
-            # Nearly all values are short, and their length is in the last byte alone.
+            # Nearly all values are short, with their length in the last byte alone.
             if data[at + 1 : at + 4] == b"\0\0\0":
                 at = start + data[at + 4]
             else:
@@ -295,7 +299,7 @@ _OF_PIECE: dict[int, Reader] = {
     ord("T"): _truncate,
     ord("M"): _message,
 }
-"""What has an xid there, which is no part of what a reader reads."""
+"""Readers of the messages that have an xid inside a piece. The xid is read before the reader is called."""
 
 _WHOLE: dict[int, Reader] = {
     **_OF_PIECE,

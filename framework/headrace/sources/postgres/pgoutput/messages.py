@@ -1,7 +1,8 @@
-"""The messages of pgoutput, as they come out of the decoder.
+"""The messages of pgoutput, as the decoder returns them.
 
-Positions in the WAL are plain integers, times are microseconds since 2000-01-01 in UTC, both as on the wire. `xid` of a change, a relation
-or a type is the (sub)transaction that it is of, and None outside of a streamed transaction, where only one is under way.
+Positions in the WAL are integers, and times are microseconds since 2000-01-01 in UTC, both as on
+the wire. `xid` of a change, a relation or a type is its (sub)transaction. It is None outside of a
+streamed transaction, where only one transaction is open.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class _Unchanged(Enum):
 
 
 UNCHANGED: Final = _Unchanged.UNCHANGED
-"""A value that is stored out of line (TOAST), did not change, and is not in the WAL."""
+"""Stands for a value that is stored out of line (TOAST), did not change, and is not in the WAL."""
 
 Value = bytes | None | Literal[_Unchanged.UNCHANGED]
 """A column's value as text in UTF-8, None for null, or UNCHANGED."""
@@ -27,7 +28,7 @@ Row = list[Value]
 
 
 class Begin(msgspec.Struct, frozen=True, gc=False):
-    """A transaction's changes follow, up to its `Commit`. `lsn`: of that commit."""
+    """A transaction's changes follow, up to its `Commit`. `lsn` is the position of that commit."""
 
     lsn: int
     at: int
@@ -35,7 +36,7 @@ class Begin(msgspec.Struct, frozen=True, gc=False):
 
 
 class Commit(msgspec.Struct, frozen=True, gc=False):
-    """The end of a transaction. `end`: of its commit record, from where to go on."""
+    """The end of a transaction. `end` is the end of its commit record, where streaming continues."""
 
     lsn: int
     end: int
@@ -43,14 +44,14 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False):
-    """The transaction was replicated here from elsewhere."""
+    """The transaction was replicated to this server from another one."""
 
     lsn: int
     name: str
 
 
 class Column(msgspec.Struct, frozen=True, gc=False):
-    """`identity`: it is part of what the replica identity has of old rows."""
+    """A column of a relation. `identity` says whether the replica identity includes it in old rows."""
 
     name: str
     type_oid: int
@@ -59,7 +60,9 @@ class Column(msgspec.Struct, frozen=True, gc=False):
 
 
 class Relation(msgspec.Struct, frozen=True):
-    """A table, as it is from here on. `identity`: its replica identity: d(efault), n(othing), f(ull), i(ndex)."""
+    """A table's definition from here on. `identity` is its replica identity: d(efault), n(othing),
+    f(ull), i(ndex).
+    """
 
     oid: int
     schema: str
@@ -87,7 +90,9 @@ class Insert(msgspec.Struct, frozen=True, gc=False):
 
 
 class Update(msgspec.Struct, frozen=True, gc=False):
-    """A changed row. `old`: what it was, if that is known: all of it, or, where `key_only`, no more than the replica identity."""
+    """A changed row. `old` is the old row, if it is known. With `key_only` it has only the columns of
+    the replica identity.
+    """
 
     relation: int
     new: Row
@@ -97,7 +102,7 @@ class Update(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delete(msgspec.Struct, frozen=True, gc=False):
-    """A row that is no more; where `key_only`, all but its replica identity is null."""
+    """A deleted row. With `key_only`, all columns outside the replica identity are null."""
 
     relation: int
     old: Row
@@ -106,7 +111,7 @@ class Delete(msgspec.Struct, frozen=True, gc=False):
 
 
 class Truncate(msgspec.Struct, frozen=True, gc=False):
-    """Tables that were emptied."""
+    """Tables that were truncated."""
 
     relations: tuple[int, ...]
     cascade: bool
@@ -115,7 +120,7 @@ class Truncate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """What somebody wrote with `pg_logical_emit_message`."""
+    """A message that a client wrote with `pg_logical_emit_message`."""
 
     transactional: bool
     lsn: int
@@ -125,7 +130,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamStart(msgspec.Struct, frozen=True, gc=False):
-    """A piece of a transaction that is still under way follows, up to `StreamStop`. `first`: it is the transaction's first one."""
+    """A piece of an open transaction follows, up to `StreamStop`. `first` marks the transaction's
+    first piece.
+    """
 
     xid: int
     first: bool
@@ -145,8 +152,9 @@ class StreamCommit(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamAbort(msgspec.Struct, frozen=True, gc=False):
-    """A transaction that came in pieces, or a subtransaction of it, was rolled back. `lsn` and `at`: from protocol 4 on, when streaming is
-    `parallel`."""
+    """The rollback of a transaction that came in pieces, or of a subtransaction. `lsn` and `at` are
+    only set from protocol 4 on, with streaming `parallel`.
+    """
 
     xid: int
     subxid: int
@@ -165,7 +173,7 @@ class BeginPrepare(msgspec.Struct, frozen=True, gc=False):
 
 
 class Prepare(msgspec.Struct, frozen=True, gc=False):
-    """The end of those; `streamed`: of one that came in pieces."""
+    """The end of a prepared transaction's changes. `streamed` says whether they came in pieces."""
 
     lsn: int
     end: int

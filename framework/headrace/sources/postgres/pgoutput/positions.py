@@ -1,14 +1,14 @@
-"""Places in the WAL: integers here, and text such as `16/B374D848` where people or SQL read them."""
+"""WAL positions. They are integers in the code, and text such as `16/B374D848` for people and SQL."""
 
 from __future__ import annotations
 
 
 def text(position: int) -> str:
-    """As Postgres writes it."""
+    """Return a position in Postgres's text form."""
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
 
 def number(position: str) -> int:
-    """What Postgres has written."""
+    """Parse Postgres's text form of a position."""
     high, _, low = position.partition("/")
     return (int(high, 16) << 32) | int(low, 16)

@@ -1,1 +1,3 @@
-"""On the captured server: its tables, publications and slots; what is looked at before it is captured, and the statements that mend it."""
+"""The captured server's tables, publications and slots, the checks before a capture, and the
+statements that correct what is wrong.
+"""

@@ -1,4 +1,4 @@
-"""Tables, asked of the captured server's catalog."""
+"""Reads tables from the captured server's catalog."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from headrace.sources.postgres.errors import SourceStopped
 from headrace.sources.postgres.server import names as spelling
 from headrace.sources.postgres.server.tables import Table, TableColumn
 
-# Of each: what `Table` has. The key is of the primary key; or of a unique index over columns that are not null, the replica identity
-# first, then the narrowest. A partitioned table has no rows of its own: its estimate is of its leaves. Generated columns are published
-# from PostgreSQL 18 on, if they are stored; and a publication may have a list of columns.
+# Reads the fields of `Table`. The key is the primary key. Without one it is a unique index over
+# columns that are not null, where the replica identity comes first, then the narrowest. A
+# partitioned table has no rows of its own, so its estimate is the sum over its leaves. Stored
+# generated columns are published from PostgreSQL 18 on. A publication may have a list of columns.
 _TABLES = """
     with wanted as (
         select c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident, c.reltuples
@@ -66,7 +67,8 @@ _OIDS = """
      order by w.place
 """
 
-# Without our own tables, since a stream is mostly called as the table that it is captured from.
+# Without Headrace's own tables, since a stream often has the name of the table that it is captured
+# from.
 _ALL = """
     select n.nspname, c.relname from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
      where c.relkind in ('r', 'p') and n.nspname not in ('information_schema', 'headrace', 'headrace_streams') and n.nspname !~ '^pg_'
@@ -85,7 +87,9 @@ _KINDS = {
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where the catalog has what a name stands for. `oid` is None if there is nothing; `wrong` says why it can't be captured, `mend` what to do."""
+    """The result of looking up a table's name. `oid` is None if there is no such table. `wrong` says
+    why it can't be captured, and `mend` has the statement that corrects it.
+    """
 
     name: str
     oid: str | None
@@ -94,15 +98,16 @@ class Place(msgspec.Struct, frozen=True):
 
 
 async def load_tables(link: Link, names: Sequence[str], publication: str | None = None) -> dict[str, Table]:
-    """The tables of these names, by the names as they are given.
+    """Return the tables of these names, by the names as given.
 
     Args:
         link: a connection to the captured database.
-        names: each `schema.table`, in double quotes what is not plain lower case.
-        publication: whose tables they are; then it says which columns are published.
+        names: each `schema.table`, with double quotes around what is not plain lower case.
+        publication: a publication of the tables. If given, it determines which columns are
+            published.
 
     Raises:
-        SourceStopped: one does not exist, or is nothing that has changes to capture.
+        SourceStopped: a table does not exist, or has no changes that can be captured.
     """
     found = await locate(link, names)
     if wrong := [place for place in found if place.wrong]:
@@ -119,13 +124,17 @@ async def load_tables(link: Link, names: Sequence[str], publication: str | None 
 
 
 async def table_of(link: Link, oid: int, publication: str | None = None) -> tuple[Table, str | None] | None:
-    """The table with this oid, and if it is a partition the name of its root. None if it is gone."""
+    """Return the table with this oid, and the name of its root if it is a partition. None if the table
+    is gone.
+    """
     found = await _load(link, [str(oid)], publication)
     return found[0] if found else None
 
 
 async def locate(link: Link, names: Sequence[str]) -> list[Place]:
-    """Look the names up; what is wrong with one is told, not raised. Names that can't be raise `ConfigurationError`."""
+    """Look up the names. A problem with a table is returned in its `Place`, not raised. Invalid names
+    raise `ConfigurationError`.
+    """
     parts = [spelling.split(name) for name in names]
     rows = await link.query(_OIDS, array(schema for schema, _ in parts), array(relation for _, relation in parts))
     missing = any(row[2] is None for row in rows)
@@ -145,7 +154,9 @@ def _missing(name: str, there: Sequence[tuple[str, str]]) -> str:
 
 
 def _near(schema: str, relation: str, there: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
-    """The table that was probably meant: of other upper case, or in another schema, or of a name that is much like it."""
+    """Return the table that was probably meant: one that differs in case, is in another schema, or has
+    a similar name.
+    """
     for other in there:
         if (other[0].lower(), other[1].lower()) == (schema.lower(), relation.lower()):
             return other
@@ -157,7 +168,7 @@ def _near(schema: str, relation: str, there: Sequence[tuple[str, str]]) -> tuple
 
 
 def _unfit(name: str, kind: str, persistence: str, schema: str) -> str | None:
-    """Why it can't be captured."""
+    """Return why the table can't be captured, or None."""
     if kind not in "rp":
         return f"{name} is {_KINDS.get(kind, 'no table')}, which has no changes of its own: capture the tables that are behind it."
     if schema in ("pg_catalog", "information_schema") or schema.startswith("pg_toast"):
@@ -194,5 +205,5 @@ def _json(text: str | None) -> list[Any]:
 
 
 def array(values: Iterable[str]) -> str:
-    """An array of texts, as a parameter."""
+    """Return an array of texts, as a parameter."""
     return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"

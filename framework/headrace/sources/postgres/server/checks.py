@@ -1,6 +1,8 @@
-"""What keeps a source from capturing, or from doing so well, with the exact statement that mends it.
+"""Checks everything that could prevent a source from capturing, or from doing so well. A problem comes
+with the exact statement that corrects it.
 
-Statements stand alone: each can be run by itself, by a superuser where nothing else is said, and none is needed that is not told here.
+Each statement can be run on its own, by a superuser unless stated otherwise. No further statement
+is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ OLDEST = 14
 
 APPLICATION = "headrace check"
 
-# What it takes where nobody is superuser and settings are the provider's.
+# Advice for managed servers, where users are not superusers and the provider controls the settings.
 _PROVIDERS = {
     "rds.logical_replication": "On Amazon RDS and Aurora: set rds.logical_replication = 1 in the parameter group, and restart it.",
     "cloudsql.logical_decoding": "On Cloud SQL: set the flag cloudsql.logical_decoding = on, which restarts it.",
@@ -29,9 +31,9 @@ _PROVIDERS = {
 }
 
 LONG = 60
-"""Seconds for which a transaction has been open that is worth a word."""
+"""Seconds for which a transaction must have been open to be reported."""
 
-# Of others' transactions only those see since when they are open who may.
+# Only privileged roles see since when other roles' transactions have been open.
 _LONG_OPEN = """
     select from pg_catalog.pg_stat_activity where backend_xid is not null and xact_start < now() - $1::int * interval '1 second'
     union all select from pg_catalog.pg_prepared_xacts where prepared < now() - $1::int * interval '1 second'
@@ -57,15 +59,17 @@ _ROLE = """
 
 
 async def check(dsn: str, spec: PostgresSpec, slot: str) -> list[Finding]:
-    """Look at everything that capturing takes.
+    """Check everything that a capture needs.
 
     Args:
         dsn: the captured database.
         spec: the source's settings.
-        slot: the name of the source's own replication slot and publication, see `slots.slot_name`; those that `spec` names go before.
+        slot: the name of the source's own replication slot and publication, see `slots.slot_name`.
+            Names in `spec` take precedence.
 
     Returns:
-        What was found, in the order in which it is to be mended. Nothing that is wrong with the server is raised.
+        The findings, in the order in which to correct them. Problems of the server are never
+        raised.
     """
     try:
         link = await Link.connect(dsn, application_name=APPLICATION)
@@ -75,14 +79,14 @@ async def check(dsn: str, spec: PostgresSpec, slot: str) -> list[Finding]:
     try:
         async with link:
             async for finding in _Check(link, dsn, spec, slot).all():
-                findings.append(finding)  # noqa: PERF401 - what was found stays, when the rest fails
+                findings.append(finding)  # noqa: PERF401 - keeps the findings when the rest fails
     except HeadraceError as refused:
         findings.append(error("connection", f"The check could not go on: {refused}"))
     return findings
 
 
 class _Check:
-    """A check, over one connection."""
+    """One check, over one connection."""
 
     def __init__(self, link: Link, dsn: str, spec: PostgresSpec, slot: str) -> None:
         self.link = link
@@ -175,7 +179,7 @@ class _Check:
             return
         try:
             await (await Link.connect(self.dsn, application_name=APPLICATION, replication=True)).close()
-        except SourceUnavailable as full:  # it answered a moment ago: its senders are in use, perhaps by this source
+        except SourceUnavailable as full:  # it answered a moment ago, so its senders are in use, perhaps by this source
             yield warning("replication", f"Whether the role {role} may replicate can't be seen for now: {full}")
         except HeadraceError as refused:
             yield error("replication", f"Replication is refused: {refused}")

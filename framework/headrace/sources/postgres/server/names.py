@@ -1,4 +1,4 @@
-"""Names of tables, as settings and SQL have them: `public.orders`, `public."Odd.Name"`."""
+"""Names of tables, as in settings and in SQL: `public.orders`, `public."Odd.Name"`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import re
 
 from headrace.model.errors import ConfigurationError
 
-LONGEST_PART = 255  # bytes; a server takes 63, unless it was built otherwise
+LONGEST_PART = 255  # bytes. A server allows 63, unless it was built with another limit
 
 _PART = r'(?:"(?:[^"]|"")+"|[^\W\d][\w$]*)'
 _NAME = re.compile(rf"({_PART})\.({_PART})")
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 
-# What `quote_ident` quotes: select word from pg_get_keywords() where catcode <> 'U' (PostgreSQL 18)
+# The words that `quote_ident` quotes: select word from pg_get_keywords() where catcode <> 'U'
+# (PostgreSQL 18)
 _KEYWORDS = """
     all analyse analyze and any array as asc asymmetric authorization between bigint binary bit boolean both case cast char
     character check coalesce collate collation column concurrently constraint create cross current_catalog current_date
@@ -29,10 +30,10 @@ _QUOTED = frozenset(_KEYWORDS.split())
 
 
 def split(name: str) -> tuple[str, str]:
-    """Schema and table of `schema.table`, without their quotes.
+    """Return the schema and the table of `schema.table`, without quotes.
 
     Raises:
-        ConfigurationError: it is no such name, and what would be.
+        ConfigurationError: the name is invalid. The message says what would be valid.
     """
     if not isinstance(name, str) or not (found := _NAME.fullmatch(name)):
         raise ConfigurationError(f"The table {_shown(name)} has no name that can be: {_meant(name)}.")
@@ -51,17 +52,17 @@ def split(name: str) -> tuple[str, str]:
 
 
 def canonical(name: str) -> str:
-    """The name with quotes where it needs them, and nowhere else. Raises `ConfigurationError`."""
+    """Return the name with quotes only where they are needed. Raises `ConfigurationError`."""
     return joined(*split(name))
 
 
 def joined(schema: str, table: str) -> str:
-    """`schema.table`, quoted as the server's `quote_ident` does."""
+    """Return `schema.table`, quoted as by the server's `quote_ident`."""
     return f"{quoted(schema)}.{quoted(table)}"
 
 
 def quoted(part: str) -> str:
-    """One name, in double quotes if SQL needs them."""
+    """Return one name, in double quotes if SQL needs them."""
     if _PLAIN.fullmatch(part) and part not in _QUOTED:
         return part
     return '"' + part.replace('"', '""') + '"'

@@ -1,4 +1,4 @@
-"""Publications: which tables' changes a replication slot sends."""
+"""Publications, which define the tables and actions that a replication slot sends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.sources.postgres.server.tables import Table
 from headrace.sources.postgres.spec import ACTIONS, PostgresSpec
 
 LOCK_PATIENCE = 10
-"""Seconds to wait for the tables' locks, which vacuum and changes to the schema hold."""
+"""Timeout in seconds for locks on the tables. Vacuum and schema changes hold such locks."""
 
 _PUBLICATION = """
     select p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot, to_jsonb(p) ->> 'pubgencols',
@@ -24,7 +24,8 @@ _PUBLICATION = """
       from pg_catalog.pg_publication as p where p.pubname = $1
 """
 
-# What was put into it by name, and what is in it: with all tables of a schema or of the database, and with partitions for their roots.
+# _NAMED lists the tables that were added by name. _COVERED lists all tables in it, including all
+# tables of a schema or of the database, and partitions in place of their roots.
 _NAMED = """
     select r.prrelid::pg_catalog.text
       from pg_catalog.pg_publication_rel as r
@@ -46,7 +47,9 @@ _COVERED = """
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
-    """A publication, as it is. `named`: the oids of the tables that were put into it one by one; `mine`: we may change it."""
+    """The current state of a publication. `named` has the oids of the tables that were added by name.
+    `mine` says whether the role may alter it.
+    """
 
     everything: bool
     actions: frozenset[str]
@@ -58,7 +61,7 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def publication_of(link: Link, name: str) -> Publication | None:
-    """The publication of this name."""
+    """Return the publication of this name, or None."""
     found = await link.query(_PUBLICATION, name)
     if not found:
         return None
@@ -72,40 +75,42 @@ async def publication_of(link: Link, name: str) -> Publication | None:
 
 
 async def uncovered(link: Link, name: str, tables: Iterable[Table]) -> list[Table]:
-    """Those of the tables that are not, or not wholly, in the publication."""
+    """Return the tables that are not in the publication, or only in part."""
     wanted = {table.oid: table for table in tables}
     rows = await link.query(_COVERED, name, "{" + ",".join(map(str, wanted)) + "}") if wanted else []
     return [wanted[int(oid or 0)] for oid, whole in rows if whole != "t"]
 
 
 def creation(name: str, spec: PostgresSpec, version: int) -> str:
-    """The statement that makes the publication that a source needs."""
+    """Return the statement that creates the publication of a source."""
     return (
         f"create publication {names.quoted(name)} for table {', '.join(spec.tables)} with ({_options(spec, version)});"
     )
 
 
 def addition(name: str, tables: Iterable[Table]) -> str:
-    """The statement that puts tables into a publication."""
+    """Return the statement that adds tables to a publication."""
     return f"alter publication {names.quoted(name)} add table {_listed(tables)};"
 
 
 def publishing(name: str, actions: Iterable[str]) -> str:
-    """The statement that has a publication publish these kinds of changes."""
+    """Return the statement that sets the kinds of changes that a publication publishes."""
     return f"alter publication {names.quoted(name)} set (publish = '{_actions(actions)}');"
 
 
 async def ensure_publication(link: Link, spec: PostgresSpec, name: str) -> None:
-    """Have a publication of the source's tables and actions: ours is made, or changed; one that is given is only looked at.
+    """Make sure that the publication has the source's tables and actions. The source's own one is
+    created or altered. A given one is only checked.
 
     Args:
         link: a connection to the captured database.
-        spec: the source's settings; with `publication`, that one is given, and is not ours to change.
-        name: the publication's.
+        spec: the source's settings. If `publication` is set, that one is given, and is not altered.
+        name: the publication's name.
 
     Raises:
-        SourceStopped: a table is missing, or can't be captured, or the role may not make a publication; with the statement that mends it.
-        SourceUnavailable: a table is locked by someone else.
+        SourceStopped: a table is missing, or can't be captured, or the role may not create a
+            publication. The error has the statement that corrects it.
+        SourceUnavailable: another session has locked a table.
     """
     tables = list((await catalog.load_tables(link, spec.tables)).values())
     if spec.publication is None:
@@ -126,14 +131,15 @@ async def ensure_publication(link: Link, spec: PostgresSpec, name: str) -> None:
 
 
 async def drop_publication(link: Link, name: str) -> None:
-    """Drop it, if it is there."""
+    """Drop the publication, if it exists."""
     await _alter(link, [f"drop publication if exists {names.quoted(name)}"])
 
 
 def refuse_without_identity(tables: Iterable[Table], actions: Sequence[str]) -> None:
-    """Raise `SourceStopped` for a table whose rows would not be known again.
+    """Raise `SourceStopped` for a table without a replica identity.
 
-    The server itself refuses updates and deletes of such a table, to everybody, as soon as a publication has it.
+    As soon as such a table is in a publication, the server refuses all updates and deletes of it,
+    by any client.
     """
     if not {"update", "delete"} & set(actions):
         return
@@ -148,7 +154,7 @@ def refuse_without_identity(tables: Iterable[Table], actions: Sequence[str]) -> 
 
 
 def full_identity(table: Table) -> str:
-    """The statement that puts whole old rows into the WAL."""
+    """Return the statement that makes the server write whole old rows into the WAL."""
     return f"alter table {table.name} replica identity full;"
 
 
@@ -159,7 +165,7 @@ async def _create(link: Link, spec: PostgresSpec, name: str) -> None:
     try:
         await _alter(link, [statement])
     except SourceRefused as error:
-        if error.sqlstate == "42710":  # somebody has made it this moment
+        if error.sqlstate == "42710":  # another session has just created it
             return
         if error.sqlstate != "42501":
             raise refusals.mended(error) from error
@@ -171,7 +177,7 @@ async def _create(link: Link, spec: PostgresSpec, name: str) -> None:
 
 
 def _change(found: Publication, spec: PostgresSpec, name: str, tables: Sequence[Table], version: int) -> list[str]:
-    """The statements that make it what the source needs; none if it is that."""
+    """Return the statements that give the publication what the source needs. Empty if nothing has to change."""
     change = []
     if found.named != {table.oid for table in tables}:
         change.append(f"alter publication {names.quoted(name)} set table {_listed(tables)}")
@@ -182,7 +188,7 @@ def _change(found: Publication, spec: PostgresSpec, name: str, tables: Sequence[
 
 
 async def _look(link: Link, found: Publication, spec: PostgresSpec, name: str, tables: Sequence[Table]) -> None:
-    """Raise `SourceStopped` unless it has all that the source needs. It may have more."""
+    """Raise `SourceStopped` unless the publication has all that the source needs. It may have more."""
     if lacking := await uncovered(link, name, tables):
         raise SourceStopped(
             f"The publication {name} lacks {' and '.join(table.name for table in lacking)}; its owner is {found.owner}.",
@@ -196,7 +202,9 @@ async def _look(link: Link, found: Publication, spec: PostgresSpec, name: str, t
 
 
 async def _alter(link: Link, statements: Sequence[str]) -> None:
-    """Run the statements as one, without waiting for locks for long: whoever waits for one keeps others waiting behind him."""
+    """Run the statements in one transaction, with a short lock timeout. A session that waits for a
+    lock blocks later ones.
+    """
     body = "; ".join(statement.removesuffix(";") for statement in statements)
     try:
         await link.query(f"begin; set local lock_timeout = '{LOCK_PATIENCE}s'; {body}; commit")

@@ -1,4 +1,6 @@
-"""Replication slots, on the captured server: made, taken over, looked after and dropped; and which server that is."""
+"""Replication slots of the captured server: create, take over, inspect and drop them. Also identifies
+the server.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,20 @@ __all__ = [
 PLUGIN = "pgoutput"
 
 LONGEST_NAME = 63
-"""Bytes that Postgres takes for a name."""
+"""Postgres's limit for a name, in bytes."""
 
 PATIENCE = 120.0
-"""Seconds that the server has to make a slot: it waits for transactions that are open then."""
+"""Timeout in seconds for creating a slot. The server waits for the transactions that are open then."""
 
 LEAVING = 10.0
-"""Seconds that a connection of ours has to leave a slot, once the server was told to end it."""
+"""Seconds that a connection of the source may take to leave a slot after it was terminated."""
 
-# The end of the WAL. A standby, which writes none, has received it.
+# The end of the WAL. On a standby, which writes no WAL, it is the end of the received WAL.
 _NOW = """case when pg_catalog.pg_is_in_recovery() then coalesce(pg_catalog.pg_last_wal_receive_lsn(), pg_catalog.pg_last_wal_replay_lsn())
                else pg_catalog.pg_current_wal_lsn() end"""
 
-# The timeline is that of WAL files: the control file has the one of the last checkpoint, which after a failover is the old one for a while.
+# The timeline comes from the WAL file's name. The control file has the timeline of the last
+# checkpoint, which after a failover is the old one for a while.
 _SERVER = f"""
     select s.system_identifier::text, pg_catalog.pg_is_in_recovery(), {_NOW},
            case when pg_catalog.pg_is_in_recovery() then c.timeline_id::text
@@ -44,7 +47,8 @@ _SERVER = f"""
       from pg_catalog.pg_control_system() as s, pg_catalog.pg_control_checkpoint() as c
 """
 
-# Columns that came with later versions are read by way of JSON: `invalidation_reason` with 17, `conflicting` with 16.
+# Columns of later versions are read through JSON: `invalidation_reason` came with 17, `conflicting`
+# with 16.
 _SLOT = """
     select s.plugin, s.slot_type, s.database, s.database = pg_catalog.current_database(), s.temporary, s.two_phase, s.wal_status,
            s.confirmed_flush_lsn, s.active_pid::text, a.application_name, a.usename,
@@ -58,7 +62,8 @@ _FACTS = f"""
       from (select) as always left join pg_catalog.pg_replication_slots as s on s.slot_name = $1
 """
 
-# All transactions that have written something are in pg_locks, for everybody to see; whose they are only those see who may.
+# pg_locks shows all transactions that have written something to every role. Only privileged roles
+# see their users.
 _OPEN = """
     select l.pid::text, a.usename, pg_catalog.date_trunc('second', a.xact_start)::text
       from pg_catalog.pg_locks as l left join pg_catalog.pg_stat_activity as a on a.pid = l.pid
@@ -69,7 +74,9 @@ _PREPARED = "select gid, pg_catalog.date_trunc('second', prepared)::text from pg
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """A server. `position` is the end of its WAL; `timeline` counts the failovers of its history; `system_id` is the same after one."""
+    """A server. `position` is the end of its WAL. `timeline` rises with each failover. `system_id`
+    stays the same.
+    """
 
     version: int
     system_id: str
@@ -79,7 +86,9 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot, as it is. `here`: of this database; `pid`, `application`, `user`: who uses it, the latter as far as we may see."""
+    """The current state of a slot. `here` says whether it is of this database. `pid`, `application`
+    and `user` identify the client that uses it, as far as the role may see that.
+    """
 
     plugin: str | None
     kind: str
@@ -96,11 +105,11 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lost(self) -> bool:
-        """Whether WAL that it needs is gone."""
+        """Whether WAL that the slot needs is gone."""
         return self.wal_status == "lost" or self.invalid is not None
 
     def unfit(self, name: str) -> str | None:
-        """Why we can't read from it; None if we can."""
+        """Return why the slot can't be read from, or None if it can."""
         if self.kind != "logical":
             return f"The replication slot {name} is for a standby, not for changes."
         if self.plugin != PLUGIN:
@@ -115,18 +124,19 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def slot_name(source_name: str, source_id: str) -> str:
-    """The name of a source's own slot, and of its own publication, such as `headrace_orders_1b4e28ba`.
+    """Return the name of a source's own slot and publication, such as `headrace_orders_1b4e28ba`.
 
     Args:
         source_name: lower-case letters, digits, `-` and `_`.
-        source_id: its UUID: another source of that name, in another database of Headrace's, has another slot.
+        source_id: its UUID. So a source with the same name in another Headrace database has another
+            slot.
     """
     start = "headrace_" + source_name.replace("-", "_")
     return f"{start[: LONGEST_NAME - 9]}_{source_id.replace('-', '')[:8].lower()}"
 
 
 async def server_of(link: Link) -> Server:
-    """Which server that is. Raises `SourceUnavailable`, `SourceRefused`."""
+    """Return the server's identity and position. Raises `SourceUnavailable`, `SourceRefused`."""
     ((system_id, in_recovery, position, timeline),) = await link.query(_SERVER)
     return Server(
         version=link.version, system_id=system_id or "", timeline=int(timeline or 0), position=positions.number(position or "0/0"),
@@ -135,11 +145,12 @@ async def server_of(link: Link) -> Server:
 
 
 async def switch_point(dsn: str, timeline_from: int, timeline_to: int, *, application_name: str = "headrace") -> int:
-    """Where in the WAL the server on `timeline_to` went its own way from `timeline_from`.
+    """Return the WAL position at which the server's `timeline_to` branched off from `timeline_from`.
 
     Raises:
-        SourceStopped: it does not descend from there: it was restored from before, say.
-        SourceUnavailable: it can't be reached.
+        SourceStopped: it does not descend from that timeline, for instance because it was restored
+            to an earlier time.
+        SourceUnavailable: the server can't be reached.
     """
     async with await Link.connect(dsn, application_name=application_name, replication=True) as link:
         try:
@@ -152,7 +163,8 @@ async def switch_point(dsn: str, timeline_from: int, timeline_to: int, *, applic
 
 
 def history_switch(content: str, timeline_from: int, timeline_to: int) -> int:
-    """`switch_point`, of a history file's content: lines of a timeline, where it ended, and why.
+    """Find the switch point in a history file. Each line has a timeline, the position where it ended,
+    and the reason.
 
     The format: https://www.postgresql.org/docs/18/continuous-archiving.html#BACKUP-TIMELINES
     """
@@ -167,7 +179,7 @@ def history_switch(content: str, timeline_from: int, timeline_to: int) -> int:
 
 
 async def slot_of(link: Link, name: str) -> Slot | None:
-    """The slot of this name."""
+    """Return the slot of this name, or None."""
     found = await link.query(_SLOT, name)
     if not found:
         return None
@@ -184,31 +196,34 @@ async def slot_of(link: Link, name: str) -> Slot | None:
 async def ensure_slot(
     link: Link, name: str, *, ours: bool, expected: int | None, application_name: str, patience: float = PATIENCE
 ) -> int:
-    """Have a slot to read from, that nobody else uses.
+    """Make sure that there is a slot to read from, which no other client uses.
 
-    Ours is made if nothing was captured yet, anew if there is one. A connection of ours that was left over is ended.
+    The source's own slot is created if nothing was captured yet, or recreated if it exists. A
+    leftover connection of the source is terminated.
 
     Args:
         link: a connection to the captured database.
-        name: the slot's.
-        ours: whether we may make it, and make it anew while nothing was captured.
-        expected: up to where everything is captured; None if nothing was yet.
-        application_name: of our own connections, by which one that was left over is known.
-        patience: seconds that making it may take.
+        name: the slot's name.
+        ours: whether the slot is the source's own, which may be created, and recreated while
+            nothing was captured.
+        expected: the position up to which everything is captured. None if nothing was captured yet.
+        application_name: the name of the source's own connections, by which a leftover one is
+            recognised.
+        patience: timeout in seconds for creating the slot.
 
     Returns:
-        The position that it has been confirmed up to: it sends what was committed after it.
+        The slot's confirmed position. The slot sends what was committed after it.
 
     Raises:
-        SlotLost: it is gone, or its WAL is, or someone has moved it on beyond `expected`.
-        SourceStopped: someone else uses it, or it is not of the right kind.
-        SourceUnavailable: it can't be made now, since transactions are open for too long.
+        SlotLost: the slot or its WAL is gone, or another client has advanced it beyond `expected`.
+        SourceStopped: another client uses it, or it is of the wrong kind.
+        SourceUnavailable: it can't be created now, since transactions are open for too long.
     """
     found = await slot_of(link, name)
     if found is not None and (wrong := found.unfit(name)):
         raise SourceStopped(wrong + " Name another one, or none.")
     if found is not None and ours and expected is None:
-        # Left over from before: of what it would send, something may be what it was given up for.
+        # It is left over from before, and may still send a change that made its capture fail.
         await drop_slot(link, name, application_name)
         found = None
     if found is None:
@@ -231,7 +246,7 @@ async def ensure_slot(
 
 
 async def drop_slot(link: Link, name: str, application_name: str) -> None:
-    """Drop it, if it is there. Raises `SourceStopped` if someone else uses it."""
+    """Drop the slot, if it exists. Raises `SourceStopped` if another client uses it."""
     deadline = time.monotonic() + LEAVING
     while (found := await slot_of(link, name)) is not None:
         if found.pid is not None:
@@ -239,16 +254,18 @@ async def drop_slot(link: Link, name: str, application_name: str) -> None:
         try:
             await link.query("select pg_catalog.pg_drop_replication_slot($1)", name)
         except SourceRefused as error:
-            if error.sqlstate == "42704":  # somebody else has dropped it this moment
+            if error.sqlstate == "42704":  # another client has just dropped it
                 return
-            # In use: a connection of ours that was on its way has taken it since we looked.
+            # In use: a connection of the source has taken it since the last look.
             if error.sqlstate != "55006" or time.monotonic() > deadline:
                 raise refusals.mended(error) from error
             await anyio.sleep(0.05)
 
 
 async def slot_facts(link: Link, name: str, captured: int) -> CaptureFacts:
-    """How a slot is, of which everything up to `captured` is captured. One that is gone is told as `lost`."""
+    """Return the state of a slot, given the position up to which everything is captured. A slot that
+    is gone is reported as `lost`.
+    """
     ((held_back, wal_status, safe, behind),) = await link.query(_FACTS, name, positions.text(captured))
     return CaptureFacts(
         held_back=None if held_back is None else max(int(held_back), 0),
@@ -268,12 +285,12 @@ def _refuse_missing(name: str, ours: bool, expected: int | None) -> None:
 
 
 def creation(name: str) -> str:
-    """The statement that makes a slot."""
+    """Return the statement that creates a slot."""
     return f"select pg_create_logical_replication_slot('{name}', '{PLUGIN}');"
 
 
 async def _create(link: Link, name: str, patience: float) -> int:
-    # From 17 on a standby may keep a copy of it, so that it is there after a failover.
+    # From 17 on a standby can keep a copy of the slot, which survives a failover.
     failover = ", failover => true" if link.version >= 170000 else ""
     await link.query(f"set statement_timeout = '{max(int(patience * 1000), 1)}ms'")
     try:
@@ -291,7 +308,7 @@ async def _unlimited(link: Link) -> None:
     try:
         await link.query("set statement_timeout = 0")
     except SourceUnavailable:
-        return  # it went with the connection
+        return  # the setting is gone with the connection
 
 
 async def _not_created(link: Link, name: str, error: SourceRefused) -> HeadraceError:
@@ -311,7 +328,7 @@ async def _not_created(link: Link, name: str, error: SourceRefused) -> HeadraceE
 
 
 async def waits_for(link: Link) -> str:
-    """The oldest transaction that a slot in the making waits for, for people."""
+    """Return text for people about the oldest transaction that the creation of a slot waits for."""
     if found := await link.query(_OPEN):
         ((pid, user, since),) = found
         whose = f" of {user}, open since {since}" if since else ""
@@ -323,10 +340,10 @@ async def waits_for(link: Link) -> str:
 
 
 async def _vacate(link: Link, name: str, slot: Slot, application_name: str) -> Slot:
-    """Have the connection of ours that uses it ended."""
+    """Terminate the source's own connection that uses the slot."""
     deadline = time.monotonic() + LEAVING
     while slot.pid is not None:
-        gone = slot.user is None  # it left between two looks of the server's own
+        gone = slot.user is None  # the client left between the server's reads of its two views
         if not gone and slot.application != application_name:
             raise SourceStopped(
                 f"The replication slot {name} is in use by someone else (pid {slot.pid}, {slot.application!r} of {slot.user}): a slot"

@@ -6,7 +6,9 @@ import msgspec
 
 
 class TableColumn(msgspec.Struct, frozen=True):
-    """A column. `published`: replication sends it; generated ones mostly are not."""
+    """A column. `published` says whether replication sends it, which it mostly does not for generated
+    columns.
+    """
 
     name: str
     type_oid: int
@@ -18,17 +20,17 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     """A table.
 
     Attributes:
-        oid: its own; of a partitioned one, of the root.
-        name: `schema.table`, each part quoted where it has to be: as settings have it, and as it stands in SQL.
-        schema, relation: its parts, plain.
-        columns: in their order, those that were dropped left out.
-        key: the columns of the primary key; or else of a unique index over columns that are not null, the replica identity first; empty
-            if there is none.
+        oid: its oid. For a partitioned table, the root's.
+        name: `schema.table`, each part quoted where needed, as in settings and in SQL.
+        schema, relation: the parts of the name, without quotes.
+        columns: in order, without dropped ones.
+        key: the columns of the primary key. Without one, those of a unique index over columns that
+            are not null, where the replica identity comes first. Empty if there is neither.
         primary: whether `key` is a primary key.
         identity: the replica identity: d(efault), n(othing), f(ull), i(ndex).
-        identity_columns: what replication has of old rows.
+        identity_columns: the columns of old rows that replication sends.
         partitioned: whether it is the root of partitions.
-        estimate: rows, as the planner thinks.
+        estimate: number of rows, as the planner estimates it.
     """
 
     oid: int

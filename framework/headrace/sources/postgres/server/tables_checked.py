@@ -1,4 +1,6 @@
-"""Of `check`, what concerns each table: that it can be captured, read, and told row from row."""
+"""The part of `check` that concerns each table: that it can be captured and read, and that its rows
+can be identified.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from headrace.sources.postgres.shaping.keys import RowKeyTemplate
 from headrace.sources.postgres.shaping.wheres import Where
 from headrace.sources.postgres.spec import PostgresSpec
 
-# int2, int4, int8, oid, numeric, float4, float8, date, timestamp, timestamptz, pg_lsn: of values that can grow.
+# Types with values that can grow: int2, int4, int8, oid, numeric, float4, float8, date, timestamp,
+# timestamptz, pg_lsn.
 _GROWING = frozenset((20, 21, 23, 26, 1700, 700, 701, 1082, 1114, 1184, 3220))
 _UUID = 2950
 
@@ -36,7 +39,9 @@ _FACTS = """
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """What the catalog tells of a table for us. `others`: partitions of another replica identity, and theirs."""
+    """Facts about a table from the catalog. `others` lists partitions with another replica identity,
+    and that identity.
+    """
 
     role: str
     enters: bool
@@ -47,7 +52,9 @@ class _Facts(msgspec.Struct, frozen=True):
 
 
 async def tables(link: Link, spec: PostgresSpec, fit: list[Table]) -> AsyncIterator[Finding]:
-    """Look at each table of a source. Those that can be published, or will be once they are mended, are put into `fit`."""
+    """Check each table of a source. Adds to `fit` the tables that can be published, or will be once
+    they are corrected.
+    """
     publication = spec.publication
     for place in await catalog.locate(link, spec.tables):
         if place.wrong is not None:
@@ -55,7 +62,7 @@ async def tables(link: Link, spec: PostgresSpec, fit: list[Table]) -> AsyncItera
         if place.oid is None or (place.wrong is not None and place.mend is None):
             continue
         found = await catalog.table_of(link, int(place.oid), publication)
-        if found is None:  # dropped this moment: then the next check says so
+        if found is None:  # it was just dropped, which the next check reports
             continue
         table, _ = found
         fit.append(table)
@@ -125,7 +132,7 @@ def _key(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
         yield warning(
             table.name,
             f"{told}, so all its messages have one key, and are handled one at a time: add one, or group by other columns.",
-            None if spec.backfill else mend,  # once is enough
+            None if spec.backfill else mend,  # the warning about the backfill has it already
         )
 
 
@@ -135,7 +142,7 @@ def _identity(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
     mend = full_identity(table)
     if not table.identity_columns and not (
         table.identity == "d" and not table.key and spec.mode == "rows"
-    ):  # then a key mends that, too
+    ):  # then a key corrects that, too
         yield error(
             table.name,
             f"The table has no {'replica identity' if table.identity == 'n' else 'primary key'}: once it is published, the server refuses"
@@ -162,12 +169,14 @@ def _identity(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
 
 
 def _keyed_by(table: Table, spec: PostgresSpec) -> Iterable[str]:
-    """The columns that the keys of its messages are made of."""
+    """Return the columns that the keys of the table's messages are made of."""
     return spec.group or (RowKeyTemplate(spec.key).columns if spec.key is not None else table.key)
 
 
 def _partitions(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:
-    """A partition has its own replica identity, and does not take over that of its root."""
+    """Check the replica identity of partitions. A partition has its own one, and does not inherit its
+    root's.
+    """
     if not {"update", "delete"} & set(spec.actions):
         return
     for name, identity in facts.others:
@@ -181,7 +190,8 @@ def _partitions(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Fin
 
 def _columns(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
     have = {column.name: column for column in table.columns}
-    # The condition is one for all tables: what it looks at may be a column of some of them, and is null for the others.
+    # All tables share one condition. A column in it may exist in some tables, and is null for the
+    # others.
     of_where = error if len(spec.tables) == 1 else warning
     for setting, wanted, level in (
         ("columns names", spec.columns.get(table.name) or (), error),
@@ -205,7 +215,7 @@ def _columns(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
 
 
 def _looked_at(where: str | None) -> Iterable[str]:
-    """The columns that a condition looks at."""
+    """Return the columns that a condition uses."""
     return () if where is None else sorted(Where(conditions.parse(where)).columns)
 
 

@@ -1,1 +1,1 @@
-"""From rows to messages: keys, records, conditions, transforms. Plain code that does no I/O."""
+"""Shaping makes messages of rows: keys, records, conditions, transforms. Plain code without I/O."""

@@ -1,15 +1,19 @@
-"""Keys of captured messages: what is kept apart, and what is kept in order.
+"""Keys of captured messages. Messages with the same key are delivered in order.
 
-By default a key is `{schema}.{table}.` and the values of the primary key, or of the columns that the source groups by. A template,
-such as `orders.{record.region}.{record.id}`, has between its braces one of
+By default a key is `{schema}.{table}.` and the values of the primary key, or of the columns that
+the source groups by. A template such as `orders.{record.region}.{record.id}` has one of these in
+each pair of braces:
 
-- `record.column`: the value of a column; deeper into one of JSON by further steps, `record.data.customer.id`, of which a number picks from
-  a list; a step that is no plain word stands in double quotes: `record."odd column"`;
-- `schema`, `table`: of the table; `name`: of the source.
+- `record.column` is the value of a column. Further steps lead into a JSON column, as in
+  `record.data.customer.id`, where a number picks from a list. A step that is no plain word is in
+  double quotes: `record."odd column"`.
+- `schema` and `table` are those of the table, and `name` is the source's name.
 
-A value becomes one token by the rules of `headrace.sources.templates`, in the form that it has in the message; a list or an object as its
-JSON text. Different values may become one token, `a.b` and `a_b`: with mode `changes` they share their order, which does no harm. With
-mode `rows` one row would take the other's place, so there a value that a token can't hold as it is gets `~` and 32 digits of its SHA-256.
+A value becomes one token by the rules of `headrace.sources.templates`, in the form that it has in
+the message. A list or an object becomes its JSON text. Different values may become the same token,
+such as `a.b` and `a_b`. With mode `changes` such rows only share their order, which does no harm.
+With mode `rows` one row would replace the other. So there a value that a token can't hold unchanged
+gets `~` and 32 digits of its SHA-256.
 """
 
 from __future__ import annotations
@@ -44,11 +48,11 @@ _decoder = msgspec.json.Decoder(float_hook=str)
 
 
 class NoKey(HeadraceError):
-    """A change has not the values that its key is made of."""
+    """Raised when a change lacks values that its key is made of."""
 
 
 class Field(NamedTuple):
-    """What stands between the braces: a column and a path into it, or something of the table or the source."""
+    """A parsed field in braces: a column and a path into it, or a property of the table or the source."""
 
     kind: str
     column: str = ""
@@ -56,17 +60,17 @@ class Field(NamedTuple):
 
 
 class RowKeyTemplate(Template):
-    """A template of the keys of captured messages, read.
+    """A parsed template of the keys of captured messages.
 
     Args:
         text: as described above.
 
     Raises:
-        ConfigurationError: it can't be, or makes no valid keys.
+        ConfigurationError: the template is invalid, or makes no valid keys.
 
     Attributes:
-        columns: those that it is made of.
-        of_table: whether tables have different keys.
+        columns: the columns that it uses.
+        of_table: whether it has the field `table`, so that different tables have different keys.
     """
 
     def __init__(self, text: str) -> None:
@@ -93,7 +97,7 @@ def _field(field: str, template: str) -> Field:
 
 
 class Settings(Protocol):
-    """What keys depend on of a source's settings; see `PostgresSpec`."""
+    """The settings of a source that keys depend on, see `PostgresSpec`."""
 
     @property
     def name(self) -> str: ...
@@ -107,15 +111,15 @@ def key_maker(
     spec: Settings, table: Table, columns: Sequence[str], places: Mapping[str, int], type_oids: Mapping[str, int],
     converters: Mapping[str, Converter],
 ) -> KeyMaker:  # fmt: skip
-    """What makes the keys of a table's rows.
+    """Return a function that makes the keys of a table's rows.
 
     Args:
         spec: the source's settings.
-        columns: those that a key is made of by default.
-        places: of each column, its place in rows; with `type_oids` and `converters` beside it.
+        columns: the columns of a default key.
+        places: each column's index in a row. `type_oids` and `converters` have the same columns.
 
     Returns:
-        A function of a row, which raises `NoKey` if values are not there.
+        A function of a row. It raises `NoKey` if values are missing.
     """
     literals, fields = _default(table, columns) if spec.key is None else _templated(spec.name, spec.key, table)
     if not fields and spec.mode == "rows":
@@ -142,7 +146,7 @@ def key_maker(
 
 def _default(table: Table, columns: Sequence[str]) -> tuple[list[str], list[Field]]:
     prefix = f"{token(table.schema)}.{token(table.relation)}"
-    if not columns:  # nothing tells rows apart, so all changes of the table keep their order
+    if not columns:  # rows can't be distinguished, so all changes of the table are kept in order
         return [prefix], []
     return [prefix + ".", *["."] * (len(columns) - 1), ""], [Field("record", column) for column in columns]
 
@@ -213,17 +217,17 @@ def missing_values(table: str) -> NoKey:
 
 
 def full_identity(table: str) -> str:
-    """The statement that has all old values written."""
+    """Return the statement that makes the server write all old values."""
     return f"alter table {table} replica identity full"
 
 
 def _tokener(path: Sequence[str], type_oid: int, convert: Converter, exact: bool) -> Tokener:
-    """What makes a token of a value's text."""
+    """Return a function that makes a token of a value's text."""
     if type_oid in _INTEGERS and not path:
         return bytes.decode
     make = _exact_token if exact else _text_token
     if type_oid in _AS_TEXT and not path:
-        errors = "surrogateescape" if exact else "replace"  # bytes that are no UTF-8 are told apart where that counts
+        errors = "surrogateescape" if exact else "replace"  # in mode `rows`, invalid UTF-8 bytes must stay distinct
         return lambda value: make(value.decode("utf-8", errors))
     return lambda value: make(_text_of(at(_decoder.decode(convert(value)), path)))
 
@@ -244,7 +248,7 @@ def _text_token(text: str) -> str:
 
 
 def _exact_token(text: str) -> str:
-    """A token that no other text has."""
+    """Return a token that no other text has."""
     if text.isalnum() and len(text) <= LONGEST_VALUE // 4:
         return text
     short = token(text)

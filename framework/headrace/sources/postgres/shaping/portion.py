@@ -1,4 +1,4 @@
-"""What travels from shaping to the capturer: messages to append, and what must be seen to before that."""
+"""What shaping hands to the capturer: messages to append, and the work to do before that."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from headrace.store import Captured
 
 
 class Transaction(msgspec.Struct, frozen=True, gc=False):
-    """The transaction that changes are of. `lsn` is of its commit, `at` microseconds since 2000-01-01 in UTC; `xid` is the top one's."""
+    """The transaction of a change. `lsn` is the position of its commit. `at` is in microseconds since
+    2000-01-01 in UTC. `xid` is that of the top-level transaction.
+    """
 
     lsn: int
     at: int
@@ -19,14 +21,15 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
 
 
 class Incomplete(msgspec.Struct, frozen=True):
-    """A row of mode `rows` that lacks values which did not change and are not in the WAL.
+    """A row of mode `rows` without some values that did not change and that the WAL does not contain.
 
     Attributes:
         place: its index in the portion.
         table: the table.
         key: the values of the table's key, as text.
         missing: the names of the columns.
-        moved: whether it has its key only since this change: versions that the stream has under it are of another row.
+        moved: whether this change gave the row its key. Versions in the stream under that key are
+            then of another row.
     """
 
     place: int
@@ -37,10 +40,11 @@ class Incomplete(msgspec.Struct, frozen=True):
 
 
 class Emptied(msgspec.Struct, frozen=True):
-    """A table was truncated: in mode `rows` with tombstones, one for each row of the stream that is of it, before `place`.
+    """A truncated table. In mode `rows` with tombstones, each of its rows in the stream before `place`
+    gets a tombstone.
 
     Attributes:
-        place: messages of the portion that come before it.
+        place: number of messages of the portion that come before it.
         table: the table.
         metadata: JSON text of the tombstones' metadata.
     """
@@ -51,7 +55,7 @@ class Emptied(msgspec.Struct, frozen=True):
 
 
 class Portion(Captured, kw_only=True):
-    """Messages to append in one step; see `Captured`."""
+    """Messages to append in one step, see `Captured`."""
 
     incomplete: list[Incomplete] = msgspec.field(default_factory=list)
     emptied: list[Emptied] = msgspec.field(default_factory=list)

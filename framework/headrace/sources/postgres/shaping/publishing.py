@@ -1,7 +1,9 @@
-"""The last step of shaping: a message is judged by the source's condition, transformed, and added to a portion; or kept as a failure.
+"""The last step of shaping: checks a message against the source's condition, transforms it, and adds
+it to a portion. If that fails, the message is kept as a failure.
 
-A failure's data is the message as it was before its transform. Its key stands in it as the last of the metadata, `message_key`, so that it
-can be tried again when nothing else is known of its table any more. What is too large, or can't be read, is kept without its record.
+A failure's data is the message before its transform. The last member of its metadata,
+`message_key`, holds its key. So it can be retried even when nothing else is known of its table any
+more. A message that is too large or unreadable is kept without its record.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import Failed
 
 LARGEST = 200_000_000
-"""Bytes of the largest message. The server takes somewhat more in one value, but not of several at once."""
+"""Limit of a message in bytes. The server accepts somewhat more in one value, but not for several
+values at once.
+"""
 
 _METADATA = b',"metadata":{'
 _KEY = ',"message_key":'
@@ -30,7 +34,7 @@ _ESCAPE = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\(u[dD][89a-fA-F]..)
 
 
 class Unjudged(HeadraceError):
-    """A condition depends on values that are not in the WAL."""
+    """Raised when a condition depends on values that the WAL does not contain."""
 
 
 class Publisher:
@@ -51,7 +55,8 @@ class Publisher:
         """Add a message, unless it does not meet the condition.
 
         Args:
-            missing: columns whose values are not known; of the table of that name.
+            missing: names of columns with unknown values.
+            table: the name of their table.
 
         Returns:
             How many messages and failures were added: one or none.
@@ -67,12 +72,12 @@ class Publisher:
         return self._append(key, data, data, into)
 
     def meets(self, key: str, data: bytes, missing: Collection[str] = (), table: str = "") -> bool | Exception:
-        """Whether a message meets the condition; or why that can't be told."""
+        """Return whether a message meets the condition, or the error that prevents an answer."""
         if self._where is None:
             return True
         try:
             judged = self._where.judge(key, data, missing)
-        except Exception as error:  # JSON that is nested too deep to be read
+        except Exception as error:  # such as JSON that is nested too deep
             return error
         if judged is not None:
             return judged
@@ -83,7 +88,7 @@ class Publisher:
         )
 
     def transformed(self, key: str, data: bytes, into: Portion) -> int:
-        """Add what the transform makes of a message."""
+        """Transform a message and add the result."""
         made: bytes | None = data
         if self._transform is not None:
             try:
@@ -103,9 +108,9 @@ class Publisher:
         return 1
 
     def fail(self, key: str | None, data: bytes, error: Exception, into: Portion) -> int:
-        """Keep a message as a failure. Returns that it is one."""
+        """Keep a message as a failure. Returns 1, the number of failures added."""
         kept = _readable(data) if len(data) <= LARGEST else None
-        if kept is None:  # nobody could look at it; without its key it is not tried again, either
+        if kept is None:  # unreadable or too large. Without its key it is not retried
             found = data.rfind(_METADATA)
             text = '{"record":null' + (data[found:] if found >= 0 else _METADATA + b"}}").decode("utf-8", "replace")
         elif key is None:
@@ -117,7 +122,9 @@ class Publisher:
         return 1
 
     def again(self, data: str, into: Portion) -> str | None:
-        """Try a failure again. Returns the error, or None if there is none any more; then it is added, or no longer wanted."""
+        """Retry a failure. Returns the error if it fails again. Otherwise returns None, and the
+        message was added or no longer meets the condition.
+        """
         cut = data.rfind(_KEY)
         if cut < 0:
             return "The message, or its key, can't be made of what was kept of this change: drop the failure once you have looked at it."
@@ -142,14 +149,14 @@ class _Recorded(msgspec.Struct):
 
 
 def _check(data: bytes) -> None:
-    """Raises `InvalidData` for what the stream can't hold."""
+    """Raise `InvalidData` for data that the stream can't hold."""
     if len(data) > LARGEST:
         raise InvalidData(f"The message has {len(data):,} bytes, more than the {LARGEST:,} that it may have.")
     transforms.check_stored(data)
 
 
 def _readable(data: bytes) -> bytes | None:
-    """The JSON, if everybody can read it: halves of surrogate pairs become U+FFFD."""
+    """Return the JSON in a form that every parser accepts, or None. Halves of surrogate pairs become U+FFFD."""
     for attempt in (data, _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], data)):
         try:
             msgspec.json.decode(attempt)

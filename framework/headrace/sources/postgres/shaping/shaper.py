@@ -1,8 +1,9 @@
-"""Shaping: what messages become of changes, and of rows that a backfill reads. Plain code that does no I/O.
+"""The shaper makes messages of changes, and of rows that a backfill reads. Plain code without I/O.
 
-With mode `changes` a change becomes one message that tells what happened; with mode `rows` it becomes the row as it is now, under the key of
-the row, and perhaps a tombstone. A condition is judged on the message; then a transform makes of it what is published. Tombstones are not
-transformed, since there is no row to transform. What can't be made into a message becomes a failure beside it, and is never raised.
+With mode `changes` a change becomes one message that describes the change. With mode `rows` it
+becomes the current row, under the row's key, and possibly a tombstone. A message is checked against
+the condition, and then transformed into what is published. Tombstones are not transformed, since
+they have no row. What can't be made into a message becomes a failure beside it. No error is raised.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Shaper:
 
     Args:
         spec: its settings.
-        transform: the function that `spec.transform` names, loaded.
+        transform: the loaded function that `spec.transform` names.
     """
 
     def __init__(self, spec: PostgresSpec, transform: Callable[..., Any] | None = None) -> None:
@@ -56,12 +57,12 @@ class Shaper:
         self._actions = frozenset(spec.actions)
 
     def learn(self, relation: Relation, table: Table | None, types: Mapping[int, TypeInfo]) -> None:
-        """Take in how a relation is from here on.
+        """Store the current definition of a relation.
 
         Args:
-            relation: as it came.
-            table: what it is; changes of None, and of tables that the source does not capture, are passed over.
-            types: of its columns, those that are not built in.
+            relation: the relation message.
+            table: its table. Changes are skipped if it is None, or is not a table of the source.
+            types: the types of its columns that are not built in.
         """
         if table is None or (table.schema, table.relation) not in self._tables:
             self._shapes.pop(relation.oid, None)
@@ -69,15 +70,16 @@ class Shaper:
             self._shapes[relation.oid] = shape_of_relation(self._spec, relation, table, types)
 
     def change(self, change: Change, transaction: Transaction, idx: int, into: Portion) -> int:
-        """Add what becomes of a change.
+        """Add the messages of a change.
 
         Args:
-            transaction: which it is of; the same object for all of its changes.
-            idx: the number in it of the change's first message.
-            into: the portion, to whose end messages, failures and what must be seen to are added.
+            transaction: the change's transaction. All changes of a transaction have the same
+                object.
+            idx: the number of the change's first message in the transaction.
+            into: the portion to which messages, failures and open work are added.
 
         Returns:
-            How many numbers are used up: of messages and failures.
+            How many numbers are used up, by messages and failures.
         """
         if isinstance(change, Truncate):
             used = 0
@@ -181,7 +183,9 @@ class Shaper:
     def _version(
         self, shape: Shape, new: Row, metadata: bytes, idx: int, into: Portion, *, moved: bool = False
     ) -> int | None:
-        """Add the row as it is now. Returns how many numbers are used up; None if it does not meet the condition."""
+        """Add the current row. Returns how many numbers are used up, or None if the row does not meet
+        the condition.
+        """
         data = b'{"record":{%b}%b%d}}' % (shape.known(new), metadata, idx)
         missing = shape.missing(new)
         try:
@@ -200,18 +204,20 @@ class Shaper:
         return self._publisher.transformed(key, data, into) if meets else None
 
     def _gone(self, shape: Shape, old: Row, metadata: bytes, idx: int, into: Portion) -> int:
-        """Add a tombstone, if one is wanted, unless it is known that the row did not meet the condition before."""
+        """Add a tombstone if the source has them, unless the row is known not to have met the
+        condition before.
+        """
         if self._tombstones and not self._publisher.plain:
             data = b'{"record":{%b}%b%d}}' % (shape.known(old), metadata, idx)
             try:
                 if self._publisher.meets(shape.key(old), data, shape.missing(old)) is False:
                     return 0
             except NoKey:
-                pass  # which is told when the tombstone is made
+                pass  # `_tombstone` reports it
         return self._tombstone(shape, old, metadata, idx, into)
 
     def _tombstone(self, shape: Shape, old: Row, metadata: bytes, idx: int, into: Portion) -> int:
-        """Add a tombstone, if one is wanted."""
+        """Add a tombstone if the source has them."""
         if not self._tombstones:
             return 0
         try:
@@ -225,8 +231,10 @@ class Shaper:
         return 1
 
     def completed(self, portion: Portion) -> None:
-        """Judge and transform the rows of `portion.incomplete`, after their missing values were filled in. Some may become tombstones,
-        failures, or nothing; all others keep their order. Then nothing is incomplete any more."""
+        """Check and transform the rows of `portion.incomplete`, after their missing values were filled
+        in. Some become tombstones, failures, or nothing. All others keep their order. Afterwards
+        `portion.incomplete` is empty.
+        """
         incomplete, portion.incomplete = {one.place: one for one in portion.incomplete}, []
         if self._publisher.plain or not incomplete:
             return
@@ -257,12 +265,14 @@ class Shaper:
                 metadata = msgspec.json.decode(data, type=_Version).metadata
                 into.data.append(_tombstone(b',"metadata":' + bytes(metadata)[:-1], shape.key_members(row.key)))
 
-    # --- either
+    # --- both modes
 
     def _mistaken(
         self, shape: Shape, row: Sequence[Any], transaction: Transaction, idx: int, error: Exception, into: Portion
     ) -> int:
-        """Keep a row with all values as text, after a mistake of ours: it must not hold up the slot for ever."""
+        """Keep a row as a failure with all values as text, after a bug in shaping. It must not hold up
+        the slot for ever.
+        """
         logger.error("a row of %s can't be shaped, and is kept as a failure", shape.table.name, exc_info=error)
         data = b'{"record":{%b}%b%d}}' % (shape.as_text(row), shape.metadata(transaction), idx)
         return self._publisher.fail(None, data, error, into)
@@ -284,8 +294,10 @@ class Shaper:
         return self._publisher.put(key, data, into, (), shape.table.name)
 
     def identities(self, change: Change) -> list[tuple[str, tuple[bytes, ...]]]:
-        """Which rows a change touches: the name of the table, and the values of its key as text; of an update the new ones and, if it
-        changed, the old ones. The empty key stands for all rows of a table that was emptied."""
+        """Return the rows that a change touches: the name of the table, and the values of its key as
+        text. For an update these are the new key and, if it changed, the old one. The empty key
+        stands for all rows of a truncated table.
+        """
         if isinstance(change, Truncate):
             return [(self._shapes[oid].table.name, ()) for oid in change.relations if oid in self._shapes]
         shape = self._shapes.get(change.relation)
@@ -312,10 +324,11 @@ class Shaper:
 
         Args:
             columns: the names of the rows' values.
-            transaction: the one that marks their place in the WAL; they are numbered in it from 0 on.
+            transaction: the one that marks their place in the WAL. The rows are numbered in it from
+                0 on.
 
         Returns:
-            How many messages they are.
+            How many messages were added.
         """
         shape = self._read_shape(table, types, columns)
         form = b'{"record":{%b}%b%d}}' if self._rows else b'{"record":{%b},"changes":null,"action":"read"%b%d}}'
@@ -330,7 +343,7 @@ class Shaper:
     def record(
         self, table: Table, types: Mapping[int, TypeInfo], row: Sequence[bytes | None], columns: Sequence[str]
     ) -> str:
-        """The JSON of a row that was read, as it is: neither judged nor transformed."""
+        """Return the JSON of a row that was read, neither checked nor transformed."""
         return "{" + self._read_shape(table, types, columns).record(row).decode("utf-8", "replace") + "}"
 
     def _read_shape(self, table: Table, types: Mapping[int, TypeInfo], columns: Sequence[str]) -> Shape:
@@ -341,10 +354,10 @@ class Shaper:
         return found[1]
 
     def again(self, data: str, into: Portion) -> str | None:
-        """Try a failure again: add what becomes of it, and return None; or return the error.
+        """Retry a failure. Returns None and adds the result, or returns the error.
 
         Args:
-            data: of the failure, as it was kept.
+            data: the stored data of the failure.
         """
         return self._publisher.again(data, into)
 
@@ -354,19 +367,19 @@ class _Version(msgspec.Struct):
 
 
 def _whole(shape: Shape, change: Update) -> tuple[Row, Row | None]:
-    """New and old row, of the right length, with what did not change filled in."""
+    """Return the new and the old row, with the relation's number of values. Unchanged values are filled in."""
     old = None if change.old is None else shape.fitted(change.old)
     return shape.filled(shape.fitted(change.new), old, change.key_only), old
 
 
 def _known_of_old(shape: Shape, old: Row, key_only: bool) -> Row:
-    """The old row, in which values that nobody knows are UNCHANGED instead of null."""
+    """Return the old row with UNCHANGED in place of null for values that are unknown."""
     old = shape.fitted(old)
     return [value if place in shape.identity else UNCHANGED for place, value in enumerate(old)] if key_only else old
 
 
 def _moved(shape: Shape, new: Row, old: Row) -> bool:
-    """Whether an update gave a row another key."""
+    """Whether an update changed a row's key."""
     try:
         return shape.key(old) != shape.key(new)
     except NoKey:
@@ -378,20 +391,24 @@ def _tombstone(metadata: bytes, key: bytes) -> str:
 
 
 def _unchanged(missing: Sequence[str]) -> bytes:
-    """What metadata say of values that are missing."""
+    """Return the member of the metadata that lists missing values."""
     return b',"unchanged":' + msgspec.json.encode(missing) if missing else b""
 
 
 def _as_its_leaf_has_it(shape: Shape, change: Insert | Update | Delete) -> Insert | Update | Delete:
-    """A change of a partition comes under its root's name and replica identity, but its old row as its own identity has it: where the
-    root's is `full` and its own isn't, all but the key looks null. An old row that looks so is taken for a key."""
+    """Correct an old row that was sent as the partition's replica identity has it.
+
+    A change of a partition has its root's name and replica identity, but its old row has the
+    columns of the partition's identity. If the root's is `full` and the partition's is not, all
+    columns but the key are null. An old row like that is treated as a key.
+    """
     if isinstance(change, Insert) or change.key_only or change.old is None or len(change.old) != shape.width:
         return change
     old, keys = change.old, frozenset(shape.key_places)
     if any(value is not None for place, value in enumerate(old) if place not in keys):
         return change
     if isinstance(change, Update) and all(old[place] == change.new[place] for place in keys):
-        return change  # a key alone comes only when it has changed
+        return change  # a key alone is only sent when it has changed
     known: Row = [value if place in keys else UNCHANGED for place, value in enumerate(old)]
     if isinstance(change, Update):
         return Update(change.relation, change.new, known, True, change.xid)

@@ -1,6 +1,7 @@
-"""The shape of a table's rows: what makes JSON of them, compiled once for the columns that a table has at a time.
+"""A shape converts a table's rows to JSON. It is compiled once for each set of columns.
 
-Nothing here makes a dict of a row: a record is put together from pieces of bytes, of which the names of the columns are made beforehand.
+Rows are never made into dicts, for speed. A record is joined from pieces of bytes, and the names of
+the columns are encoded beforehand.
 """
 
 from __future__ import annotations
@@ -22,21 +23,22 @@ _EPOCH = datetime(2000, 1, 1)  # noqa: DTZ001 - in UTC, as all of replication is
 
 
 class Shape:
-    """What is made of the rows of a table.
+    """Converts the rows of a table to JSON and keys.
 
     Args:
         spec: the source's settings.
         table: the table.
-        columns: names and types of a row's values, in their order.
-        identity: the places of those that replication has of old rows.
-        key: the names of the table's key, as these columns have them; None if it is not known which they are.
-        types: of columns that are of no built-in type.
+        columns: names and types of a row's values, in order.
+        identity: the indexes of the columns of old rows that replication sends.
+        key: the columns of the table's key, by their names in `columns`. None if they are not
+            known.
+        types: the types of columns that are not built in.
 
     Attributes:
         table: the table.
-        width: how many values a row has.
+        width: number of values in a row.
         identity: as given.
-        key_places: the places of the table's key; empty if there is none, or it is not known.
+        key_places: the indexes of the table's key. Empty if there is none, or it is not known.
         key: makes a row's key. Raises `NoKey`.
     """
 
@@ -65,7 +67,7 @@ class Shape:
         self._metadata = b""
 
     def metadata(self, transaction: Transaction) -> bytes:
-        """The last member of a message's JSON, up to the number of the change, which is to follow."""
+        """Return the last member of a message's JSON, up to the change's number, which the caller appends."""
         if transaction is not self._transaction:
             at = (_EPOCH + timedelta(microseconds=transaction.at)).isoformat(timespec="microseconds")
             self._metadata = self._head + b'"commit_timestamp":"%bZ","commit_lsn":%d,"commit_idx":' % (
@@ -75,7 +77,7 @@ class Shape:
         return self._metadata
 
     def record(self, row: Sequence[Value]) -> bytes:
-        """The members of a row's JSON, all of whose values are there."""
+        """Return the members of a row's JSON. No value may be missing."""
         return b",".join(
             [
                 name + convert(value) if (value := row[place]) is not None else name + b"null"  # type: ignore[arg-type]
@@ -84,11 +86,11 @@ class Shape:
         )
 
     def known(self, row: Sequence[Value]) -> bytes:
-        """The same, of the values that are there."""
+        """The same for the values that are not missing."""
         return _members(row, [field for field in self._fields if row[field[0]] is not UNCHANGED])
 
     def as_text(self, row: Sequence[Value]) -> bytes:
-        """The same, each value as a string of its text."""
+        """The same with each value's text as a string."""
         return _members(
             row,
             [
@@ -99,7 +101,7 @@ class Shape:
         )
 
     def changed(self, new: Sequence[Value], old: Sequence[Value]) -> bytes:
-        """Of the columns that have changed the old values."""
+        """Return the old values of the columns that have changed."""
         return b",".join(
             [
                 name + convert(before) if before is not None else name + b"null"
@@ -109,7 +111,7 @@ class Shape:
         )
 
     def changed_identity(self, new: Sequence[Value], old: Sequence[Value]) -> bytes:
-        """The same, where no more is known of the old row than its identity."""
+        """The same when only the identity of the old row is known."""
         return _members(
             old,
             [
@@ -119,23 +121,23 @@ class Shape:
         )  # fmt: skip
 
     def key_record(self, row: Sequence[Value]) -> bytes:
-        """The members of the JSON of the table's key, of a row."""
+        """Return the members of the JSON of a row's key."""
         return _members(row, self._key_fields)
 
     def key_members(self, values: Sequence[bytes]) -> bytes:
-        """The same, of the key's own values."""
+        """The same, given only the key's values."""
         return _members(values, [(n, name, convert) for n, (_, name, convert) in enumerate(self._key_fields)])
 
     def missing(self, row: Sequence[Value]) -> list[str]:
-        """The names of the captured columns whose values are not there."""
+        """Return the names of the captured columns with missing values."""
         return [self.names[place] for place in sorted(self._selected) if row[place] is UNCHANGED]
 
     def fitted(self, row: Row) -> Row:
-        """A row with as many values as there are columns, whatever came."""
+        """Return the row with as many values as there are columns, whatever its length is."""
         return [*row[: self.width], *[UNCHANGED] * (self.width - len(row))]
 
     def filled(self, new: Row, old: Row | None, key_only: bool) -> Row:
-        """The row with values that did not change taken from the old one, if that has them."""
+        """Return the new row, with unchanged values taken from the old row where it has them."""
         if old is None:
             return new
         return [
@@ -154,20 +156,22 @@ def _members(row: Sequence[Value], fields: Sequence[tuple[int, bytes, Converter]
 
 
 def shape_of_relation(spec: PostgresSpec, relation: Relation, table: Table, types: Mapping[int, TypeInfo]) -> Shape:
-    """The shape of what replication sends of a table."""
+    """Return the shape of rows that replication sends."""
     columns = [(column.name, column.type_oid) for column in relation.columns]
     identity = [place for place, column in enumerate(relation.columns) if column.identity]
     return Shape(spec, table, columns, identity, _key_in(relation, table), types)
 
 
 def shape_of_read(spec: PostgresSpec, table: Table, columns: Sequence[str], types: Mapping[int, TypeInfo]) -> Shape:
-    """The shape of what is read from a table."""
+    """Return the shape of rows that are read from a table."""
     oids = {column.name: column.type_oid for column in table.columns}
     return Shape(spec, table, [(name, oids.get(name, 0)) for name in columns], (), table.key, types)
 
 
 def _key_in(relation: Relation, table: Table) -> tuple[str, ...] | None:
-    """The columns of the table's key, as the relation has them: it may be from before one was renamed, or the key another."""
+    """Return the columns of the table's key by the relation's names. The relation may be older than a
+    rename, or than a change of the key.
+    """
     names = [column.name for column in relation.columns]
     if set(table.key) <= set(names):
         return table.key
@@ -183,7 +187,7 @@ def _key_in(relation: Relation, table: Table) -> tuple[str, ...] | None:
 def _grouped_by(spec: PostgresSpec, table: Table, key: Sequence[str] | None) -> Sequence[str]:
     if spec.group is not None:
         return spec.group
-    # Without its names the key is asked for under those that the table has now, and so found to be missing.
+    # Unknown names are looked up by the table's current ones, and so reported as missing.
     return table.key if key is None else key
 
 

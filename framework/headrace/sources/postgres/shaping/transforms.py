@@ -1,15 +1,17 @@
-"""Transforms: functions that make of a captured message's data what is published.
+"""Transforms: your functions that change a captured message's data before it is published.
 
     @headrace.transform
     def without_email(message):
         message["record"].pop("email", None)
         return message
 
-A source names it as `module:name`. It runs in the process that captures, for one message after the other, and gets the data as a dict:
-`record`, `changes`, `action` and `metadata`. What it returns is published: any JSON value; for None, nothing. A number that Python's
-float can't hold exactly comes as a `Decimal`. What it raises is kept beside the stream as a failure, and the capture goes on.
+A source names it as `module:name`. It runs in the process that captures, for one message after the
+other. It gets the data as a dict with `record`, `changes`, `action` and `metadata`. Its return
+value is published, which may be any JSON value. None publishes nothing. A number that Python's
+float can't hold exactly is passed as a `Decimal`. If it raises, the message is kept beside the
+stream as a failure, and the capture goes on.
 
-Only a function that is decorated may be named, so that settings can't call whatever there is.
+Only a decorated function may be named, so that settings can't call arbitrary functions.
 """
 
 from __future__ import annotations
@@ -36,11 +38,12 @@ _MARK = "__headrace_transform__"
 
 
 def transform(function: F) -> F:
-    """Let sources name this function as their transform.
+    """Mark a function as a transform, so that sources may name it.
 
     Args:
-        function: takes a message's data, a dict, and returns what is published in its place; None for nothing. A plain function: one
-            that waits for something would hold up the capture.
+        function: takes a message's data, a dict, and returns the data to publish, or None to
+            publish nothing. It must be a plain function. A function that waits would hold up the
+            capture.
 
     Returns:
         The function itself.
@@ -63,13 +66,14 @@ def transform(function: F) -> F:
 
 
 def load(name: str) -> Transform:
-    """The transform of that name.
+    """Return the transform with a name.
 
     Args:
         name: `module:name`.
 
     Raises:
-        SourceStopped: there is none, or it is not decorated with `@headrace.transform`.
+        SourceStopped: it does not exist, can't be imported, or is not decorated with
+            `@headrace.transform`.
     """
     module, _, attribute = name.partition(":")
     if not NAME.fullmatch(name):
@@ -88,10 +92,11 @@ def load(name: str) -> Transform:
 
 
 def transformed(function: Transform, data: bytes) -> bytes | None:
-    """What becomes of a message's data, both as JSON text; None if nothing is to be published.
+    """Apply a transform to a message's data. Input and result are JSON text. None means that nothing
+    is published.
 
     Raises:
-        Exception: whatever the function raises; `InvalidData` when it returns what is not JSON.
+        Exception: an exception of the function. `InvalidData` if it returns what is not JSON.
     """
     made = function(_decoder.decode(data))
     if made is None:
@@ -106,13 +111,13 @@ def transformed(function: Transform, data: bytes) -> bytes | None:
 
 
 def check_stored(data: bytes) -> None:
-    """Raises `InvalidData` for JSON text with a NUL in a string, which the stream can't hold."""
+    """Raise `InvalidData` for JSON text with a NUL in a string, which the stream can't hold."""
     if b"\\u0000" in data:
         payloads.encode(msgspec.Raw(data))
 
 
 def _number(text: str) -> float | Decimal:
-    """The number as a float where that loses nothing."""
+    """Return the number as a float if that is exact, otherwise as a `Decimal`."""
     exact = Decimal(text)
     near = float(text)
     return near if Decimal(repr(near)) == exact else exact

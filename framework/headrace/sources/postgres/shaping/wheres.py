@@ -1,4 +1,4 @@
-"""The condition of a source, judged on the messages that changes would be."""
+"""Evaluates a source's condition on the messages of changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Where:
-    """A condition. `columns`: those of the record that it looks at."""
+    """A condition. `columns` are the columns of the record that it uses."""
 
     def __init__(self, condition: Condition) -> None:
         self.condition = condition
@@ -26,14 +26,14 @@ class Where:
         self._parts = frozenset(path[1] for leaf in _leaves(condition) if len(path := split(leaf.field)) > 1)
 
     def judge(self, key: str, data: bytes, unknown: Collection[str] = ()) -> bool | None:
-        """Whether a message meets it.
+        """Return whether a message meets the condition.
 
         Args:
             data: the message, as JSON text.
-            unknown: columns whose values are not known, and so are not in it.
+            unknown: columns with unknown values, which are not in the message.
 
         Returns:
-            None if that depends on what is not known.
+            None if the result depends on an unknown value.
         """
         needed = self._needed(data)
         if self.columns.isdisjoint(unknown):
@@ -41,7 +41,9 @@ class Where:
         return self._judge(self.condition, key, needed, unknown)
 
     def _needed(self, data: bytes) -> str:
-        """The message with only what the condition looks at, since to judge means to read all of it in detail."""
+        """Return the message with only the parts that the condition uses, since the evaluation parses
+        all of its input.
+        """
         message = _decode(data)
         parts = {name: value for name, value in message.items() if name in self._parts}
         record = parts.get("record")
@@ -52,7 +54,7 @@ class Where:
         return _encode(parts).decode("utf-8", "replace")
 
     def _judge(self, condition: Condition, key: str, data: str, unknown: Collection[str]) -> bool | None:
-        """By Kleene's logic of true, false and unknown."""
+        """Evaluate with Kleene's logic of true, false and unknown."""
         match condition:
             case And(parts) | Or(parts):
                 found = {self._judge(part, key, data, unknown) for part in parts}
@@ -64,10 +66,10 @@ class Where:
         return None if _column(condition) in unknown else conditions.matches(condition, key, data)
 
     def wrong(self, mode: str, selections: Sequence[Collection[str] | None]) -> str | None:
-        """The half of a sentence that says what can't be.
+        """Return what is wrong with the condition, as the second half of a sentence, or None.
 
         Args:
-            selections: of each table the columns that are captured, None for all.
+            selections: for each table the columns that are captured, None for all.
         """
         parts = _PARTS[mode]
         for leaf in _leaves(self.condition):
@@ -103,6 +105,6 @@ def _leaves(condition: Condition) -> Iterator[Leaf]:
 
 
 def _column(leaf: Condition) -> str | None:
-    """The column of the record that a test looks at, if it does."""
+    """Return the column of the record that a test uses, if it uses one."""
     path = split(leaf.field) if isinstance(leaf, Leaf) else ()
     return path[2] if len(path) > 2 and path[:2] == ("data", "record") else None

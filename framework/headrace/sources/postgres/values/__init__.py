@@ -1,8 +1,9 @@
-"""Values of Postgres, from the text that the server makes of them to JSON.
+"""Converts values of Postgres from the server's text form to JSON.
 
-A converter takes the text of a value that is not null and gives its JSON text. Changes and backfill reads go through the same ones, since
-both have the text form that `SETTINGS` call for. Every built-in type has its converter in `scalars` and `moments`; what is made of
-other types, such as arrays, in `nested`; `types` asks the server's catalog what that is.
+A converter takes the text of a value that is not null and returns its JSON text. Captured changes
+and backfill reads use the same converters, since `SETTINGS` gives both the same text form.
+Converters of built-in types are in `scalars` and `moments`. Those of types that consist of others,
+such as arrays, are in `nested`. `types` reads what a type consists of from the server's catalog.
 """
 
 from headrace.sources.postgres.values.converters import converter
@@ -14,20 +15,22 @@ SETTINGS: dict[str, str] = {
     "datestyle": "ISO,MDY",
     "intervalstyle": "iso_8601",
     "timezone": "UTC",
-    "extra_float_digits": "1",  # as few digits as it takes to tell a float from its neighbours
+    "extra_float_digits": "1",  # the fewest digits that identify a float exactly
     "bytea_output": "hex",
     "xmlbinary": "base64",
     "lc_monetary": "C",
     "quote_all_identifiers": "off",
 }
-"""Settings of a session, under which all text that is to be converted has to be made; see `settings`."""
+"""Session settings that determine the text form of values, which the converters expect. See `settings`."""
 
 
 def settings(server_encoding: str) -> dict[str, str]:
-    """`SETTINGS` for a database in an encoding, which the server tells of itself as `server_encoding`.
+    """Return `SETTINGS` for a database with an encoding, which is the server's setting
+    `server_encoding`.
 
-    One in SQL_ASCII may hold any bytes, and asked for UTF-8 the server fails at the first that are none, for good. So it is asked for the
-    bytes as they are, and the converters replace what can't be read.
+    A database in SQL_ASCII may hold any bytes. If UTF-8 is requested, the server fails at the first
+    invalid bytes, every time. So the bytes are requested unconverted, and the converters replace
+    what is invalid.
     """
     return SETTINGS | ({"client_encoding": "SQL_ASCII"} if server_encoding == "SQL_ASCII" else {})
 

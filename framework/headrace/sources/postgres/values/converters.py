@@ -1,4 +1,4 @@
-"""Which converter a type has."""
+"""Maps types to their converters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from headrace.sources.postgres.values.types import TypeInfo
 
 _NUMERIC = 1700
 
-# Their oids are part of Postgres' protocol, and never change: see pg_type.dat. All others have the text converter.
+# The oids are part of Postgres's protocol, and never change, see pg_type.dat. All other types have
+# the text converter.
 _BUILT_IN: dict[int, Converter] = {
     16: scalars.boolean,
     17: scalars.hexadecimal,  # bytea
@@ -36,15 +37,17 @@ _BUILT_IN: dict[int, Converter] = {
 
 
 def converter(oid: int, types: Mapping[int, TypeInfo], *, numeric: Literal["string", "number"] = "string") -> Converter:
-    """What makes JSON of a type's values.
+    """Return the converter of a type's values to JSON.
 
     Args:
-        oid: the type. One that neither is built in nor in `types` has strings.
-        types: what is made of others; see `load_types`.
-        numeric: whether `numeric` becomes a string, which nobody rounds, or a number. Neither loses a digit here.
+        oid: the type. Values of a type that is neither built in nor in `types` become strings.
+        types: the types that consist of others, see `load_types`.
+        numeric: whether `numeric` becomes a string or a number. Neither loses a digit here, but
+            JSON parsers may round numbers.
 
     Returns:
-        A function from a value's text, made under `SETTINGS`, to its JSON text. It never raises for what a server wrote.
+        A function from a value's text, made under `SETTINGS`, to its JSON text. It never raises for
+        text that a server wrote.
     """
     if oid == _NUMERIC:
         return scalars.quoted if numeric == "string" else scalars.number
@@ -67,4 +70,4 @@ def _made_of(info: TypeInfo, of: Callable[[int], Converter]) -> Converter:
         return nested.range_(part)
     if info.kind == "multirange":
         return nested.multirange(part)
-    return part  # what a domain is over
+    return part  # the converter of a domain's base type

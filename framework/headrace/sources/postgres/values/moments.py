@@ -1,7 +1,8 @@
-"""Dates and times in ISO 8601.
+"""Converts dates and times to ISO 8601.
 
-Years that don't have four digits are written with a sign, as its "expanded representation" asks: `+10000-01-01`. It counts a year 0, which
-history does not, so 44 BC is `-0043`. The infinities stay words.
+Years that don't have four digits get a sign, as the standard's "expanded representation" requires:
+`+10000-01-01`. The standard has a year 0, unlike the calendar with BC, so 44 BC is `-0043`. The
+infinities stay words.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ _BC: Final = b" BC"
 
 
 def date(value: bytes) -> bytes:
-    """`2023-10-15`."""
+    """Return a date, such as `2023-10-15`."""
     return b'"' + (value if len(value) == 10 else _date(value)) + b'"'
 
 
 def timestamp(value: bytes) -> bytes:
-    """`2023-10-15T14:30:00.5`: a time of some place, which is not told."""
+    """Return a timestamp without time zone, such as `2023-10-15T14:30:00.5`."""
     if value[10:11] == b" " and value[-1] != _BC[-1]:
         return b'"' + value[:10] + b"T" + value[11:] + b'"'
     return b'"' + _moment(value) + b'"'
 
 
 def timestamptz(value: bytes) -> bytes:
-    """`2023-10-15T14:30:00.5Z`: always in UTC, as the session's timezone is."""
+    """Return a timestamp with time zone, such as `2023-10-15T14:30:00.5Z`. It is in UTC, as the
+    session's timezone is.
+    """
     if value[10:11] == b" " and value[-3:] == b"+00":
         return b'"' + value[:10] + b"T" + value[11:-3] + b'Z"'
     if value in _INFINITE:
@@ -37,7 +40,7 @@ def timestamptz(value: bytes) -> bytes:
 
 
 def timetz(value: bytes) -> bytes:
-    """`14:30:00+02:00`."""
+    """Return a time with time zone, such as `14:30:00+02:00`."""
     return b'"' + value + (b':00"' if value[-3] in b"+-" else b'"')
 
 

@@ -1,7 +1,8 @@
-"""Values that hold others: arrays, composites, ranges and multiranges.
+"""Converts values that consist of others: arrays, composites, ranges and multiranges.
 
-How their text is written, and where it is quoted, is told at https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO,
-rowtypes.html#ROWTYPES-IO-SYNTAX and rangetypes.html#RANGETYPES-IO. What the server wrote is trusted to be whole.
+Their text form and its quoting are described at
+https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO, rowtypes.html#ROWTYPES-IO-SYNTAX and
+rangetypes.html#RANGETYPES-IO. The server's text is assumed to be well-formed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Sequence
 
 from headrace.sources.postgres.values.scalars import Converter, integer, text
 
-# Written so that the machine remembers a place for each escape, not for each character: a value may have many megabytes.
+# The regular expression engine keeps a position for each escape, not for each character. A value
+# may have many megabytes.
 _QUOTED = rb'"([^"]*(?:""[^"]*)*)"'
 _QUOTED_IN_ARRAY = rb'"([^"\\]*(?:\\.[^"\\]*)*)"'
 
@@ -25,13 +27,16 @@ _EMPTY = b'{"lower":null,"upper":null,"bounds":"empty"}'
 
 
 def _plain(quoted: bytes, quote: bytes = b'""') -> bytes:
-    """What was put between quotes, where a quote is written as `quote`, and a backslash as two."""
-    # A quote never stands there as it is, so whatever is before one belongs to it, and quotes can go first.
+    """Return text without its quoting, where a quote is written as `quote`, and a backslash as two."""
+    # A quote is always escaped, so what precedes it belongs to it, and quotes can be replaced
+    # first.
     return quoted.replace(quote, b'"').replace(b"\\\\", b"\\")
 
 
 def array(element: Converter, delimiter: bytes = b",") -> Converter:
-    """Arrays in arrays, one for each dimension. Bounds other than from 1 on are dropped."""
+    """Return a converter to JSON arrays, nested for each dimension. Array bounds that do not begin at
+    1 are dropped.
+    """
     if element is integer:
         return _integers
     bare_or_mark = rb"|([^{}\"%b]+)|([{}%b])" % (re.escape(delimiter), re.escape(delimiter))
@@ -61,7 +66,9 @@ def _without_bounds(value: bytes) -> bytes:
 
 
 def composite(attributes: Sequence[tuple[str, Converter]]) -> Converter:
-    """An object. One that has other attributes than its type had when it was asked for stays a string."""
+    """Return a converter to objects. A value with a different number of attributes than the known type
+    becomes a string.
+    """
     named = [(text(name.encode()) + b":", convert) for name, convert in attributes]
 
     def convert(value: bytes) -> bytes:
@@ -77,7 +84,7 @@ def composite(attributes: Sequence[tuple[str, Converter]]) -> Converter:
 
 
 def range_(bound: Converter) -> Converter:
-    """`{"lower": 1, "upper": null, "bounds": "[)"}`, null where it has no bound."""
+    """Return a converter to `{"lower": 1, "upper": null, "bounds": "[)"}`. A missing bound is null."""
 
     def convert(value: bytes) -> bytes:
         found = _RANGE.fullmatch(value)
@@ -91,7 +98,7 @@ def range_(bound: Converter) -> Converter:
 
 
 def multirange(one: Converter) -> Converter:
-    """An array of ranges, of which `one` is the converter."""
+    """Return a converter to arrays of ranges, given the converter of a range."""
 
     def convert(value: bytes) -> bytes:
         return b"[" + b",".join(one(found[0]) for found in _RANGE.finditer(value)) + b"]"

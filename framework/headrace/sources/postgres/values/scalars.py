@@ -1,4 +1,4 @@
-"""Single values that are not about time: numbers, text, bytes, JSON."""
+"""Converts single values other than dates and times: numbers, text, bytes, JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 Converter = Callable[[bytes], bytes]
-"""The text of a value, in UTF-8 and not null, to its JSON text."""
+"""Converts the text of a value, in UTF-8 and not null, to JSON text."""
 
 _NINE: Final = ord("9")
 _INVALID: Final = rb"\ufffd"
@@ -19,7 +19,7 @@ _ESCAPE = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u(0000|[dD][89a-fA-
 
 
 def text(value: bytes) -> bytes:
-    """A string. What is no UTF-8, as a database in SQL_ASCII may hold, becomes U+FFFD."""
+    """Return a string. Invalid UTF-8, which a database in SQL_ASCII may hold, becomes U+FFFD."""
     try:
         return _encode(value.decode())
     except UnicodeDecodeError:
@@ -31,32 +31,36 @@ def boolean(value: bytes) -> bytes:
 
 
 def integer(value: bytes) -> bytes:
-    """A number: the text of an integer is JSON as it is."""
+    """Return a number. The text of an integer is valid JSON."""
     return value
 
 
 def number(value: bytes) -> bytes:
-    """A number with all its digits; NaN and the infinities, which JSON does not have, as strings."""
+    """Return a number with all its digits. NaN and the infinities become strings, since JSON lacks them."""
     return value if value[-1] <= _NINE else b'"' + value + b'"'
 
 
 def floating(value: bytes) -> bytes:
-    """As `number`, and zero keeps its sign: a reader takes `-0` for an integer, which has none."""
+    """Like `number`, but negative zero keeps its sign. JSON parsers read `-0` as an integer, which has
+    no sign at zero.
+    """
     return number(value) if value != b"-0" else b"-0.0"
 
 
 def quoted(value: bytes) -> bytes:
-    """A string of what never holds anything to be escaped, such as digits or a UUID."""
+    """Return a string of text that never needs escaping, such as digits or a UUID."""
     return b'"' + value + b'"'
 
 
 def hexadecimal(value: bytes) -> bytes:
-    """Bytes, as Postgres' own hex text: `\\\\x6869`."""
+    """Return bytes as Postgres's hex text, such as `\\\\x6869`."""
     return b'"\\' + value + b'"'
 
 
 def json(value: bytes) -> bytes:
-    """JSON as it is. `json` may hold escapes that stand for no character, and no consumer could read: those become U+FFFD."""
+    """Return JSON unchanged. `json` may hold escapes that are no characters, which parsers reject.
+    These become U+FFFD.
+    """
     if b"\\u" in value:
         value = _ESCAPE.sub(_readable, value)
     if not value.isascii():
@@ -72,5 +76,5 @@ def _readable(escape: re.Match[bytes]) -> bytes:
 
 
 def vector(value: bytes) -> bytes:
-    """The catalog's own `int2vector` and `oidvector`: an array, counted from 0 and written with spaces."""
+    """Return an array for the catalog's `int2vector` and `oidvector`, which are written with spaces."""
     return b"[" + value.replace(b" ", b",") + b"]"

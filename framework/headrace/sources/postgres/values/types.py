@@ -1,4 +1,4 @@
-"""What the types of columns are made of, asked of the server's catalog."""
+"""Reads from the server's catalog what types consist of."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ class TypeInfo(msgspec.Struct, frozen=True):
     """A type.
 
     Attributes:
-        oid: its own.
-        name: without its schema.
-        kind: what it is made of. Types that hold nothing else, as far as anybody can tell from outside, are `base`.
-        element: of an array, its elements' type; of a domain, what it is over; of a range, its bounds'; of a multirange, its ranges'.
-        delimiter: of an array, what stands between elements: a comma for all built-in types but `box`.
-        attributes: of a composite, names and types.
+        oid: its oid.
+        name: its name without the schema.
+        kind: its structure. Types that visibly contain no other types are `base`.
+        element: the type of an array's elements, a domain's base type, the type of a range's
+            bounds, or the range type of a multirange.
+        delimiter: the separator of an array's elements. It is a comma for all built-in types but
+            `box`.
+        attributes: names and types of a composite's attributes.
     """
 
     oid: int
@@ -31,12 +33,13 @@ class TypeInfo(msgspec.Struct, frozen=True):
 
 
 class Asks(Protocol):
-    """A connection to the captured database, of which nothing more is needed here."""
+    """A connection to the captured database, reduced to what is needed here."""
 
     async def query(self, sql: str, *params: str | None) -> list[tuple[str | None, ...]]: ...
 
 
-# A type is what its output function writes, which is why int2vector and oidvector, arrays to the catalog, are base types here.
+# The output function determines a type's kind. So int2vector and oidvector, which are arrays in the
+# catalog, are base types here.
 _TYPES = """
     select t.oid, t.typname, k.kind,
            case k.kind when 'array' then t.typelem when 'domain' then t.typbasetype
@@ -60,10 +63,12 @@ _TYPES = """
 
 
 async def load_types(link: Asks, oids: Iterable[int], known: dict[int, TypeInfo]) -> None:
-    """Put into `known` the types `oids`, and all that they are made of, as far as they are not there yet.
+    """Add the types `oids`, and all types that they consist of, to `known`, unless they are there
+    already.
 
-    One that is not in the catalog, since it was dropped, is put there too, as a base type: its values become strings.
-    A composite type that gets other attributes has to be taken out of `known` first to be asked for anew.
+    A type that is not in the catalog, because it was dropped, is added as a base type, so its
+    values become strings. To reload a composite type after its attributes have changed, remove it
+    from `known` first.
 
     Args:
         link: a connection to the captured database.
@@ -71,7 +76,7 @@ async def load_types(link: Asks, oids: Iterable[int], known: dict[int, TypeInfo]
         known: types by oid.
 
     Raises:
-        SourceUnavailable, SourceRefused: as the link's query does.
+        SourceUnavailable, SourceRefused: errors of the link's query.
     """
     wanted = set(oids) - known.keys()
     while wanted:

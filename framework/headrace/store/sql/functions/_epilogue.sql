@@ -1,6 +1,6 @@
--- Functions that read hot tables by their indexes alone turn other ways off, and that gives every plan a cost of ten thousand
--- millions. A server with stock settings (jit = on) would compile each of their statements, which takes a hundred times as long as to
--- run them. So whoever turns off a way to read turns off the compiling, too.
+-- Functions that read hot tables only by their indexes turn other scans off, and that adds a cost of ten thousand
+-- million to every plan. A server with stock settings (jit = on) would compile each of their statements, which takes
+-- a hundred times as long as running them. So every function that turns a kind of scan off turns jit off, too.
 
 do $$
 declare

@@ -1,4 +1,5 @@
--- Functions and their types are code, not data: a migration drops them all and makes them anew, in its own transaction.
+-- Functions and their types are code, not data. A migration drops them all and creates them again, in its own
+-- transaction.
 
 do $$
 declare

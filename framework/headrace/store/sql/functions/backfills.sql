@@ -1,6 +1,6 @@
--- backfills: tables that are read from their first row on while their changes flow.
+-- backfills: publish the existing rows of tables while their changes are captured.
 
--- A new one; null if one of that table waits or is under way.
+-- Create a backfill. Returns null if another one of that table is queued or running.
 create function headrace.start_backfill(p_source uuid, p_relation text, p_condition json, p_rate int) returns uuid
 language plpgsql as $$
 declare
@@ -14,7 +14,7 @@ begin
     return v_uid;
 end $$;
 
--- All of a source, or of all of them; the newest first.
+-- Return the backfills of a source, or of all sources, the newest first.
 create function headrace.backfill_info(p_source uuid default null, p_limit int default 100)
 returns table (
     id uuid, source text, relation text, condition json, rate int, state text, reason text, total bigint, read bigint, published bigint,
@@ -27,7 +27,7 @@ language sql stable as $$
     where p_source is null or o.uid = p_source order by b.id desc limit p_limit
 $$;
 
--- The one to work on: what is under way, or else the oldest that waits.
+-- Return the backfill to work on: the one that is running, or else the oldest that is queued.
 create function headrace.next_backfill(p_source int)
 returns table (id int, relation text, condition json, rate int, state text, place json, read bigint, total bigint)
 language sql stable as $$
@@ -35,7 +35,7 @@ language sql stable as $$
     from headrace.backfills as b where b.source_id = p_source and b.state in ('queued', 'running') order by b.state = 'queued', b.id limit 1
 $$;
 
--- It begins, or goes on, with so many rows to read, as estimated.
+-- Start a backfill, or continue it, with an estimate of the rows to read.
 create function headrace.begin_backfill(p_source int, p_epoch bigint, p_id int, p_total bigint) returns boolean
 language plpgsql as $$
 begin
@@ -46,13 +46,14 @@ begin
     return found;
 end $$;
 
--- Whether it is still to be done.
+-- Return whether a backfill is still to be done.
 create function headrace.backfill_wanted(p_id int) returns boolean
 language sql stable as $$
     select exists (select from headrace.backfills where id = p_id and state in ('queued', 'running'))
 $$;
 
--- What was appended holds these parts of backfills. Of one that was cancelled meanwhile nothing changes but the counts.
+-- Record the chunks of backfills that an append contained. If a backfill was cancelled meanwhile, only its counts and
+-- its place change.
 create function headrace.advance_backfills(p_source int, p_chunks json) returns void
 language sql as $$
     update headrace.backfills as b
@@ -71,7 +72,8 @@ language sql as $$
     where b.source_id = p_source and b.id = c.id
 $$;
 
--- It can't go on, says who captures the source: not somebody whose time is over, and who may go by settings that have changed.
+-- Mark a backfill as failed, for the process that captures the source. Raises if its capture lease is over, since
+-- that process may use settings that have changed.
 create function headrace.fail_backfill(p_source int, p_epoch bigint, p_id int, p_reason text) returns boolean
 language plpgsql as $$
 begin
@@ -81,7 +83,7 @@ begin
     return found;
 end $$;
 
--- Cancel one, by its id, or those of a source that wait or are under way. Returns how many.
+-- Cancel one backfill by its id, or all of a source that are queued or running. Returns the number cancelled.
 create function headrace.cancel_backfills(p_source uuid, p_id uuid default null) returns bigint
 language plpgsql as $$
 declare

@@ -1,11 +1,12 @@
--- captures: who captures a table's changes, how far he is, and what he appends.
+-- captures: the capture leases of sources, their positions, and the appends of captured messages.
 --
--- One process holds a capture at a time, for some seconds from each time that it says so. What it appends it appends under the number of
--- its tenure, the epoch: the row of the capture is locked `for key share` until that commits, and who takes it over locks it `for update`.
--- So a takeover waits for an append under way and finds its position, and an append of somebody whose time is over is refused. To renew a
--- tenure, and to tell how it goes, changes no key and so waits for nobody.
+-- One process holds a capture lease at a time, for some seconds from each renewal. It appends under the number of its
+-- lease, the epoch. An append locks the row of the capture `for key share` until it commits, and a takeover locks it
+-- `for update`. So a takeover waits for an append in progress and reads its position, and an append under an epoch
+-- that is over is refused. To renew a lease, or to report the state, changes no key and so waits for no other
+-- session.
 
--- What there is to capture. `free`: nobody does.
+-- Return the sources to capture. `free`: no process captures it.
 create function headrace.captures_to_do(p_now timestamptz default clock_timestamp())
 returns table (source_id int, uid uuid, name text, stream text, settings json, updated_at timestamptz, paused boolean, free boolean, holder uuid)
 language sql stable as $$
@@ -15,7 +16,8 @@ language sql stable as $$
     order by o.name
 $$;
 
--- The epoch of a new tenure; null if somebody else holds it, or is appending just now, or it is paused or gone.
+-- Take the capture lease. Returns its epoch, or null if another process holds it or is appending at the moment, or if
+-- the capture is paused or gone.
 create function headrace.take_capture(
     p_source int, p_holder uuid, p_for interval, p_now timestamptz default clock_timestamp()
 ) returns bigint
@@ -33,7 +35,7 @@ begin
     return v_epoch;
 end $$;
 
--- Whether it is still held under this epoch, and then for longer.
+-- Extend the capture lease. Returns whether it is still held under this epoch.
 create function headrace.renew_capture(
     p_source int, p_epoch bigint, p_for interval, p_now timestamptz default clock_timestamp()
 ) returns boolean
@@ -48,8 +50,9 @@ begin
     return true;
 end $$;
 
--- Go on with the tenure under another epoch, which is returned; null if it is over. An append whose connection was lost may still be under way
--- here: it is waited for, and any that comes later is refused, so that the position which is read now is the last one.
+-- Continue the capture lease under another epoch, which is returned. Null if the lease is over. An append that lost
+-- its connection may still be running here. This waits for it, and any later one is refused. So the position that is
+-- read next is the last one.
 create function headrace.reopen_capture(p_source int, p_epoch bigint) returns bigint
 language plpgsql as $$
 declare
@@ -68,7 +71,7 @@ language sql as $$
     update headrace.captures set held_until = null, holder = null where source_id = p_source and epoch = p_epoch
 $$;
 
--- How it goes. `since` stays as long as the state and its reason do.
+-- Report the state of a capture. `since` is kept while the state and its reason stay the same.
 create function headrace.tell_capture(
     p_source int, p_epoch bigint, p_state text, p_reason text, p_mend text, p_facts json, p_now timestamptz default clock_timestamp()
 ) returns boolean
@@ -81,7 +84,7 @@ begin
     return found;
 end $$;
 
--- Where to go on from; no row before the first position.
+-- Return the position to continue from. No row before the first position.
 create function headrace.capture_position(p_source int)
 returns table ("position" pg_lsn, captured bigint, system_id text, timeline int)
 language sql stable as $$
@@ -91,7 +94,7 @@ language sql stable as $$
     where c.source_id = p_source
 $$;
 
--- Begin at a position of a server: at the first one, or anew.
+-- Begin a capture at a position of a server, for the first time or again.
 create function headrace.begin_capture(
     p_source int, p_epoch bigint, p_position pg_lsn, p_system_id text, p_timeline int
 ) returns void
@@ -104,7 +107,7 @@ begin
                 coalesce((select captured from headrace.capture_positions where source_id = p_source order by id desc limit 1), 0));
 end $$;
 
--- Raises unless it is held under this epoch, and keeps everybody from taking it over until the end of the transaction.
+-- Raise unless the capture is held under this epoch, and prevent a takeover until the end of the transaction.
 create function headrace.hold_capture(p_source int, p_epoch bigint) returns void
 language plpgsql as $$
 begin
@@ -115,11 +118,13 @@ begin
     end if;
 end $$;
 
--- Append messages under an epoch. With a position, all is appended that was committed up to there.
--- `p_chunks`: of backfills, what the messages hold of them: [{"id", "place", "read", "published", "done"}].
--- `p_failures`: [{"key", "data", "error", "overtaken"}], data as text. `p_retried`: failures that are none any more.
--- `p_after`: the position of the append before. The epoch is not enough of a fence: a database that was put back to an earlier time has an
--- earlier position under the same epoch, and the captured server has already forgotten the changes in between.
+-- Append messages under an epoch. With a position, the append contains all messages that were committed up to there.
+-- `p_chunks`: the chunks of backfills among the messages: [{"id", "place", "read", "published", "done"}].
+-- `p_failures`: [{"key", "data", "error", "overtaken"}], data as text. `p_retried`: ids of failures that have been
+-- resolved.
+-- `p_after`: the position of the append before. The epoch is not enough of a fence. A database that was restored to
+-- an earlier time has an earlier position under the same epoch, and the captured server has already discarded the
+-- changes in between.
 create function headrace.append_captured(
     p_source int, p_epoch bigint, p_stream text, p_keys text[], p_data json[],
     p_position pg_lsn default null, p_captured bigint default null, p_chunks json default null, p_failures json default null,
@@ -147,7 +152,7 @@ begin
         perform headrace.advance_backfills(p_source, p_chunks);
     end if;
     if p_failures is not null then
-        -- One that was overtaken failed before the messages that it is appended with were published.
+        -- A failure that was overtaken happened before the messages of this append were published.
         insert into headrace.capture_failures (source_id, key, data, error, failed_at)
             select p_source, f.value ->> 'key', (f.value ->> 'data')::json, f.value ->> 'error',
                    case when (f.value ->> 'overtaken')::boolean then now() else clock_timestamp() end
@@ -160,46 +165,49 @@ begin
         insert into headrace.capture_positions (source_id, epoch, position, captured) values (p_source, p_epoch, p_position, p_captured)
             returning id into v_id;
         select max(id) into v_largest from headrace.capture_positions where source_id = p_source;
-        if v_id < v_largest then    -- or this position would not be the newest
+        if v_id < v_largest then    -- otherwise this position would not be the newest
             perform headrace.raise_behind(pg_get_serial_sequence('headrace.capture_positions', 'id'), v_id, v_largest);
         end if;
     end if;
 end $$;
 
--- Pause, so that nobody captures it from now on, or let it go on. Whether there is such a capture.
+-- Pause a capture, so that no process captures it from now on, or resume it. Returns whether there is such a capture.
 create function headrace.pause_capture(p_source uuid, p_paused boolean, p_now timestamptz default clock_timestamp()) returns boolean
 language plpgsql as $$
 declare
     v_id  int;
 begin
     select c.source_id into v_id from headrace.captures as c join headrace.sources as o on o.id = c.source_id where o.uid = p_source
-        for update of c;            -- waits for an append under way
+        for update of c;            -- waits for an append in progress
     update headrace.captures
         set paused_at = case when p_paused then coalesce(paused_at, p_now) end, held_until = null, holder = null
         where source_id = v_id and (paused_at is not null) <> p_paused;
     return v_id is not null;
 end $$;
 
--- End whose tenure it is: nothing more is appended under settings that have changed, and who captures it next goes by the new ones.
+-- End the current capture lease. No more messages are appended under settings that have changed, and the next process
+-- that captures the source uses the new ones.
 create function headrace.interrupt_capture(p_source uuid) returns void
 language plpgsql as $$
 declare
     v_id  int;
 begin
     select c.source_id into v_id from headrace.captures as c join headrace.sources as o on o.id = c.source_id where o.uid = p_source
-        for update of c;            -- waits for an append under way
+        for update of c;            -- waits for an append in progress
     update headrace.captures set epoch = epoch + 1, holder = null, held_until = null where source_id = v_id;
 end $$;
 
--- Forget how far it is, so that who captures it next begins at the source's end: what was committed meanwhile is missing. Its backfills end,
--- since what they have read is missing that, too; and so does a pause. Whether there is such a capture.
+-- Forget the position of a capture. The next process that captures the source begins at the source's end, so what was
+-- committed meanwhile is missing. Its backfills end, since they miss the same changes, and so does a pause. Returns
+-- whether there is such a capture.
 create function headrace.reset_capture(p_source uuid, p_now timestamptz default clock_timestamp()) returns boolean
 language plpgsql as $$
 declare
     v_id  int;
 begin
     select c.source_id into v_id from headrace.captures as c join headrace.sources as o on o.id = c.source_id where o.uid = p_source
-        for update of c;            -- waits for an append under way; the next one is refused, since the epoch is another
+        for update of c;            -- waits for an append in progress, and the next one is refused because of the new
+                                    -- epoch
     update headrace.captures
         set epoch = epoch + 1, holder = null, held_until = null, paused_at = null, system_id = null, timeline = null,
             state = 'new', reason = null, mend = null, since = p_now, facts = null, told_at = null
@@ -210,7 +218,7 @@ begin
     return v_id is not null;
 end $$;
 
--- How each capture is.
+-- Return the state of a capture.
 create function headrace.capture_info(p_source int, p_now timestamptz default clock_timestamp()) returns json
 language sql stable as $$
     select json_build_object(
@@ -230,7 +238,7 @@ language sql stable as $$
     where c.source_id = p_source
 $$;
 
--- Changes that could not be made into messages, the oldest first.
+-- Return the changes that could not be made into messages, the oldest first.
 create function headrace.capture_failures(p_source uuid, p_above bigint default 0, p_limit int default 100)
 returns table (id bigint, key text, data json, error text, failed_at timestamptz, attempts int, retry boolean)
 language sql stable as $$
@@ -239,7 +247,7 @@ language sql stable as $$
     where o.uid = p_source and f.id > p_above order by f.id limit p_limit
 $$;
 
--- Have them tried again by who captures; of all, or of these. Returns how many.
+-- Mark failures for a retry by the process that captures: these ids, or all of the source. Returns the number marked.
 create function headrace.retry_capture_failures(p_source uuid, p_ids bigint[] default null) returns bigint
 language plpgsql as $$
 declare
@@ -262,21 +270,21 @@ begin
     return v_count;
 end $$;
 
--- Those that are to be tried again now.
+-- Return the failures that are to be retried now.
 create function headrace.capture_failures_to_retry(p_source int, p_limit int default 100)
 returns table (id bigint, key text, data json, failed_at timestamptz)
 language sql stable as $$
     select f.id, f.key, f.data, f.failed_at from headrace.capture_failures as f where f.source_id = p_source and f.retry order by f.id limit p_limit
 $$;
 
--- They failed once more.
+-- Record that these failures failed again.
 create function headrace.capture_failed_again(p_source int, p_ids bigint[], p_errors text[]) returns void
 language sql as $$
     update headrace.capture_failures as f set retry = false, error = g.error, attempts = f.attempts + 1
     from unnest(p_ids, p_errors) as g(id, error) where f.source_id = p_source and f.id = g.id
 $$;
 
--- Rows as a stream with one_message_per_key has them now.
+-- Return the rows that a stream with one_message_per_key has now for these keys.
 create function headrace.captured_rows(p_stream text, p_keys text[]) returns table (key text, data json)
 language plpgsql stable as $$
 begin
@@ -284,7 +292,7 @@ begin
         using p_keys;
 end $$;
 
--- Those of these keys that were published after a time.
+-- Return those of these keys that were published after a time.
 create function headrace.captured_since(p_stream text, p_keys text[], p_since timestamptz[]) returns setof text
 language plpgsql stable as $$
 begin
@@ -293,7 +301,8 @@ begin
         (headrace.stream_named(p_stream)).relation) using p_keys, p_since;
 end $$;
 
--- A table was truncated: a tombstone for each of its rows that the stream has.
+-- After a table was truncated, publish a tombstone for each of its rows that the stream has. Returns the number of
+-- rows.
 create function headrace.empty_captured(
     p_source int, p_epoch bigint, p_stream text, p_schema text, p_relation text, p_metadata json
 ) returns bigint

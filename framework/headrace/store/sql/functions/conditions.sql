@@ -1,34 +1,36 @@
--- conditions: what a consumer, a replay or a person wants of the messages, from a tree in JSON to SQL.
+-- conditions: compile the conditions of consumers, replays and searches from a JSON tree to SQL.
 --
 --   select headrace.where_condition('{"and": [{"field": "data.status", "op": "=", "value": "paid"},
 --                                             {"field": "data.total", "op": ">", "value": 100}]}');
 --
--- The tree, and what each of its leaves means, is told in model/conditions. The SQL is over the columns key, seq,
--- created_at, data and headers. Every literal in it is quoted by Postgres (%L); what else stands in it is ours.
+-- The tree, and the meaning of each leaf, is described in model/conditions. The SQL reads the columns key, seq,
+-- created_at, data and headers. Postgres quotes every literal in it (%L), and all other text in it is fixed.
 --
--- A leaf is true or false, never null, and it raises for no stored JSON. That takes some care: `json` accepts what the
--- operators on it do not. Half of a surrogate pair raises wherever in the document it is, since names are decoded on the
--- way; so does nesting that the server's stack had just room for when it was written; so does a cast of 1e400000.
+-- A leaf is true or false, never null, and it raises for no stored JSON. That takes care, because `json` accepts
+-- values that its operators reject. Half of a surrogate pair raises wherever in the document it is, since names are
+-- decoded on the way. So does nesting for which the server's stack had just enough room when the document was
+-- written. So does a cast of 1e400000.
 --
--- It is evaluated for millions of rows of which one in ten thousand is wanted, so what is cheap comes first. In µs per row
--- of 230 bytes, over reading the row (PostgreSQL 18.4, 2 shared cores):
+-- A condition is evaluated for millions of rows of which one in ten thousand is wanted, so the cheap tests come
+-- first. In µs per row of 230 bytes, in addition to reading the row (PostgreSQL 18.4, 2 shared cores):
 --
---   1.05  data #>> '{status}': all of the document is parsed, wherever the field is; ->> is the same
+--   1.05  data #>> '{status}': the whole document is parsed, wherever the field is. ->> is the same
 --   2.3   data::jsonb #>> '{status}'
---   0.2   no backslash in the text, or else no `\u`: then it can't raise, and what is plain stands there as it is, ...
---   0.3   ... so that a string that occurs nowhere in the text is no field's value, which needs no parsing
---   1.4   a number: parsed once, into the row of a subquery, and asked from there for its type and its value
---   2.2   the same with two parses, one for the type; 2.0 with one and a regular expression; 1.7 with a function in plpgsql
+--   0.2   search the text for a backslash, or else for `\u`. Without one it can't raise, and strings are literal, ...
+--   0.3   ... so that a string that does not occur in the text is no field's value, which needs no parsing
+--   1.4   a number: parsed once, into the row of a subquery, from which its type and its value are read
+--   2.2   the same with two parses, one for the type. 2.0 with one and a regular expression, 1.7 with a plpgsql function
 --   2.0   parsed in a function that catches what it raises
 --
--- So each test is there twice: quick, for a document that was looked through and is short enough not to nest too deeply (a
--- level needs two bytes, and the stack ends after some 14,000 levels), and safe, for any other. To look through it pays
--- up to 15,000 bytes if there is a string to look for, which then saves the parse (20 instead of 45 µs for 12 kB of many
--- small objects; but 20 instead of 7 for 10 kB that are one long string, which is parsed faster than it is searched), or else
--- up to 2,000: to catch costs no more for longer ones.
+-- So each test is written twice. The quick version is for a document that was searched for escapes and is short
+-- enough not to nest too deeply (a level needs two bytes, and the stack ends after some 14,000 levels). The safe
+-- version is for any other. If there is a string to search for, which then saves the parse, searching pays up to
+-- 15,000 bytes (20 instead of 45 µs for 12 kB of many small objects, but 20 instead of 7 for 10 kB that are one long
+-- string, which is parsed faster than it is searched). Otherwise it pays up to 2,000 bytes, because catching costs no
+-- more for longer documents.
 
--- A number of JSON's, of any length and size, such that it compares rightly with every number of less than 1,000 digits on
--- either side of the point: numeric itself ends at 131,072 digits before it and 16,383 after.
+-- Convert a JSON number, of any length and size, to a numeric that compares correctly with every number of less than
+-- 1,000 digits on either side of the point. numeric itself ends at 131,072 digits before the point and 16,383 after.
 create function headrace.json_number(p_text text) returns numeric
 language plpgsql immutable strict as $$
 declare
@@ -46,18 +48,19 @@ begin
         return (v_part[1] || 'Infinity')::numeric;
     elsif v_magnitude < -10000 then
         return (v_part[1] || '1e-10000')::numeric;
-    elsif length(v_plain) > 5000 then       -- one digit more says whether anything was cut off
+    elsif length(v_plain) > 5000 then       -- one more digit represents the digits that are cut off
         v_plain := left(v_plain, 5000) || case when ltrim(substr(v_plain, 5001), '0') = '' then '0' else '1' end;
     end if;
     return (v_part[1] || '0.' || v_plain || 'e' || v_magnitude)::numeric;
 end $$;
 
--- What lies at the path, of any document; null, as if there were no fields, of one that Postgres can't take apart.
+-- Return the value at the path, for any document. Returns null, as if there were no fields, for a document that
+-- Postgres can't decompose.
 create function headrace.json_at(p_json json, p_path text[]) returns json
 language plpgsql immutable strict as $$
 begin
     if p_path = '{}' then
-        perform p_json #>> '{}';        -- decodes all of it
+        perform p_json #>> '{}';        -- decodes the whole document
         return btrim(p_json::text, E' \t\n\r')::json;
     end if;
     return p_json #> p_path;
@@ -65,7 +68,7 @@ exception when data_exception or program_limit_exceeded then
     return null;
 end $$;
 
--- The path of a field, its root first: {data,items,0,"odd key"} for data.items.0."odd key".
+-- Return the path of a field, its root first: {data,items,0,"odd key"} for data.items.0."odd key".
 create function headrace.where_path(p_field json) returns text[]
 language plpgsql immutable as $$
 declare
@@ -86,15 +89,16 @@ begin
     return split_part(v_field, '.', 1) || coalesce(v_path, '{}');
 end $$;
 
--- Text that any JSON without `\u` must have in it if a string in it equals p_text, or is like it; null if that is too little
--- to look for. Taken apart at wildcards, and at what JSON may write in another way.
+-- Return a piece of text that any JSON without `\u` must contain if a string in it equals p_text, or is like it. Null
+-- if the piece would be too short to search for. p_text is split at wildcards, and at characters that JSON may write
+-- in another way.
 create function headrace.where_needle(p_text text) returns text
 language sql immutable as $$
     select piece from regexp_split_to_table('"' || regexp_replace(p_text, '["\\/[:cntrl:]%_]', '%', 'g') || '"', '%+') as piece
     where octet_length(piece) >= 2 order by octet_length(piece) desc limit 1
 $$;
 
--- A time in ISO 8601 as text with its zone, which is UTC if it has none.
+-- Return a time in ISO 8601 as text with its zone. The zone is UTC if there is none.
 create function headrace.where_time(p_text text) returns text
 language plpgsql immutable as $$
 declare
@@ -114,7 +118,7 @@ exception when data_exception then
         'A condition compares created_at with %L, which is no time: write one such as ''2030-01-31T12:00:00Z''.', p_text);
 end $$;
 
--- Refuses what is no pattern, and tries a regular expression.
+-- Raise unless the value is a valid pattern. A regular expression is tried.
 create function headrace.where_check_pattern(p_op text, p_value json) returns void
 language plpgsql immutable as $$
 declare
@@ -137,12 +141,12 @@ end $$;
 
 create type headrace.where_sql as (
     sql      text,
-    cost     int,       -- how early it should be asked
+    cost     int,       -- tests with a lower cost come first
     roots    text[],    -- which of data and headers it reads
-    needles  boolean    -- whether it looks for a string in the text of a document before it parses
+    needles  boolean    -- whether it searches the text of a document for a string before it parses
 );
 
--- One leaf.
+-- Compile one leaf.
 -- p_safe: whether the document may be one that raises
 create function headrace.where_leaf(p_leaf json, p_safe boolean) returns headrace.where_sql
 language plpgsql immutable as $$
@@ -168,7 +172,7 @@ declare
                                  'then j::text::numeric else headrace.json_number(j::text) end';
     c_string    constant text := '(j #>> ''{}'') collate "C"';
 begin
-    -- What is there, and whether it fits together.
+    -- Check the parts of the leaf, and that they fit together.
     if v_op is null or v_op not in ('=', '!=', '<', '<=', '>', '>=', 'in', 'not in', 'is null', 'is not null', 'like', 'ilike', 'regex') then
         raise exception using errcode = 'HR004', message = format(
             'A condition has the operator %L: write =, !=, <, <=, >, >=, in, not in, is null, is not null, like, ilike or regex.', v_op);
@@ -208,7 +212,7 @@ begin
         raise exception using errcode = 'HR004', message = 'A number of a condition must have at most 400 digits and a power of ten from -400 to 400.';
     end if;
 
-    -- The columns.
+    -- Tests of the columns.
     if v_root not in ('data', 'headers') then
         v_operator := case v_operator when 'in' then '= any' when 'not in' then '<> all' else v_operator end;
         if v_root = 'seq' and not exists (select from unnest(v_numbers) as n where n !~ '^-?[0-9]{1,18}$') then
@@ -231,12 +235,12 @@ begin
         return v_result;
     end if;
 
-    -- The documents.
+    -- Tests of the documents.
     if p_safe then
         v_field := format('headrace.json_at(%s, %L)', v_root, v_path[2:]);
         v_text := format('(%s #>> ''{}'') collate "C"', v_field);
     else
-        -- The whole of a document keeps the white space before it.
+        -- The document as a whole keeps the white space before it, so it is trimmed.
         v_field := case when cardinality(v_path) = 1 then format(E'btrim(%s::text, E'' \\t\\n\\r'')::json', v_root)
                         else format('(%s #> %L)', v_root, v_path[2:]) end;
         v_text := format('(%s #>> %L) collate "C"', v_root, v_path[2:]);
@@ -275,12 +279,12 @@ begin
         else
             v_test := format('json_typeof(j) = ''string'' and %s %s %L', c_string, v_op, v_texts[1]);
         end if;
-        -- "offset 0" keeps the planner from putting the parse back wherever j is.
+        -- "offset 0" prevents the planner from inlining the parse at each use of j.
         v_result.sql := format('(select coalesce(%s, false) from (select %s as j offset 0) as x)', v_test, v_field);
         v_result.cost := 25;
     end if;
 
-    -- Where the document may be one that raises, it may also have other spellings of the string.
+    -- Where the document may be one that raises, it may also spell the string in other ways.
     v_result.needles := not p_safe and cardinality(v_needles) between 1 and 3 and array_position(v_needles, null) is null;
     if v_result.needles then
         select format('(%s) and %s', string_agg(format('strpos(%s::text, %L) > 0', v_root, needle), ' or ' order by place), v_result.sql)
@@ -290,7 +294,7 @@ begin
     return v_result;
 end $$;
 
--- None of the parts can raise, so they may come in any order.
+-- Join conditions by "and" or "or", the cheapest first. None of the parts can raise, so they may come in any order.
 create function headrace.where_joined(p_parts headrace.where_sql[], p_word text) returns headrace.where_sql
 language sql immutable as $$
     select string_agg(format('(%s)', part.sql), format(' %s ', p_word) order by part.cost, place), sum(part.cost)::int,
@@ -298,7 +302,7 @@ language sql immutable as $$
     from unnest(p_parts) with ordinality as part(sql, cost, roots, needles, place)
 $$;
 
--- A tree of leaves.
+-- Compile a tree of leaves.
 create function headrace.where_tree(p_where json, p_safe boolean, p_depth int) returns headrace.where_sql
 language plpgsql immutable as $$
 declare
@@ -333,13 +337,13 @@ begin
     return headrace.where_joined(v_parts, v_word);
 end $$;
 
--- The condition as SQL, in parentheses; 'true' if there is none. Raises HR004, with what would be right.
+-- Return the condition as SQL, in parentheses, or 'true' if there is none. Raises HR004, with what would be right.
 create function headrace.where_condition(p_where json) returns text
 language plpgsql immutable as $$
 declare
     v_child    json;
     v_part     headrace.where_sql;
-    v_columns  headrace.where_sql[] := '{}';    -- what asks no document
+    v_columns  headrace.where_sql[] := '{}';    -- parts that read no document
     v_quick    headrace.where_sql[] := '{}';
     v_safe     headrace.where_sql[] := '{}';
     v_guards   text;
@@ -349,8 +353,9 @@ begin
     elsif octet_length(p_where::text) > 200000 then
         raise exception using errcode = 'HR004', message = 'A condition is longer than 200,000 bytes: split it, or shorten its lists.';
     end if;
-    perform headrace.where_tree(p_where, false, 1);     -- so that it is one
-    -- What one of a list of "and" refuses need not be asked further, and the columns are the cheapest to ask.
+    perform headrace.where_tree(p_where, false, 1);     -- raises if it is not a condition
+    -- Parts of an "and" are compiled separately. After one part is false the others need not be evaluated, and tests
+    -- of the columns are the cheapest.
     for v_child in select value from json_array_elements(coalesce(p_where -> 'and', json_build_array(p_where))) as value loop
         v_part := headrace.where_tree(v_child, false, 1);
         if v_part.roots = '{}' then
@@ -369,6 +374,6 @@ begin
         case when v_guards is not null
              then format('case when %s then %s else %s end', v_guards, v_part.sql, (headrace.where_joined(v_safe, 'and')).sql) end) || ')';
 exception when data_exception then
-    -- The tree itself holds what JSON allows and Postgres has no text for.
+    -- The tree itself contains something that JSON allows and Postgres can't represent as text.
     raise exception using errcode = 'HR004', message = format('A condition can''t be read as JSON by Postgres: %s.', sqlerrm);
 end $$;

@@ -1,6 +1,8 @@
--- Consumers: declared by name on a stream; declaring again changes the settings and keeps the place.
+-- Consumers: they are declared by name on a stream. Declaring a consumer again changes its settings and keeps its
+-- position.
 
--- The filters as one condition over `key`. Every literal is quoted by Postgres (%L); no text of a user's gets in raw.
+-- Return the filters as one condition over `key`. Postgres quotes every literal (%L), so no text of a user enters the
+-- SQL unquoted.
 create function headrace.key_condition(p_filters text[]) returns text
 language plpgsql immutable as $$
 declare
@@ -27,7 +29,7 @@ begin
     return '(' || array_to_string(v_conditions, ' or ') || ')';
 end $$;
 
--- What a consumer takes, as one condition over a message's columns.
+-- Return the filters and the condition of a consumer as one SQL condition over a message's columns.
 create function headrace.condition(p_filters text[], p_where json) returns text
 language plpgsql stable as $$
 begin
@@ -39,7 +41,8 @@ begin
     return headrace.key_condition(p_filters) || ' and ' || headrace.where_condition(p_where);
 end $$;
 
--- p_deliver_policy, p_start_seq, p_start_time: where a new consumer begins; one that exists keeps its place.
+-- Create or update a consumer.
+-- p_deliver_policy, p_start_seq, p_start_time: where a new consumer begins. An existing one keeps its position.
 -- Returns the consumer's id, and its settings as they were before (null when it is new).
 create function headrace.declare_consumer(
     p_stream           text,
@@ -100,7 +103,7 @@ begin
     end if;
 end $$;
 
--- Put a new consumer where it is to begin.
+-- Set the first position of a new consumer.
 create function headrace.start_consumer(
     p_stream headrace.streams, p_consumer int, p_condition text, p_policy text, p_start_seq bigint, p_start_time timestamptz
 ) returns void
@@ -118,7 +121,7 @@ begin
     end if;
     perform headrace.seek(p_consumer, null);
     if p_policy = 'last_per_key' then
-        -- What commits while this looks is in a hole of the cursor's, and comes by itself.
+        -- A message that commits during this read is in a hole of the cursor, and is delivered from there.
         select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
         execute format($sql$
             with last as (

@@ -1,6 +1,7 @@
--- Dead letters: what became of messages that were rejected, did not fit, or failed too often; and the ways out.
+-- Dead letters: messages that were rejected, invalid, or failed too often. They can be redriven or discarded.
 
--- Those of a consumer that match, with a seq above p_above, in the order of seq. Filters and condition may be null.
+-- List a consumer's dead letters that match, with a seq above p_above, in the order of seq. Filters and condition may
+-- be null.
 create function headrace.find_dead_letters(p_consumer int, p_filters text[], p_where json, p_above bigint, p_limit int)
 returns setof headrace.dead_letters
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -10,7 +11,8 @@ begin
         headrace.condition(coalesce(p_filters, '{>}'), p_where)) using p_consumer, p_above, p_limit;
 end $$;
 
--- The seqs of those that match all that is given: seqs, a key, filters, a condition; all of them if nothing is.
+-- Return the seqs of the dead letters that match all given arguments: seqs, a key, filters, a condition. With none
+-- given, all match.
 create function headrace.choose_dead_letters(p_consumer int, p_seqs bigint[], p_key text, p_filters text[], p_where json)
 returns bigint[]
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -24,12 +26,14 @@ begin
     return v_seqs;
 end $$;
 
--- Deliver dead letters again, attempts counted from zero, those of a key in their order. A key that was blocked goes on from the
--- message that blocked it; if several block it (a run that died as a whole), all of them are delivered again.
+-- Deliver dead letters again. Attempts count from zero, and messages of a key keep their order. A blocked key
+-- continues from the message that blocked it. If several messages block it (a run that died as a whole), all of them
+-- are delivered again.
 --
--- A dead letter whose message retention has removed can't be delivered: it stays, and isn't counted. (Where a stream keeps one
--- message per key, a newer one took its place, and that is delivered in any case.)
--- p_seqs, p_key, p_filters, p_where: which, as in headrace.choose_dead_letters. p_dry_run: only count. Returns how many.
+-- If retention has removed a dead letter's message, it can't be delivered. It stays, and isn't counted. (In a stream
+-- with one message per key, a newer message may have replaced it, and that one is delivered in any case.)
+-- p_seqs, p_key, p_filters, p_where: which dead letters, as in headrace.choose_dead_letters. p_dry_run: only count.
+-- Returns the number of dead letters.
 create function headrace.redrive(
     p_consumer int, p_seqs bigint[] default null, p_key text default null, p_filters text[] default null,
     p_where json default null, p_dry_run boolean default false
@@ -64,8 +68,8 @@ begin
     with redriven as (
         delete from headrace.dead_letters where consumer_id = p_consumer and seq = any (v_seqs)
         returning seq, key_hash, blocks,
-            -- After the cursor was moved back, what lies ahead of it comes by itself; and what is leased again, or to be replayed, is
-            -- there already.
+            -- After the cursor was moved back, messages above it are delivered from the stream. Messages that are
+            -- leased again, or wait for a replay, are there already.
             blocks or seq <= v_cursor.position
                 and seq not in (select i.seq from headrace.in_flight(p_consumer, v_cursor.lease_floor) as i(seq))
                 and not exists (select from headrace.replays as r where r.consumer_id = p_consumer and r.seq = dead_letters.seq)
@@ -85,8 +89,9 @@ begin
     return v_redriven.count;
 end $$;
 
--- Forget dead letters. A key that was blocked goes on after the last message that blocked it.
--- p_seqs, p_key, p_filters, p_where: which, as in headrace.choose_dead_letters. p_dry_run: only count. Returns how many.
+-- Delete dead letters. A blocked key continues after the last message that blocked it.
+-- p_seqs, p_key, p_filters, p_where: which dead letters, as in headrace.choose_dead_letters. p_dry_run: only count.
+-- Returns the number of dead letters.
 create function headrace.discard(
     p_consumer int, p_seqs bigint[] default null, p_key text default null, p_filters text[] default null,
     p_where json default null, p_dry_run boolean default false

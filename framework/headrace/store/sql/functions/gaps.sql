@@ -1,7 +1,8 @@
--- retention: what consumers miss is counted, and their cursors moved past it, before anything is removed.
+-- retention: count the messages that consumers miss, and move their cursors past them, before they are removed.
 
--- Lock the consumers that have something to look at below p_upper, in the order of their ids: at most p_most of those that lag. Only when these are
--- all (`more` is false), also those that have but holes there. A server has room for some thousands of locks, and there may be more consumers.
+-- Lock the consumers that have messages or holes below p_upper, in the order of their ids. At most p_most of those
+-- that lag are locked. Those that only have holes there are locked as well, only when these are all (`more` is
+-- false). A server has room for some thousands of locks, and there may be more consumers.
 create function headrace.lock_behind(p_stream int, p_upper bigint, p_most int, out consumers int[], out more boolean)
 language plpgsql as $$
 declare
@@ -30,8 +31,8 @@ begin
     end loop;
 end $$;
 
--- Move a consumer over messages below p_upper that it will not get, at most p_look of them, and count them. What is missing among
--- them becomes holes, as when a lease looks at them. Returns up to where it has seen them all.
+-- Move a consumer past messages below p_upper that it will not get, at most p_look of them, and count them. Missing
+-- seqs among them become holes, as in a lease call. `reached`: all seqs up to here have been examined.
 create function headrace.skim(
     p_stream headrace.streams, p_consumer int, p_upper bigint, p_look int, p_now timestamptz, out reached bigint, out missed bigint
 ) language plpgsql as $$
@@ -75,10 +76,11 @@ begin
     end if;
 end $$;
 
--- Count what a consumer has not got of the messages that are about to go: those below p_upper, of these only p_seqs if given. What is
--- parked, in a tail or to be replayed of them is forgotten; only a message that blocks its key goes on doing so, since the key waits for
--- a person, and that message's dead letter is complete. When all goes that is below p_upper, nobody can be in flight any more,
--- and the cursor moves there. Returns how many.
+-- Count the messages about to be removed that a consumer has not got: those below p_upper, or of these only p_seqs if
+-- given. Those of them that are parked, in a tail or waiting for a replay are forgotten. Only a message that blocks
+-- its key continues to block it, since the key waits for a user, and the message's dead letter is complete. If all
+-- messages below p_upper are removed (p_seqs is null), no transaction can be in flight there any more, and the cursor
+-- moves there. Returns the number of messages counted.
 create function headrace.leave_behind(
     p_stream headrace.streams, p_consumer int, p_upper bigint, p_seqs bigint[], p_now timestamptz
 ) returns bigint
@@ -137,7 +139,7 @@ begin
     return v_lost.count;
 end $$;
 
--- Retention removed messages that were to be delivered to a consumer: count them.
+-- Count messages that retention removed before they were delivered to a consumer.
 create function headrace.miss(p_consumer int, p_count bigint, p_lower bigint, p_upper bigint, p_now timestamptz) returns void
 language sql as $$
     insert into headrace.gaps as g (consumer_id, messages, lower, upper, happened_at)

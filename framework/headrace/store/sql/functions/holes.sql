@@ -1,29 +1,34 @@
--- The gap-aware cursor. Sequence numbers are drawn before commit, so they become visible out of order. A cursor is therefore
--- a position AND the holes below it: what was missing when the position passed. Each lease looks into the holes first.
+-- The gap-aware cursor. Sequence numbers are drawn before commit, so they become visible out of order. A cursor is
+-- therefore a position AND the holes below it: the seqs that were missing when the position passed them. A lease call
+-- searches the holes before it reads fresh messages, if one of their holders has ended.
 --
--- A hole may be forgotten once nothing can fill it any more. Who fills it had his xid before he drew the seq. So a lease notes a
--- MARK, the last seq that anybody had drawn before the lease got an xid, and that xid as its stamp: whoever drew a seq up to
--- the mark has a smaller one. (The xmax of a snapshot would not do: there may be larger xids at work already.) Once xmin, read before the holes were searched, has reached the stamp, all of them have ended:
--- the holes up to the mark are dropped, and from then on none is noted down there any more, however many seqs are missing in a
--- history that was rolled back, compacted or removed. Then the next mark is taken.
+-- A hole may be forgotten once no transaction can fill it any more. A transaction that fills a hole had its xid
+-- before it drew the seq. So a lease call notes a MARK, the last seq that was drawn before the lease call got an xid,
+-- and that xid as its STAMP. Every transaction that drew a seq up to the mark has a smaller xid. (The xmax of a
+-- snapshot can't be the stamp, since transactions with larger xids may be running already.) Once xmin, read before
+-- the holes were searched, has reached the stamp, all of these transactions have ended. Then the holes up to the mark
+-- are dropped. From then on no hole is noted up to the mark, however many seqs are missing there because they were
+-- rolled back, compacted or removed. Then the next mark is taken.
 --
--- All this stands on seqs that are drawn one by one, by transactions that have their xid and their lock. A sequence with a cache hands out
--- numbers to sessions, which use them up in transactions to come. No mark is taken while there is one: then holes are kept, however
--- many they become, and whatever comes in them is delivered. See headrace.mend_sequence.
+-- All this requires that seqs are drawn one by one, by transactions that have their xid and their lock. A sequence
+-- with a cache hands out numbers to sessions, which use them in later transactions. While a sequence has a cache, no
+-- mark is taken. Then holes are kept, however many they become, and whatever arrives in them is delivered. See
+-- headrace.mend_sequence.
 --
--- When an unrelated old transaction pins xmin, that never comes. Then pg_locks is asked: whoever publishes holds a row-exclusive
--- lock on the stream's table from before he draws a seq until his end, and becomes visible before he gives it up. The mark is
--- settled when everybody who held it at some time after the mark was taken is gone.
+-- When an unrelated old transaction pins xmin, xmin does not reach the stamp. Then pg_locks is read. A publisher
+-- holds a row-exclusive lock on the stream's table from before it draws a seq until it ends, and its messages become
+-- visible before it releases the lock. So the mark is settled when every transaction that held the lock at some
+-- moment after the mark was taken is gone.
 
 -- Whether each seq is drawn by the transaction that uses it, and is larger than all before.
 create function headrace.draws_one_by_one(p_sequence regclass) returns boolean
 language plpgsql stable as $$
 begin
-    -- Not pg_sequence_parameters, which asks for a privilege on the sequence.
+    -- Not pg_sequence_parameters, which requires a privilege on the sequence.
     return exists (select from pg_sequence where seqrelid = p_sequence and seqcache = 1 and seqincrement > 0 and not seqcycle);
 end $$;
 
--- Raise unless it is so, for those who keep a position without holes.
+-- Raise unless seqs are drawn one by one. For callers that keep a position without holes.
 create function headrace.require_one_by_one(p_stream headrace.streams) returns void
 language plpgsql stable as $$
 begin
@@ -34,9 +39,10 @@ begin
     end if;
 end $$;
 
--- Let the sequence of a stream draw one by one again, and forget what sessions have cached of it: to begin the sequence anew, where it
--- is, is what discards that. Nobody draws meanwhile, so this waits until those who publish have ended, p_patience milliseconds at
--- most, and then raises lock_not_available. Returns whether there was anything to mend.
+-- Let the sequence of a stream draw one by one again, and discard what sessions have cached of it. Restarting the
+-- sequence at its present value discards the caches. No seq may be drawn meanwhile, so this waits until the
+-- transactions that publish have ended, for p_patience milliseconds at most, and then raises lock_not_available.
+-- Returns whether there was anything to mend.
 create function headrace.mend_sequence(p_stream text, p_patience int default 5000) returns boolean
 language plpgsql as $$
 declare
@@ -47,16 +53,17 @@ begin
         return false;
     end if;
     perform headrace.be_patient(p_patience);
-    execute format('alter sequence %s increment 1 no cycle cache 1', v_stream.sequence);     -- from here on it is locked
+    execute format('alter sequence %s increment 1 no cycle cache 1', v_stream.sequence);     -- this locks the sequence
     v_last := pg_sequence_last_value(v_stream.sequence::regclass);
     execute format('alter sequence %s restart with %s', v_stream.sequence, coalesce(v_last + 1, 1));
     if v_last is not null then
-        perform setval(v_stream.sequence::regclass, v_last);     -- or the last value would be unknown until the next is drawn
+        perform setval(v_stream.sequence::regclass, v_last);     -- otherwise the last value would be unknown until
+                                                                 -- the next one is drawn
     end if;
     return true;
 end $$;
 
--- The same, for a janitor: whether it is mended now.
+-- The same for a janitor, without raising. Returns whether the sequence draws one by one now.
 create function headrace.try_mend_sequence(p_stream text, p_patience int) returns boolean
 language plpgsql as $$
 begin
@@ -66,7 +73,7 @@ exception when lock_not_available then
     return false;
 end $$;
 
--- Before the holes are searched: is the mark settled? If so, mark_stamp is null.
+-- Check whether the mark is settled, before the holes are searched. If it is, mark_stamp becomes null.
 create function headrace.suspect(
     p_cursor headrace.cursors, p_relation text, p_xmin xid8, p_now timestamptz
 ) returns headrace.cursors
@@ -77,8 +84,8 @@ begin
     if p_cursor.mark is null or p_cursor.mark_stamp is null then
         return p_cursor;
     elsif p_xmin >= p_cursor.mark_stamp
-          -- Every stamp was somebody's xid that has ended. One that was not given here yet came with a dump from another server, and
-          -- no transaction of this one has drawn a seq up to its mark.
+          -- Every stamp was the xid of a transaction that has ended. A stamp that this server has not assigned yet
+          -- came with a dump from another server, and no transaction of this server has drawn a seq up to its mark.
           or pg_snapshot_xmax(pg_current_snapshot()) <= p_cursor.mark_stamp then
         p_cursor.mark_stamp := null;
     elsif (p_cursor.holes <> '{}' or p_cursor.frozen <> '{}')
@@ -90,7 +97,8 @@ begin
         p_cursor.suspects := array(
             select holder from unnest(v_holders) as holder
             where p_cursor.suspects is null or holder = any (p_cursor.suspects)
-               or holder like '-1/%');     -- a prepared transaction from before the server was started; it may have had another name then
+               or holder like '-1/%');     -- a prepared transaction from before the server started, which may have
+                                           -- had another name then
         p_cursor.suspects_at := p_now;
         if p_cursor.suspects = '{}' then
             p_cursor.mark_stamp := null;
@@ -99,15 +107,18 @@ begin
     return p_cursor;
 end $$;
 
--- The transaction that can fill a hole drew the seq, and so had its xid, before the snapshot in which the message was missing. So the HOLDERS of
--- a hole are the transactions in progress in that snapshot. The snapshot lists those below its xmax; all others are below the xid that the
--- lease call gets afterwards. A hole is searched again only after one of its holders has ended, and forgotten after all have.
+-- The transaction that can fill a hole drew the seq, and so had its xid, before the snapshot in which the message was
+-- missing. So the HOLDERS of a hole are the transactions in progress in that snapshot. The snapshot lists those below
+-- its xmax. All others are below the xid that the lease call gets afterwards. A hole is searched again only after one
+-- of its holders has ended, and forgotten after all have.
 --
--- A transaction that publishes for minutes beside many short ones leaves a hole at each interleaving. If all holders of a hole have been
--- in progress for more than one lease call, the hole is FROZEN: written apart from the cursor, which every lease call writes.
+-- A transaction that publishes for minutes beside many short ones leaves a hole at each interleaving. If all holders
+-- of a hole have been in progress for more than one lease call, the hole is FROZEN: written apart from the cursor,
+-- which every lease call writes.
 --
--- A hole that is not searched may be filled while a lease call scans fresh messages. So each call determines twice which holders have ended:
--- before it reads anything, and in the snapshot of its scan. If one ended in between, the call discards the scan.
+-- A hole that is not searched may be filled while a lease call scans fresh messages. So each call determines twice
+-- which holders have ended: before it reads anything, and in the snapshot of its scan. If one ended in between, the
+-- call discards the scan.
 
 -- The transactions in progress in a snapshot with an xid below p_before. Null if they may be very many.
 create function headrace.holders(p_snapshot pg_snapshot, p_before xid8) returns xid8[]
@@ -125,7 +136,8 @@ begin
     return v_holders;
 end $$;
 
--- The size in bytes of about 140 holes, up to which they stay in the cursor. Searching them takes a tenth of a millisecond.
+-- The size in bytes of about 140 holes, up to which they stay in the cursor. Searching these takes a tenth of a
+-- millisecond.
 create function headrace.few_holes() returns int language sql immutable as 'select 3000';
 
 -- Write holes apart from the cursor, with their holders.
@@ -142,12 +154,14 @@ begin
 end $$;
 
 create type headrace.admitted as (
-    cursor  headrace.cursors,   -- with what was to be done with it
-    until   bigint              -- what was looked at ends here, if there may be more
+    cursor  headrace.cursors,   -- with its changes applied
+    until   bigint              -- the last seq that was examined, if there may be more behind it. Otherwise null
 );
 
--- Return the holes of holders that have ended to the cursor, about p_look of them, from the lowest on. The next search includes them.
--- p_progress: all transactions in progress. Any other has ended, or ran in the server that the database was restored from.
+-- Return the holes of holders that have ended to the cursor, about p_look of them, from the lowest on. The next
+-- search includes them.
+-- p_progress: all transactions in progress. Any other has ended, or ran in the server that the database was restored
+-- from.
 create function headrace.thaw_holes(p_cursor headrace.cursors, p_progress xid8[], p_look int) returns headrace.admitted
 language plpgsql as $$
 declare
@@ -179,7 +193,7 @@ begin
     return row(p_cursor, v_until)::headrace.admitted;
 end $$;
 
--- Return all of them to the cursor, before the holes are changed in another way.
+-- Return all frozen holes to the cursor, before the holes are changed in another way.
 create function headrace.thaw_all_holes(p_cursor headrace.cursors) returns headrace.cursors
 language plpgsql as $$
 begin
@@ -192,7 +206,7 @@ begin
     return p_cursor;
 end $$;
 
--- All holes of a cursor.
+-- Return all holes of a cursor, including the frozen ones.
 create function headrace.holes_of(p_cursor headrace.cursors) returns int8multirange
 language sql stable as $$
     select p_cursor.holes + case when p_cursor.frozen = '{}' then '{}' else coalesce((
@@ -206,14 +220,15 @@ language sql stable as $$
         select min(lowest) from headrace.frozen_holes where consumer_id = p_cursor.consumer_id)) end
 $$;
 
--- The SQL that reads what lies in the holes, which are the statement's parameter p_holes_are. Holes that lie close together are passed over
--- in one walk, others are looked into one by one. Their bounds are said for the planner: only these segments.
+-- Return the SQL that reads the messages in the holes. p_holes_are names the statement's parameter that holds the
+-- holes. Holes that lie close together are read in one index scan, others are looked up one by one. The bounds are
+-- written out for the planner, so that it reads only these segments.
 create function headrace.in_holes(
     p_stream headrace.streams, p_holes int8multirange, p_columns text, p_holes_are text, p_limit_is text
 ) returns text
 language plpgsql stable as $$
 declare
-    c_close   constant int := 16;      -- messages that are passed over in the time that it takes to look into a hole
+    c_close   constant int := 16;      -- number of messages that are scanned in the time that one hole's lookup takes
     v_source  text := headrace.source(p_stream, lower(p_holes), upper(p_holes));
 begin
     if upper(p_holes) - lower(p_holes) <= c_close * (select count(*) from unnest(p_holes)) then
@@ -227,11 +242,13 @@ begin
                    order by m.seq limit %4$s', p_columns, v_source, p_holes_are, p_limit_is);
 end $$;
 
--- After the scan: take out what came, add what is missing now, forget or freeze what can't come now, forget what is settled, take the next
--- mark. The others are of headrace.scanned, which as a whole would be copied with all its messages.
--- p_searched: whether the holes were searched; else none of their holders has ended.
--- p_drawn: the last seq that was drawn, read before this transaction had an xid, and before it is asked how the sequence draws.
--- p_one_by_one: how it draws, as asked before the scan.
+-- Compute the next cursor after the scan. Remove the late arrivals from the holes, add the seqs that are missing now,
+-- forget or freeze the holes that can't be filled now, drop what is settled, and take the next mark. The other
+-- parameters are fields of headrace.scanned, which as a whole would be copied with all its messages.
+-- p_searched: whether the holes were searched. If not, none of their holders has ended.
+-- p_drawn: the last seq that was drawn, read before this transaction had an xid, and before the sequence's settings
+-- were read.
+-- p_one_by_one: whether the sequence draws one by one, as read before the scan.
 -- p_had_xid: whether this transaction had its xid before the scan.
 create function headrace.advance(
     p_cursor headrace.cursors, p_position bigint, p_missing int8multirange, p_late int8multirange, p_searched boolean, p_holes_searched boolean,
@@ -240,8 +257,8 @@ create function headrace.advance(
 language plpgsql as $$
 declare
     v_moved    boolean := p_position > p_cursor.position;
-    v_old      xid8[];                  -- who can fill those that were missing before ...
-    v_new      xid8[];                  -- ... and the new ones
+    v_old      xid8[];                  -- holders of the holes that were there before
+    v_new      xid8[];                  -- holders of the new holes
 begin
     if p_late is not null then
         p_cursor.holes := p_cursor.holes - p_late;
@@ -270,7 +287,7 @@ begin
             v_old := '{}';
         elsif not p_searched then
             v_old := p_cursor.holders;
-        elsif p_holes_searched then     -- what was not found, whoever has ended can't fill
+        elsif p_holes_searched then     -- a holder that has ended can't fill a hole that was searched without success
             v_old := headrace.holders(p_snapshot, pg_current_xact_id());
             v_old := case when p_cursor.holders is null then v_old
                           else array(select unnest(p_cursor.holders) intersect select unnest(v_old)) end;
@@ -282,7 +299,7 @@ begin
             v_new := headrace.holders(p_snapshot, pg_current_xact_id());
             p_missing := case when v_new = '{}' then '{}' else p_missing end;
         end if;
-        if v_old is not null and v_new <@ (v_old || p_cursor.frozen) then   -- these have been there for long, too
+        if v_old is not null and v_new <@ (v_old || p_cursor.frozen) then   -- the cursor has these holders already
             p_cursor.holes := p_cursor.holes + p_missing;
             p_missing := '{}';
             v_old := v_old || v_new;
@@ -307,7 +324,7 @@ begin
     return p_cursor;
 end $$;
 
--- Late arrivals of keys that are parked join them, before any of these is picked: they come first in their key.
+-- Park late arrivals of parked keys, before any parked message is picked. They come first in their key.
 create function headrace.let_in(
     p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_look int
 ) returns headrace.admitted
@@ -336,7 +353,7 @@ begin
     return row(p_cursor, v_late.until)::headrace.admitted;
 end $$;
 
--- Write the cursor's next version, if it differs; see the table.
+-- Write the cursor's next version, if it differs. See the table.
 create function headrace.move(p_cursor headrace.cursors, p_next headrace.cursors) returns void
 language plpgsql as $$
 begin

@@ -1,5 +1,5 @@
--- What people and tools ask about streams and consumers. Nothing here counts the whole of a large stream; and what may have grown
--- large beside it is counted up to a million.
+-- Information about streams and consumers, for users and tools. No function here counts the whole of a large stream.
+-- Other tables that may have grown large are counted up to a million rows.
 
 create function headrace.stream_info(p_stream text default null, p_now timestamptz default clock_timestamp())
 returns table (id uuid, name text, created_at timestamptz, updated_at timestamptz, settings json, first_seq bigint, last_seq bigint, messages bigint, size bigint,
@@ -30,7 +30,7 @@ begin
     end loop;
 end $$;
 
--- The tables that hold a stream's messages.
+-- Return the tables that hold a stream's messages.
 create function headrace.leaves(p_stream headrace.streams) returns setof regclass
 language sql stable as $$
     select to_regclass(relation) from headrace.segments where stream_id = p_stream.id
@@ -38,7 +38,8 @@ language sql stable as $$
     select to_regclass(p_stream.relation)
 $$;
 
--- About how many messages: as many to the page as when it was analyzed last. A segment that never was has as many as it has seqs.
+-- Estimate the number of messages from the rows per page at the last analyze. A segment that was never analyzed
+-- counts one message for each of its seqs.
 create function headrace.estimate(p_stream headrace.streams, p_first bigint, p_last bigint) returns bigint
 language sql stable as $$
     select coalesce(sum(case
@@ -51,8 +52,8 @@ language sql stable as $$
     where c.relkind = 'r'
 $$;
 
--- The seq of the last message, null when there is none. It is looked for where the sequence has come to, which is seldom in
--- more than one segment; elsewhere if everything after it was rolled back.
+-- Return the seq of the last message, null when there is none. It reads the last 1,000 seqs drawn, which seldom lie
+-- in more than one segment. It reads the whole stream only if all of those were rolled back or removed.
 create function headrace.last_message(p_stream headrace.streams) returns bigint
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -67,7 +68,8 @@ begin
     return v_last;
 end $$;
 
--- p_look: how many messages above the position are judged at most, to count those that are pending.
+-- Return the state of consumers. p_look: how many messages above the position are examined at most, to count those
+-- that are pending.
 create function headrace.consumer_info(
     p_stream text default null, p_name text default null, p_look int default 10000, p_now timestamptz default clock_timestamp()
 )
@@ -113,7 +115,8 @@ begin
                 from headrace.leases as l where l.consumer_id = v_consumer.id and l.lease_id >= v_cursor.lease_floor;
             select count(*), v_lowest || min(p.seq) into parked, v_lowest
                 from headrace.parked as p where p.consumer_id = v_consumer.id and p.seq >= v_cursor.parked_floor;
-            -- What is behind a message waits as that does: for its time, or for a person.
+            -- A message behind another one waits for the same event: the retry of a parked message, or the redrive or
+            -- discard of a dead letter.
             select count(*), v_lowest || min(d.seq), array_agg(distinct d.key_hash) into blocked, v_lowest, v_blocking
                 from (select seq, key_hash from headrace.dead_letters as d
                       where d.consumer_id = v_consumer.id and d.blocks limit c_most) as d;
@@ -149,8 +152,9 @@ begin
     end loop;
 end $$;
 
--- Of the next p_look messages above a position: how many a consumer wants, when the oldest of these was published, and whether
--- that were all. First among so many seqs, so that few segments are planned for; a sparse stream is looked at once more.
+-- Examine the next p_look messages above a position. Return how many of them a consumer wants, when the oldest of
+-- these was published, and whether there are no further messages. The first read covers only 10 times as many seqs,
+-- so that few segments are planned for. A sparse stream is read a second time.
 create function headrace.look_ahead(
     p_consumer headrace.consumers, p_stream headrace.streams, p_position bigint, p_last bigint, p_look int,
     out wanted bigint, out oldest timestamptz, out complete boolean

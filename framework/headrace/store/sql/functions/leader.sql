@@ -1,8 +1,9 @@
--- Leader election: one process of all at a database does the maintenance, which is retention, the schedule, and the check for missed
--- notifications.
+-- Leader election: one process of all at a database does the maintenance, which is retention, the schedule, and the
+-- check for missed notifications.
 --
--- The leader renews its term again and again. When a term ends without that, another process takes over. Two processes may believe that they
--- lead at the same time: one was frozen, or a clock was set. So all maintenance is safe to run concurrently.
+-- The leader renews its term repeatedly. When a term ends without renewal, another process takes over. Two processes
+-- may believe that they lead at the same time, if one was frozen or a clock was set. So all maintenance is safe to
+-- run concurrently.
 
 -- Become the leader, or stay it, for a term. `again_in`: seconds until the process should ask again.
 create function headrace.lead(
@@ -21,7 +22,7 @@ begin
     end if;
     insert into headrace.leaders (version, candidate, until) values (coalesce(v_last.version, 0) + 1, p_candidate, p_now + p_term)
         on conflict do nothing;
-    leads := found;     -- not if another process was quicker
+    leads := found;     -- false if another process was quicker
     again_in := extract(epoch from p_term) / 2;
     delete from headrace.leaders where version <= v_last.version;
 end $$;
@@ -32,8 +33,9 @@ language sql as $$
     delete from headrace.leaders where candidate = p_leader
 $$;
 
--- Checks p_most of the consumers above p_after that wait, and notifies those that have something to lease. They missed their notification if
--- the process that should have sent it died, or if one notification stood for several messages and came before the last was committed.
+-- Check p_most of the waiting consumers above p_after, and notify those that have something to lease. They missed
+-- their notification if the process that should have sent it died, or if one notification stood for several messages
+-- and came before the last was committed.
 -- `reached`: the last consumer that was checked, null at the end. `notified`: how many had something to lease.
 create function headrace.notify_waiting(
     p_after int default 0, p_most int default 1000, p_now timestamptz default clock_timestamp(), out reached int, out notified int

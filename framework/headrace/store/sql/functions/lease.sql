@@ -1,35 +1,43 @@
--- lease: hand a batch of messages to an owner, for the consumer's ack_wait.
+-- lease: lease a batch of messages to an owner, for the consumer's ack_wait.
 --
--- One call at a time per consumer (a transaction-level advisory lock); calls are short. The ORDER of the reads below is
--- part of the proof. Under read committed every statement sees a newer world, and a nack moves a message from the leases
--- to the parked ones: busy keys are read before parked messages, never after, or a nack that commits in between would let
--- a later message of its key slip past. And who may still fill a hole is asked before the holes are searched, never
--- after, or what commits in between would be forgotten together with its hole.
+-- One call at a time runs per consumer, under a transaction-level advisory lock. Calls are short. The ORDER of the
+-- reads below is part of the proof. Under read committed every statement sees a newer state.
+--
+-- A nack moves a message from the leases to the parked messages. So busy keys are read before parked messages. In the
+-- other order, a nack that commits in between would let a later message of its key overtake it.
+--
+-- The transactions that can still fill a hole are read before the holes are searched. In the other order, messages
+-- that commit in between would be forgotten together with their hole.
 
 create type headrace.batch as (
-    lease_id    bigint,         -- null when there is nothing
+    lease_id    bigint,         -- null when nothing was leased
     seqs bigint[], attempts int[], keys text[], data json[], headers json[], created_at timestamptz[],
-                                -- attempts is null when each is a first one
-    looked_at   int,            -- how many messages above the cursor and in its holes were looked at
-    more        boolean,        -- whether another call right away may find more
-    due_in      float8,         -- seconds until a parked message or somebody's lease falls due next, if any
+                                -- attempts: null when every message is at its first attempt
+    looked_at   int,            -- number of messages examined, above the cursor and in its holes
+    more        boolean,        -- whether another call may find more at once
+    due_in      float8,         -- seconds until a call may find more: a message or lease falls due, or a pause or a
+                                -- rate limit ends. Null if none
     version     int,            -- of the consumer's settings
-    crashes     int[],          -- how often in a row each one's worker died; null when none did
-    lease_ids   bigint[],       -- of the shares, where it was dealt out in shares; the first of them is lease_id
-    history     uuid,           -- what it was read from: see history.sql. Maybe null when there is nothing
-    timeline    uuid,           -- what the lease was given in; likewise
-    busy        boolean         -- nothing was looked at: others are at it, and more of them wait than there is work for
+    crashes     int[],          -- for each message, how often in a row its worker died. Null when none did
+    lease_ids   bigint[],       -- the leases of the shares, if the batch was split into shares. lease_id is the first
+                                -- of them
+    history     uuid,           -- the history that the messages were read from, see history.sql. May be null when
+                                -- nothing was leased
+    timeline    uuid,           -- the timeline that the lease was given in. May be null, likewise
+    busy        boolean         -- nothing was examined, because enough other calls wait for the consumer's lock already
 );
 
--- Lease ids rise, and none is ever given twice, not even after a crash: a lease commits without waiting for the disk, so a crash
--- may take back its row and the sequence with it, while its owner lives on and settles. Hence the 20 random bits.
+-- Return a new lease id. Lease ids rise, and none is ever used twice, not even after a crash. A lease commits without
+-- waiting for the disk, so a crash may revert its row and the sequence with it, while its owner survives and settles.
+-- The 20 random bits keep the next id different.
 create function headrace.new_lease_id() returns bigint
 language sql volatile as $$
     select (nextval('headrace.lease_ids') << 20) + floor(random() * 1048576)::bigint
 $$;
 
--- Lease a batch out in shares of these sizes, as far as it goes, and return the ids of the leases. Who takes a share never says what
--- of it he has started, so all of it counts as that: see headrace.expire. p_lowest: no seq is smaller.
+-- Split a batch into leases of these sizes, as far as its messages suffice, and return the ids of the leases. The
+-- owner of such a lease never reports which of its messages it has started. So all messages that crashed before count
+-- as started, see headrace.expire. p_lowest: no seq is smaller.
 create function headrace.deal(
     p_consumer int, p_seqs bigint[], p_hashes bigint[], p_attempts int[], p_crashes int[], p_shares int[], p_lowest bigint,
     p_now timestamptz, p_until timestamptz
@@ -55,7 +63,8 @@ begin
     return v_leases;
 end $$;
 
--- A place among the few who wait behind the one who leases, if one is free. There are as many as keep him busy: the others would only wait.
+-- Take one of the few places for calls that wait for the consumer's lock. Returns whether a place was free. These
+-- places suffice to keep the lock in use. More callers would only wait.
 create function headrace.queue_up(p_consumer int) returns boolean
 language plpgsql as $$
 declare
@@ -69,23 +78,29 @@ begin
     return false;
 end $$;
 
--- Hot tables are only ever read by their indexes, from a floor up: with dead rows pinned by an old snapshot, a sequential or
--- bitmap scan would walk them all. The settings hold for the functions called from here, too.
+-- Lease a batch. Hot tables are read only by their indexes, from a floor up. A sequential or bitmap scan would walk
+-- all dead rows that an old snapshot pins. The settings hold for the functions called from here, too.
 --
--- p_owner: an owner is whoever does a key's messages in turn: a worker process. Its own keys are not busy to itself.
--- p_limit, p_look, p_bytes: see headrace.scan
--- p_shares: deal the messages out, to so many owners who have nothing else and take so many each, in their order: a lease for each.
--- None of them, nor all together, gets two messages of a key. p_limit is the sum.
--- p_patient: wait for one's turn, however many do. Otherwise only a few wait behind the one who leases, and who comes after them goes away:
--- whatever there is now, they will find.
--- p_known, p_history: see headrace.scan; in this history the caller has them. In any other one they may be other messages.
+-- p_owner: the worker process, which handles the messages of a key in order. Its own keys are not busy for it.
+-- p_limit, p_look, p_bytes: see headrace.scan.
+--
+-- p_shares: split the messages into a lease for each of these sizes, in their order. Each lease gets an owner of its
+-- own, which holds no other lease. No key has two messages in one lease or in all of them together. p_limit is the
+-- sum.
+--
+-- p_patient: wait for the consumer's lock, however many callers do. Otherwise only a few callers wait, and any
+-- further call returns at once. The callers that wait will find whatever there is now.
+--
+-- p_known, p_history: see headrace.scan. The caller has the messages of p_known from this history. In another history
+-- the same seqs may be other messages.
 create function headrace.lease(
     p_consumer int, p_owner uuid, p_limit int, p_look int, p_bytes bigint, p_now timestamptz default clock_timestamp(),
     p_shares int[] default null, p_known int8multirange default null, p_history uuid default null, p_patient boolean default true
 ) returns headrace.batch
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan as $$
 declare
-    c_window    constant int := 10000;      -- parked messages at which reading ahead stops: so many keys wait, or so much was given back
+    c_window    constant int := 10000;      -- number of parked messages at which reading ahead stops, because that
+                                            -- many keys wait or messages were put back
     v_state     record;
     v_consumer  headrace.consumers;
     v_stream    headrace.streams;
@@ -123,7 +138,7 @@ begin
     if pg_is_in_recovery() then
         raise exception using errcode = 'read_only_sql_transaction', message = 'the server is a standby, which leases nothing';
     end if;
-    -- What a crash could lose is only a lease, and then its messages come again.
+    -- A crash can lose only a lease, and then its messages are delivered again.
     perform set_config('synchronous_commit', 'off', true);
     if not pg_try_advisory_xact_lock(1212498508, p_consumer) then
         if not p_patient and not headrace.queue_up(p_consumer) then
@@ -162,7 +177,7 @@ begin
 
     v_drawn := pg_sequence_last_value(v_stream.sequence::regclass);     -- before anything is written: see holes.sql
     v_batch.timeline := v_state.timeline;
-    if v_batch.timeline is null then        -- the caller begins one, and calls again
+    if v_batch.timeline is null then        -- the caller begins a timeline, and calls again
         v_batch.more := true;
         return v_batch;
     end if;
@@ -175,7 +190,8 @@ begin
         perform headrace.require_drawn(v_stream, greatest(v_cursor.position, v_cursor.mark, v_cursor.settled));
     end if;
 
-    -- 1. Leases: expire what is past its time, count what is out, and note the keys that others are busy with.
+    -- 1. Leases: expire those past their time, count the messages in flight, and note the keys that other owners are
+    -- busy with.
     loop
         select min(lease_id) as floor, min(lowest) as lowest, coalesce(sum(held), 0) as held, min(expires_at) as expires_at, min(since) as since,
                coalesce(bool_or(owner <> p_owner), false) as others
@@ -186,12 +202,14 @@ begin
         v_expired := true;
     end loop;
     if (v_leases.others or v_stream.one_message_per_key and v_leases.held > 0) and v_consumer.ordered then
-        -- Where only the latest message of a key counts, an owner gets no second one before he is done with the first.
+        -- With one message per key, an owner gets the next message of a key only after it has settled the previous
+        -- one.
         select array_agg(hash) into v_busy from headrace.leases as l cross join unnest(l.hashes) as hash
             where l.consumer_id = p_consumer and l.lease_id >= v_cursor.lease_floor
               and (l.owner <> p_owner or v_stream.one_message_per_key);
     end if;
-    v_batch.due_in := case when v_leases.expires_at <= p_now then 0.1       -- somebody has it locked, and will let go of it soon
+    -- If a lease is past its time still, another transaction has it locked, and will release it soon.
+    v_batch.due_in := case when v_leases.expires_at <= p_now then 0.1
                            else extract(epoch from v_leases.expires_at - p_now) end;
     v_room := least(p_limit, v_consumer.max_ack_pending - v_leases.held);
     if v_room <= 0 then
@@ -206,8 +224,8 @@ begin
         end if;
     end if;
 
-    -- Holes are searched if somebody who can fill them has ended; and those that were frozen are taken back then, from the lowest on. While
-    -- messages are replayed they stay what they are.
+    -- Search the holes if a transaction that can fill them has ended. Then also return the frozen holes of ended
+    -- holders to the cursor, from the lowest on. While messages are replayed, the frozen holes stay frozen.
     if v_cursor.holes <> '{}' or v_cursor.frozen <> '{}' then
         v_progress := array(select pg_snapshot_xip(pg_current_snapshot()));
         if not v_cursor.frozen <@ v_progress then
@@ -218,8 +236,9 @@ begin
         v_search := v_cursor.holes <> '{}' and (v_cursor.holders <@ v_progress) is not true;
     end if;
 
-    -- 2. Parked messages that are due and first of their key, and those behind them. Those of blocked keys join these, and late
-    -- arrivals whose key is parked take their place in it first. So do the next of those that are replayed.
+    -- 2. Parked messages that are due and first of their key, and the messages behind them. Before they are picked,
+    -- the next messages of a replay are parked, and late arrivals of parked keys are parked in their place. Due
+    -- messages of blocked keys move to the tails.
     if v_cursor.replay_floor is not null and headrace.parked_up_to(v_cursor, c_window / 2) < c_window / 2 then
         v_cursor := headrace.feed(v_consumer, v_stream, v_cursor, p_look);
     end if;
@@ -258,7 +277,8 @@ begin
     end if;
 
     -- 3. Late arrivals and fresh messages.
-    -- A full window stops the reading ahead; but the parked ones wait for what has come late, if that was more than one look.
+    -- A full window stops reading ahead. But if there were more late arrivals than one look takes in, the parked
+    -- messages wait for them, so those are read.
     if v_room > 0 and v_bytes > 0 and v_cursor.replay_floor is null
        and (v_next.parked_room > 0 or v_until is not null) then
         if v_cursor.mark is not null then
@@ -279,10 +299,10 @@ begin
             exit when v_progress is null or v_until is not null;
             v_progress := array(select pg_snapshot_xip(v_scanned.snapshot));
             exit when v_search or v_cursor.holes = '{}' or (v_cursor.holders <@ v_progress) is true;
-            v_search := true;   -- a holder has ended since, and its messages may come before those that were read
+            v_search := true;   -- a holder has ended since, and its messages may precede those that were read
         end loop;
         if v_progress is not null and v_until is null and not v_cursor.frozen <@ v_progress then
-            -- So has a holder of frozen holes, which the next call takes back.
+            -- A holder of frozen holes has ended as well. The next call returns those holes to the cursor.
             v_scanned := null;
             v_scanned.more := true;
             v_next.mark_stamp := v_cursor.mark_stamp;
@@ -306,7 +326,7 @@ begin
         v_batch.more := v_room <= 0 or v_bytes <= 0 or v_cursor.replay_floor is not null and v_next.parked_room > 0;
     end if;
 
-    -- 4. The lease, and the cursor that goes with it.
+    -- 4. The lease, and the new version of the cursor.
     v_batch.seqs := v_picked.seqs || v_scanned.seqs;
     if v_batch.seqs is not null then
         v_batch.keys := v_picked.keys || v_scanned.keys;
@@ -343,7 +363,7 @@ begin
         end if;
     end if;
     v_next.lease_floor := coalesce(v_leases.floor, (select min(id) from unnest(v_batch.lease_ids) as id), v_batch.lease_id, v_cursor.lease_floor);
-    -- Where nothing waits the floors go up with the position: late arrivals and what is replayed take them down again.
+    -- When nothing waits, the floors rise with the position. Late arrivals and replayed messages lower them again.
     v_lowest := least(v_leases.lowest, v_picked.lowest, v_scanned.seqs[1]);
     v_next.parked_floor := coalesce(least(v_parked.lowest, v_lowest, v_scanned.waiting_seqs[1]),
                                     greatest(v_cursor.parked_floor, v_next.position + 1));

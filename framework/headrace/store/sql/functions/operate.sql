@@ -1,6 +1,6 @@
--- operate: pause and resume a consumer, see which of its keys wait for a person, and delete consumers and streams.
+-- operate: pause and resume a consumer, list its blocked keys, and delete consumers and streams.
 
--- Nothing is leased to anybody until then; null for until somebody resumes it. What is in flight goes on.
+-- Lease no messages of a consumer until p_until. Null means until it is resumed. Messages in flight continue.
 create function headrace.pause(p_consumer int, p_until timestamptz) returns void
 language plpgsql as $$
 begin
@@ -19,10 +19,12 @@ begin
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
-    perform pg_notify('headrace', v_stream::text);      -- whoever waits looks at once, and needs not have said that he does
+    perform pg_notify('headrace', v_stream::text);      -- every waiting worker leases at once, even without a
+                                                        -- subscription
 end $$;
 
--- The keys that a dead letter blocks, in the order of those letters' seqs. `waiting`: the messages of the key behind it.
+-- The keys that a dead letter blocks, in the order of these letters' seqs. `waiting`: the number of messages of the
+-- key behind it.
 create function headrace.blocked_keys(p_consumer int, p_limit int)
 returns table (key text, seq bigint, since timestamptz, waiting bigint, error text)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -35,7 +37,7 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     order by letter.seq limit p_limit
 $$;
 
--- How many workers are at a consumer, by its leases; and whether anybody waits for its next message.
+-- The number of workers of a consumer, by its leases, and whether a worker waits for its next message.
 create function headrace.users(p_consumer int, p_now timestamptz, out workers bigint, out messages bigint, out waiting boolean)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select count(distinct l.owner), coalesce(sum(l.held), 0),
@@ -45,7 +47,8 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
         select c.lease_floor from headrace.cursors as c where c.consumer_id = p_consumer order by c.version desc limit 1)
 $$;
 
--- p_force: whoever works on its messages. What he settles then is lost, and he learns that the consumer is gone.
+-- Delete a consumer. p_force: even while workers handle its messages. Then the outcomes of these messages are lost,
+-- and the workers' next call reports that the consumer is gone.
 create function headrace.delete_consumer(p_consumer int, p_force boolean, p_now timestamptz default clock_timestamp()) returns void
 language plpgsql set lock_timeout = '5s' as $$
 begin
@@ -58,7 +61,7 @@ exception when lock_not_available or deadlock_detected then
         'Somebody has kept hold of the consumer for 5 seconds, and nothing was deleted: try again, or look for a transaction that was left open.';
 end $$;
 
--- Take a consumer's lock, and end its leases; refuse if it is in use, unless by force.
+-- Take a consumer's lock, and end its leases. Raises if the consumer is in use, unless p_force.
 create function headrace.evict(p_consumer int, p_force boolean, p_now timestamptz) returns void
 language plpgsql as $$
 declare
@@ -80,12 +83,13 @@ begin
                  then format('%s at work on %s', headrace.counted(v_users.workers, 'worker'), headrace.counted(v_users.messages, 'message'))
                  else 'a worker waits for its next message' end);
     end if;
-    -- Before the consumer itself: a settle in progress has locked its leases, and will ask whether the consumer exists.
+    -- The leases are locked before the consumer itself. A settle in progress has locked its leases, and reads the
+    -- consumer next.
     perform headrace.end_leases(p_consumer);
 end $$;
 
--- End all leases of a consumer, whose lock the caller holds. They are locked in the order of their ids, as a settle locks them: a table
--- that is small is read in another order.
+-- End all leases of a consumer. The caller holds the consumer's lock. They are locked in the order of their ids, as a
+-- settle locks them. Without the ordering, a small table would be read in another order.
 create function headrace.end_leases(p_consumer int) returns void
 language plpgsql as $$
 begin
@@ -99,7 +103,8 @@ language sql immutable as $$
     select format('%s %s%s', p_count, p_what, case when p_count <> 1 then 's' end)
 $$;
 
--- A stream goes with its messages, its consumers and its sources. p_force: whoever works on them, and whatever feeds it.
+-- Delete a stream with its messages, its consumers and its sources. p_force: even while workers handle them, or a
+-- webhook feeds the stream.
 create function headrace.delete_stream(p_stream text, p_force boolean, p_now timestamptz default clock_timestamp()) returns void
 language plpgsql set lock_timeout = '5s' as $$
 declare
@@ -108,12 +113,13 @@ declare
     v_source    record;
     v_staging   text;
 begin
-    perform pg_advisory_xact_lock(1212498508, 0);   -- nobody declares a consumer or a source meanwhile
+    perform pg_advisory_xact_lock(1212498508, 0);   -- no consumer or source is declared meanwhile
     select * into v_stream from headrace.streams where name = p_stream;
     if not found then
         raise exception using errcode = 'HR001', message = format('There is no stream %L.', p_stream);
     end if;
-    -- A source that captures has a replication slot, which would be left behind and hold back its server's WAL: not even by force.
+    -- A source that captures has a replication slot. The slot would remain and retain its server's WAL, so this is
+    -- refused even by force.
     select name, kind into v_source from headrace.sources where stream_id = v_stream.id and (kind = 'postgres' or not p_force)
         order by kind, name limit 1;
     if found then
@@ -124,9 +130,10 @@ begin
     for v_consumer in select id from headrace.consumers where stream_id = v_stream.id order by id loop
         perform headrace.evict(v_consumer, p_force, p_now);
     end loop;
-    -- The locks come in the order in which other sessions take them, or Postgres would break one of the two off as a deadlock. A session
-    -- that waits for messages locks the consumer's row and then the stream's. One that delivers what is due locks rows of the schedule.
-    -- One that publishes with a message id, or begins a write, locks the stream's row. The table comes last.
+    -- Take the locks in the order in which other sessions take them. Otherwise Postgres would end one of the two
+    -- sessions as a deadlock. A session that waits for messages locks the consumer's row and then the stream's. A
+    -- session that publishes scheduled messages locks rows of the schedule. A session that publishes with a message
+    -- id, or begins a write, locks the stream's row. The table comes last.
     perform pg_advisory_xact_lock(1212498511, v_stream.id);
     perform from headrace.consumers where stream_id = v_stream.id order by id for update;
     perform from headrace.streams where id = v_stream.id for update;

@@ -1,20 +1,24 @@
--- Where messages go that are neither done nor deliverable now: parked, to the tail of their key, or dead.
+-- Where messages go that are neither done nor deliverable now: they are parked, join the tail of their key, or become
+-- dead letters.
 --
--- The first message of a waiting key is parked. The rest is the key's tail, which costs a lease call nothing until it takes the first message.
--- Then the next message of the tail is parked. So the lowest message of a key is never in its tail, except while a dead letter blocks the
--- key. A message that is put back is parked, too, also without the consumer's lock. Tails are changed only under that lock.
+-- The first message of a waiting key is parked. The rest is the key's tail, which costs a lease call nothing until it
+-- takes the first message. Then the next message of the tail is parked. So the lowest message of a key is never in
+-- its tail, except while a dead letter blocks the key. A message that is put back is parked, too, also without the
+-- consumer's lock. Tails are changed only under that lock.
 --
 --   leased --ack--> done             leased --release--> parked, due now, the attempt not counted
 --   leased --retry, expiry--> parked, due later   ... or, after max_deliver attempts: dead | blocked | dropped
 --   leased --reject, invalid--> dead
 
--- End the leases past their time, and with them every lease of their owners: an owner may hold a run of one key across
--- several, and parts of a run must not go to somebody else while he works on the rest. So an owner also keeps them all, for now,
--- if one of them is locked: what a settle has in hand is left to the settle, and what is being acked to the ack.
+-- Expire the leases past their time, and with them every lease of their owners. An owner may hold a run of one key
+-- across several leases, and parts of a run must not go to another owner while it works on the rest. So an owner also
+-- keeps all its leases, for now, if one of them is locked. A lease locked by a settle is left to the settle, and a
+-- lease locked by an ack is left to the ack.
 --
--- One message may have killed him, and the others did not. Which one is not known at first: all of them have crashed once, and
--- that attempt counts. From then on whoever starts one of these says so before (headrace.mark_started), and of those that he had
--- not started neither an attempt nor a crash is counted. So only the culprit goes on to its last attempt.
+-- One of the messages may have crashed the owner, and at first it is unknown which one. So all of them count as
+-- crashed once, and that attempt counts. From then on an owner that starts one of these messages records that first
+-- (headrace.mark_started). When the next owner crashes, neither an attempt nor a crash is counted for those that it
+-- had not started. So only the culprit goes on to its last attempt.
 create function headrace.expire(
     p_consumer headrace.consumers, p_stream headrace.streams, p_floor bigint, p_now timestamptz
 ) returns void
@@ -29,7 +33,7 @@ begin
             select owner from headrace.leases
             where consumer_id = p_consumer.id and lease_id >= p_floor and expires_at <= p_now)
     ), locked as materialized (
-        -- The locked rows are the newest there are: an owner who extended in the meantime is no longer late.
+        -- These rows are the newest versions. An owner that extended its lease in the meantime is no longer late.
         select lease_id, owner, expires_at from headrace.leases
         where consumer_id = p_consumer.id and lease_id = any (array(select lease_id from late))
         for update skip locked
@@ -40,7 +44,7 @@ begin
     if v_leases is null then
         return;
     end if;
-    -- Only now, in a statement that sees what was committed before the locks were given, the acks are read.
+    -- Read the acks only now, in a statement that sees what was committed before the locks were granted.
     with ended as (
         delete from headrace.leases where consumer_id = p_consumer.id and lease_id = any (v_leases)
         returning lease_id, seqs, hashes, attempts, crashes, started
@@ -61,9 +65,11 @@ begin
     perform headrace.forget_acks(p_consumer.id, v_leases);
 end $$;
 
--- p_outcomes: 'retry', 'release', 'reject' or 'invalid' for each message; p_crashes: how often in a row it has crashed by now;
--- p_delays: seconds until it may be had again, or null for now. p_since: when their leases were given; nothing is due before, or it would
--- be below the cursor's due_floor, whatever the clocks say.
+-- Park messages again, or store them as dead letters.
+-- p_outcomes: 'retry', 'release', 'reject' or 'invalid' for each message. p_crashes: how often in a row it has
+-- crashed by now.
+-- p_delays: seconds until it may be delivered again, or null for now. p_since: when their leases were given. No
+-- message is due before that, since it would be below the cursor's due_floor, even if clocks differ.
 create function headrace.put_back(
     p_consumer headrace.consumers, p_stream headrace.streams, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
     p_crashes int[], p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[], p_now timestamptz,
@@ -86,7 +92,7 @@ begin
            or outcome = 'retry' and (p_consumer.max_deliver = -1 or attempts < p_consumer.max_deliver)
         on conflict do nothing;
     if p_stream.one_message_per_key then
-        -- What has given way to a newer message must not hold that up, which may be parked behind it.
+        -- An outdated message must not hold up a newer message of its key, which may be parked behind it.
         perform headrace.forget_outdated(p_consumer.id, p_stream, p_hashes, (select min(seq) from unnest(p_seqs) as seq));
     end if;
 
@@ -120,7 +126,7 @@ begin
             into v_gone
             using p_seqs, p_hashes, p_attempts, p_outcomes, p_errors, p_tracebacks, p_consumer.max_deliver, p_consumer.id,
                   p_consumer.on_exhausted, p_now;
-        -- With one message per key a newer one has taken its place, and that is delivered.
+        -- With one message per key, a newer message has replaced it and is delivered.
         if v_gone.count > 0 and not p_stream.one_message_per_key then
             perform headrace.miss(p_consumer.id, v_gone.count, v_gone.lowest, v_gone.highest + 1, p_now);
         end if;
@@ -128,21 +134,22 @@ begin
 end $$;
 
 create type headrace.parked_state as (
-    lowest    bigint,       -- of all that are parked
-    ready     bigint,       -- of those that are due at once
-    due_at    timestamptz,  -- the earliest time of others that are due
-    due_next  timestamptz,  -- of those that are not
+    lowest    bigint,       -- the lowest of all that are parked
+    ready     bigint,       -- the lowest of those that are due at once
+    due_at    timestamptz,  -- the earliest time of the others that are due
+    due_next  timestamptz,  -- the earliest time of those that are not due
     blocked   bigint        -- the lowest message that blocks its key
 );
 
 -- How parked messages, tails and dead letters are looked up.
 --
--- Each lookup must read its own index from a floor up: below it there may be very many dead rows. The planner's statistics can't be relied on
--- for that. These tables are empty at one moment and hold a hundred thousand rows at the next, so all indexes of a table seem to cost the same.
--- So each lookup asks for an order that only one index has, written as a comparison of rows, and the functions turn sorting off.
+-- Each lookup must read its own index from a floor up, because below it there may be very many dead rows. The
+-- planner's statistics can't be relied on for that. These tables are empty at one moment and hold a hundred thousand
+-- rows at the next, so all indexes of a table seem to cost the same. So each lookup asks for an order that only one
+-- index has, written as a comparison of rows, and the functions turn sorting off.
 
--- The state of the parked messages, of which p_lowest is the first one that is parked, and p_blocked the first one that blocks its key. Each value
--- is the first entry of an index from its floor up.
+-- Return the state of the parked messages. p_lowest is the first parked message, and p_blocked the first message that
+-- blocks its key. Each value is the first entry of an index from its floor up.
 create function headrace.parked_state(p_cursor headrace.cursors, p_lowest bigint, p_blocked bigint, p_now timestamptz)
 returns headrace.parked_state
 language plpgsql set enable_sort = off as $$
@@ -160,7 +167,8 @@ begin
            (select due_at from headrace.parked
             where consumer_id = p_cursor.consumer_id and due_at > '-infinity' and due_at > p_now order by due_at, seq limit 1)
         into v_state.ready, v_state.due_at, v_state.due_next;
-    if v_state.blocked is not null and v_state.due_next is not null then       -- a message of a blocked key never falls due
+    -- a message of a blocked key never falls due
+    if v_state.blocked is not null and v_state.due_next is not null then
         v_state.due_next := (
             select due_at from headrace.parked as p
             where consumer_id = p_cursor.consumer_id and due_at > '-infinity' and due_at > p_now and (
@@ -173,7 +181,7 @@ begin
     return v_state;
 end $$;
 
--- The number of parked messages, counted up to p_most.
+-- Return the number of parked messages, counted up to p_most.
 create function headrace.parked_up_to(p_cursor headrace.cursors, p_most int) returns int
 language plpgsql set enable_sort = off as $$
 begin
@@ -182,7 +190,7 @@ begin
         where consumer_id = p_cursor.consumer_id and seq >= p_cursor.parked_floor order by seq limit p_most) as few);
 end $$;
 
--- Whether a parked message is due.
+-- Return whether a parked message is due.
 create function headrace.is_due(p_cursor headrace.cursors, p_now timestamptz) returns boolean
 language plpgsql set enable_sort = off as $$
 begin
@@ -195,7 +203,7 @@ begin
          order by due_at, seq limit 1), false);
 end $$;
 
--- Those of these keys that have a parked message, or are blocked, as far as p_parked and p_blocked ask for it.
+-- Return those of these keys that have a parked message (if p_parked) or are blocked (if p_blocked).
 create function headrace.keys_that_wait(
     p_hashes bigint[], p_consumer int, p_parked boolean, p_blocked boolean, p_parked_floor bigint, p_blocked_floor bigint
 ) returns bigint[]
@@ -213,16 +221,17 @@ begin
             order by key_hash, seq limit 1));
 end $$;
 
--- Up to so many waiting keys are listed.
+-- The number of waiting keys up to which they are listed.
 create function headrace.few_keys() returns int language sql immutable as 'select 50';
 
 create type headrace.waiting_keys as (
-    hashes   bigint[],  -- the list, if there are few
-    parked   boolean,   -- whether each key has to be looked up among the parked messages instead
-    blocked  boolean    -- whether each key has to be looked up among the blocked keys instead
+    hashes   bigint[],  -- the listed keys, if there are few
+    parked   boolean,   -- whether each key must be looked up among the parked messages instead
+    blocked  boolean    -- whether each key must be looked up among the blocked keys instead
 );
 
--- The keys whose fresh messages have to wait. A list of a few is cheaper than a lookup for each key of a batch.
+-- Return the keys that are parked or blocked, so that their fresh messages must wait. A list of a few keys is cheaper
+-- than a lookup for each key of a batch.
 create function headrace.waiting_keys(
     p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_parked boolean, p_blocked boolean
 ) returns headrace.waiting_keys
@@ -254,8 +263,9 @@ begin
     return v_result;
 end $$;
 
--- Add fresh messages of waiting keys: park the first of each key, due at once, and add the others to its tail. A consumer without order parks
--- all. With one message per key it parks all but those of blocked keys, because only one message of a key counts.
+-- Add messages of waiting keys: park the first message of each key, due at once, and add the others to its tail. An
+-- unordered consumer parks all. With one message per key, all are parked except those of blocked keys, because only
+-- one message of a key counts.
 create function headrace.line_up(
     p_consumer int, p_seqs bigint[], p_hashes bigint[], p_floor bigint, p_ordered boolean, p_one_per_key boolean
 ) returns void
@@ -280,8 +290,10 @@ language sql set enable_sort = off as $$
         select p_consumer, seq, hash, 0, '-infinity' from waiting where not behind on conflict do nothing
 $$;
 
--- Park the first message of the tail of each of these keys, unless the key is blocked or has an earlier parked message.
--- p_after: for each key, below which nothing of its tail is left, as it was read; dead rows are there. Returns the lowest seq that was parked.
+-- Park the first message of the tail of each of these keys, unless the key is blocked or has an earlier parked
+-- message.
+-- p_after: for each key, a seq up to which its tail has been read and emptied. The index holds dead rows there.
+-- Returns the lowest seq that was parked.
 create function headrace.promote(p_consumer int, p_hashes bigint[], p_after bigint[], p_floor bigint) returns bigint
 language sql set enable_sort = off as $$
     with next as materialized (
@@ -306,7 +318,8 @@ language sql set enable_sort = off as $$
     select min(seq) from next
 $$;
 
--- one_message_per_key: what is parked of a key, and has no row any more, gave way to a newer message of it.
+-- one_message_per_key: delete the parked messages of these keys that no longer have a row, because a newer message of
+-- the key replaced it.
 create function headrace.forget_outdated(p_consumer int, p_stream headrace.streams, p_hashes bigint[], p_floor bigint) returns void
 language plpgsql as $$
 begin

@@ -1,16 +1,17 @@
--- Look at messages without touching them: those of a stream, and those that a consumer is at.
+-- Read messages without leasing them: those of a stream, or those that a consumer has in hand or will get next.
 
 create type headrace.peeked as (
     state       text,           -- in_flight, parked, blocked, or next
     seq bigint, key text, data json, headers json, created_at timestamptz,
-    attempts    int,            -- deliveries so far that counted, the one in flight included
-    owner       uuid,           -- who has it, if it is in flight ...
-    lease_id    bigint,         -- ... by which lease ...
-    held        int,            -- ... of how many messages
-    until       timestamptz     -- when his lease ends; or when a parked message is due, null for now
+    attempts    int,            -- deliveries so far that counted, including the one in flight
+    owner       uuid,           -- the owner, if it is in flight ...
+    lease_id    bigint,         -- ... the lease ...
+    held        int,            -- ... and the number of messages in the lease
+    until       timestamptz     -- when the lease ends, or when a parked message is due, null for now
 );
 
--- Of each state at most p_limit, in the order of seq. For those that come next at most p_look messages are judged.
+-- Return at most p_limit messages of each state, in the order of seq. To find those that come next, at most p_look
+-- messages are examined.
 create function headrace.peek(p_consumer int, p_limit int, p_look int default 10000) returns setof headrace.peeked
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -55,7 +56,7 @@ begin
         order by seq limit p_limit);
     return query select * from headrace.show(v_stream, 'blocked', v_seqs, null, null, null, null, null);
 
-    -- What is replayed comes before anything new.
+    -- Replayed messages come before anything new.
     v_seqs := array(select seq from headrace.replays
                     where consumer_id = p_consumer and seq >= v_cursor.replay_floor order by seq limit p_limit);
     return query select * from headrace.show(v_stream, 'next', v_seqs, null, null, null, null, null);
@@ -71,7 +72,7 @@ begin
     end if;
 end $$;
 
--- The messages of these seqs, as far as they are still in the stream. The lists run in parallel.
+-- Return the messages of these seqs that are still in the stream. The arrays run in parallel.
 create function headrace.show(
     p_stream headrace.streams, p_state text, p_seqs bigint[], p_attempts int[], p_owners uuid[], p_leases bigint[],
     p_held int[], p_until timestamptz[]
@@ -89,8 +90,8 @@ begin
     end if;
 end $$;
 
--- The messages of a stream that match, from a seq on, the first or the newest p_limit of them, in the order of seq.
--- Filters and condition may be null.
+-- Return the messages of a stream that match, from a seq on: the first or the newest p_limit of them, in the order of
+-- seq. Filters and condition may be null.
 create function headrace.messages(
     p_stream text, p_filters text[], p_where json, p_start bigint, p_limit int, p_newest boolean
 ) returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
@@ -108,7 +109,7 @@ begin
         using coalesce(p_start, 1), p_limit;
 end $$;
 
--- The latest message of a key. Where a stream keeps more than one for each, the way to it leads back from the end.
+-- Return the latest message of a key. In a stream with several messages per key, this scans backwards from the end.
 create function headrace.latest(p_stream text, p_key text)
 returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -120,7 +121,7 @@ begin
         'select seq, key, data, headers, created_at from %s where key = $1 order by seq desc limit 1', v_stream.relation) using p_key;
 end $$;
 
--- The messages of these seqs, as far as they are still in the stream. A single segment is read where that is enough.
+-- Return the messages of these seqs that are still in the stream. It reads a single segment where that suffices.
 create function headrace.messages_at(p_stream int, p_seqs bigint[])
 returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$

@@ -1,17 +1,18 @@
--- What a lease call takes of the parked messages and of the tails of their keys.
+-- What a lease call takes from the parked messages and from the tails of their keys.
 
 create type headrace.picked as (
     seqs bigint[], hashes bigint[], attempts int[], crashes int[], keys text[], data json[], headers json[],
     created_at timestamptz[],
-    lowest bigint,  -- the first seq that was taken, ...
-    removed int,    -- ... and how many were, including those whose message retention has removed
+    lowest bigint,  -- the first seq that was taken
+    removed int,    -- how many were taken, including messages that retention has removed
     bytes bigint    -- the size of the data
 );
 
--- The parked messages that are due, followed by the tails of their keys. In an ordered consumer a message is taken only together with all
--- earlier ones of its key, and only up to p_until, if late arrivals or replayed messages have been parked only up to there. p_singly: only the
--- first message of each key. `behind`: messages that are due and join the tail of their key instead, because an earlier message of the key
--- waits for its retry or blocks the key.
+-- Return the parked messages that are due, followed by the tails of their keys. In an ordered consumer a message is
+-- taken only together with all earlier ones of its key, and only up to p_until, if late arrivals or replayed messages
+-- have been parked only up to there.
+-- p_singly: only the first message of each key. `behind`: messages that are due and join the tail of their key
+-- instead, because an earlier message of the key waits for its retry or blocks the key.
 create function headrace.due(
     p_consumer headrace.consumers, p_cursor headrace.cursors, p_limit int, p_busy bigint[], p_blocked boolean, p_until bigint,
     p_singly boolean, p_now timestamptz,
@@ -71,7 +72,8 @@ begin
         select p.key_hash, min(p.seq) as seq from parked as p
         where not p.able or p.seq > (select max(h.seq) from heads as h) group by p.key_hash
     ), runs as materialized (
-        -- Each has an equal share of the room. Beyond a parked message that is not among them nothing of the key is taken.
+        -- Each run has an equal share of the room. Nothing of the key is taken beyond a parked message that is not
+        -- among the heads.
         select h.key_hash, h.seq, greatest(p_limit / count(*) over (), 1) as share, b.seq as bound
         from heads as h left join bounds as b using (key_hash) where h.place = 1 and not p_singly
     ), tails as materialized (
@@ -87,14 +89,14 @@ begin
         into seqs, hashes, attempts, crashes, behind
         from (
             select h.seq, h.key_hash, h.attempts, h.crashes from heads as h
-            where not exists (      -- there may be more of its tail before it than has been read
+            where not exists (      -- the tail may have more messages before this one than were read
                 select from tails as t where t.key_hash = h.key_hash and t.place = t.share and t.seq < h.seq)
             union all
             select t.seq, t.key_hash, 0, 0 from tails as t
             order by seq limit p_limit) as d;
 end $$;
 
--- Take such messages. p_known: see headrace.scan.
+-- Take the messages that are due, and read their contents. p_known: see headrace.scan.
 create function headrace.pick(
     p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_limit int, p_bytes bigint, p_busy bigint[],
     p_blocked boolean, p_until bigint, p_singly boolean, p_known int8multirange, p_now timestamptz
@@ -118,8 +120,8 @@ begin
         v_result.bytes := 0;
         return v_result;
     end if;
-    -- What has to be planned at each call, since the table is another for each stream, is kept small. Nobody else takes parked
-    -- messages: the consumer's lock is held.
+    -- This statement is planned at each call, since each stream has a table of its own. So it is kept small. No other
+    -- call takes parked messages meanwhile, since the consumer's lock is held.
     execute format($sql$
         select array_agg(seq) filter (where fits) as seqs, array_agg(case when seq <@ $4 then null else key end) filter (where fits) as keys,
                array_agg(case when seq <@ $4 then null else data end) filter (where fits) as data,

@@ -1,9 +1,9 @@
--- retention: segments made ahead, as wide as policy and pace want them.
+-- retention: create segments ahead, with a width that follows the policy and the rate of publishing.
 
--- How many seqs a segment should have: a sixteenth of what the stream may hold, so that what is dropped at once is little. But no
--- less than ten seconds of publishing, as far as that is not more than an eighth: making and dropping has its price, too.
--- Measured on the newest segments: bytes of a message, and messages a second (`rate`). `again_in`: seconds in which, at this pace, a
--- sixteenth of max_storage is published.
+-- Return how many seqs a segment should have: a sixteenth of what the stream may hold, so that little is dropped at
+-- once. But no less than ten seconds of publishing, unless that is more than an eighth, because creating and dropping
+-- segments has a cost, too. Measured on the newest segments: bytes of a message, and messages a second (`rate`).
+-- `again_in`: seconds in which a sixteenth of max_storage is published at this rate.
 create function headrace.wanted_width(
     p_stream headrace.streams, p_drawn bigint, p_now timestamptz, out width bigint, out rate float8, out again_in float8
 ) language plpgsql as $$
@@ -30,7 +30,7 @@ begin
         v_bytes := v_bytes + greatest(pg_total_relation_size(v_segment.relation::regclass) - c_empty, 0);
     end loop;
     rate := 0;
-    if v_seqs < 100 then        -- nothing to go by: as it was laid out
+    if v_seqs < 100 then        -- too few messages to measure: keep the width
         width := coalesce(width, 100000);
         return;
     end if;
@@ -43,12 +43,12 @@ begin
     width := greatest(width, 1000);
 end $$;
 
--- Have segments of the wanted width ahead of the sequence. Those that it has not reached, and that are too wide, are replaced.
--- `again_in`: by then it should be looked at again, if it is known.
+-- Create segments of the wanted width ahead of the sequence. Segments that the sequence has not reached, and that are
+-- too wide, are replaced. `again_in`: seconds until the next check is needed, if known.
 --
--- The one without a bound is reached only when nobody has come here for long. It becomes a segment with a bound, so that it can be
--- dropped one day, while it is small: the server reads it whole for that, under the lock. A larger one stays the open segment for
--- good, and is trimmed row by row.
+-- The sequence reaches the segment without an upper bound only when this was not called for a long time. That segment
+-- gets a bound while it is small, so that it can be dropped later. The server reads the whole segment for that, under
+-- the lock. A larger one stays the open segment for good, and is trimmed row by row.
 create function headrace.plan_segments(
     p_stream int, p_patience int default 50, p_now timestamptz default clock_timestamp(),
     out made int, out busy boolean, out again_in float8
@@ -59,7 +59,7 @@ declare
     v_segment  headrace.segments;
     v_wanted   record;
     v_drawn    bigint;
-    v_from     bigint;      -- what is above is to be replaced
+    v_from     bigint;      -- segments from here on are to be replaced
     v_count    int;
     v_found    boolean;
 begin
@@ -99,19 +99,19 @@ begin
     else
         select min(lower) into v_from from headrace.segments where stream_id = p_stream and lower >= v_from and lower > v_drawn;
         if v_from is null then
-            return;     -- the sequence was quicker
+            return;     -- the sequence has passed these segments already
         end if;
     end if;
     for v_segment in select * from headrace.segments where stream_id = p_stream and lower >= v_from loop
         execute format('select exists (select from %s)', v_segment.relation) into v_found;
         if v_found then
-            return;     -- somebody has written past the sequence, by hand
+            return;     -- a user has written a seq past the sequence
         end if;
     end loop;
     for v_segment in delete from headrace.segments where stream_id = p_stream and lower >= v_from returning * loop
         execute format('drop table %s', v_segment.relation);
     end loop;
-    -- As many as will do for some seconds, in case they are small for the pace.
+    -- Create enough segments for some seconds, in case they are small for this rate.
     v_count := least(greatest(ceil(v_wanted.rate * 6 / v_wanted.width), 2), 16);
     for i in 1 .. v_count - 1 loop
         perform headrace.add_segment(p_stream, v_from, v_from + v_wanted.width);
@@ -124,8 +124,8 @@ exception when lock_not_available then
     busy := true;
 end $$;
 
--- Close the open segment before its time, when it alone is a large part of max_storage: draw the rest of its numbers. (The sequence
--- is never set: that could take it back.) Returns how many it drew.
+-- Close the open segment early, when it alone is a large part of max_storage, by drawing the rest of its numbers.
+-- (The sequence is never set, because that could move it back.) Returns how many numbers it drew.
 create function headrace.close_early(p_stream int) returns int
 language plpgsql as $$
 declare

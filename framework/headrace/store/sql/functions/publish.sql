@@ -2,11 +2,14 @@
 --
 --   select headrace.publish('orders', 'orders.us.42', '{"total": 12}');
 --
--- Before a transaction draws a seq it has its xid, and it holds a row-exclusive lock on the stream's own table (the parent of
--- the segments) from then until its end. The gap-aware cursor stands on both: see holes.sql.
+-- A transaction gets its xid before it draws a seq. By then it also holds a row-exclusive lock on the stream's own
+-- table (the parent of the segments), and it keeps the lock until it ends. The gap-aware cursor relies on both, see
+-- holes.sql.
 
--- The lists run in parallel. p_message_ids: what makes a message the same one again, see headrace.publish_carefully. p_deliver_at: when
--- to publish it, if that is later. Returns how many were published or scheduled.
+-- Publish or schedule many messages. The arrays run in parallel.
+-- p_message_ids: ids for deduplication, see headrace.publish_carefully. p_deliver_at: when to publish a message, if
+-- that is later.
+-- Returns the number of messages that were published or scheduled.
 create function headrace.publish_many(
     p_stream       text,
     p_keys         text[],
@@ -39,7 +42,8 @@ begin
     return v_count;
 end $$;
 
--- Returns the message's seq: that of the first time if it was published before, and null if it is for later.
+-- Publish one message. Returns its seq. If the message id was published before, returns the seq of that message.
+-- Returns null if the message is scheduled for later.
 create function headrace.publish(
     p_stream      text,
     p_key         text,
@@ -91,8 +95,9 @@ begin
     return v_stream;
 end $$;
 
--- Messages with ids, or for later. An id that was published within the stream's dedupe_window is not published again; of one that
--- comes twice in a call the first message counts. `seqs`: of those that were published now, in their order.
+-- Publish messages with ids, and schedule messages for later. An id that was published within the stream's
+-- dedupe_window is not published again. If an id occurs twice in a call, the first message is published. `seqs`: the
+-- seqs of the messages that were published now, in their order.
 create function headrace.publish_carefully(
     p_stream headrace.streams, p_keys text[], p_data json[], p_headers json[], p_message_ids text[], p_deliver_at timestamptz[],
     out count bigint, out seqs bigint[]
@@ -104,7 +109,8 @@ declare
     v_due    record;
 begin
     if p_message_ids is not null then
-        -- The stream's table before its row, which the ids refer to: a deletion of the stream locks them in this order, too.
+        -- Lock the stream's table before its row, which the ids refer to. A deletion of the stream locks them in this
+        -- order, too.
         execute format('lock table only %s in row exclusive mode', p_stream.relation);
         lock table headrace.message_ids in row exclusive mode;
     end if;
@@ -113,7 +119,7 @@ begin
     end if;
     v_now := clock_timestamp();     -- after the locks: see headrace.adding_to
     if p_message_ids is not null then
-        -- In the order of the ids, so that two publishers of the same ones don't wait for each other in a circle.
+        -- Insert the ids in their order, so that two publishers of the same ids don't deadlock.
         with fresh as (
             insert into headrace.message_ids as m (stream_id, message_id, published_at)
                 select p_stream.id, given.id, v_now from (select distinct unnest(p_message_ids)) as given(id)
@@ -150,7 +156,8 @@ begin
         execute format('with published as (insert into %s (key, data, headers) select * from unnest($1, $2, $3) returning seq)
                         select array_agg(seq order by seq) from published', p_stream.relation)
             into seqs using v_due.keys, v_due.data, v_due.headers;
-        -- All of these are there. An update with a join would read all ids whenever the planner believes that there are none.
+        -- All of these ids have rows already. An update with a join would read all ids whenever the planner believes
+        -- that the table is empty.
         insert into headrace.message_ids (stream_id, message_id, published_at, seq)
             select p_stream.id, d.id, v_now, d.seq from unnest(v_due.ids, seqs) as d(id, seq) where d.id is not null
             on conflict (stream_id, message_id) do update set seq = excluded.seq;
@@ -158,9 +165,9 @@ begin
     count := count + cardinality(seqs);
 end $$;
 
--- one_message_per_key: move each key's row to a new seq, with the new payload. Of a key that comes twice the last message counts.
--- A seq is drawn only once the key's row is locked, so that of two publishers the later one has the larger seq; and rows are
--- locked in the order of their keys, so that no two publishers wait for each other in a circle.
+-- one_message_per_key: move each key's row to a new seq, with the new payload. If a key occurs twice, the last
+-- message is stored. A seq is drawn only after the key's row is locked, so that the later one of two publishers has
+-- the larger seq. Rows are locked in the order of their keys, so that publishers don't deadlock.
 -- Returns the seqs that were published, without the payloads that `dedupe` found unchanged.
 create function headrace.put(p_stream headrace.streams, p_keys text[], p_data json[], p_headers json[]) returns bigint[]
 language plpgsql as $$
@@ -208,7 +215,8 @@ begin
         select array_agg(seq order by seq) from (select seq from moved union all select seq from added) as s
         $sql$, p_stream.relation)
         into v_seqs using v_due.keys, v_due.data, v_due.headers, v_due.digests, p_stream.sequence;
-    if v_seqs[1] < v_held.largest then      -- no key is in the way of a seq that was given out before, as it is in other streams
+    if v_seqs[1] < v_held.largest then      -- rows move to new seqs here, so the primary key may not reject a seq
+                                            -- that was used before
         perform headrace.raise_behind(p_stream.sequence, v_seqs[1], greatest(v_held.largest, headrace.largest_seq(p_stream)));
     end if;
     return v_seqs;

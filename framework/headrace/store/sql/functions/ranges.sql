@@ -1,23 +1,28 @@
 -- ranges: read a stream by ranges of seq that always hold the same messages.
 --
--- A reader of ranges keeps no holes. He asks instead for a position that is RESOLVED: every seq up to it is visible to whoever
--- looks from now on, or will never be. Between two such positions the messages are always the same (but for those that
--- retention removes, and, with one_message_per_key, those that move on).
+-- A reader of ranges keeps no holes. Instead it asks for a position that is RESOLVED: every seq up to it is visible
+-- to all reads from now on, or will never be visible. Between two such positions the messages are always the same
+-- (except for those that retention removes, and, with one_message_per_key, those that move to a new seq).
 --
--- Who publishes has his xid before he draws a seq, and holds a row-exclusive lock on the stream's table from before he draws until
--- after he has become visible. So a MARK is: the last seq that anybody has drawn, read first, and then the xids of those who
--- hold that lock. Once none of these is open any more, all up to the mark is resolved, however many others publish meanwhile.
--- A transaction is open while somebody holds the lock on its xid; that is given up last, and goes over to a prepared transaction
--- with it, whereas the virtual transaction that pg_locks tells of its other locks may be another one after the prepare.
+-- A publisher has its xid before it draws a seq, and holds a row-exclusive lock on the stream's table from before it
+-- draws until after its messages are visible. So a MARK is the last seq that has been drawn, read first, and then the
+-- xids of the transactions that hold that lock. Once none of these is open any more, all seqs up to the mark are
+-- resolved, however many others publish meanwhile.
 --
--- A reader writes his positions down elsewhere, and a server that crashes forgets which seqs were drawn by those who had not committed:
--- it would draw them again, below a position that he has. So what a mark says has been drawn is on the disk before the mark is told.
+-- A transaction is open while the lock on its xid is held. That lock is released last, and a prepared transaction
+-- takes it over. The virtual transaction that pg_locks shows for its other locks may be another one after the
+-- prepare.
 --
--- Nothing here waits. The caller takes marks, asks again whether their xids are still open, and lives with the first hole as
--- long as one stays open: see headrace.resolved.
+-- A reader stores its positions elsewhere. A server that crashes forgets which seqs were drawn by transactions that
+-- had not committed. It would draw them again, below a position that the reader has stored. So the last seq that a
+-- mark names is on disk before the mark is returned.
+--
+-- No function here waits. The caller takes marks, and asks again whether their xids are still open. While one stays
+-- open, it uses the first hole as its limit. See headrace.resolved.
 
--- The mark of now. p_known: the `last` of an earlier one. A holder without an xid has drawn nothing up to `last`. A transaction that becomes a prepared one at this moment may be
--- seen with its lock on the table, and without that on its xid, which the prepared one has already; then all prepared ones count.
+-- Take a mark now. p_known: the `last` of an earlier mark. A lock holder without an xid has drawn nothing up to
+-- `last`. A transaction that becomes a prepared one at this moment may be seen with its lock on the table but without
+-- its lock on the xid, which the prepared one has already. Then all prepared transactions count.
 create function headrace.range_mark(p_stream text, p_known bigint default 0, out uid uuid, out last bigint, out open text[])
 language plpgsql as $$
 declare
@@ -34,7 +39,8 @@ begin
         if current_setting('synchronous_commit') = 'off' then
             perform set_config('synchronous_commit', 'local', true);
         end if;
-        perform pg_logical_emit_message(true, 'headrace.mark', ''::text);     -- something to commit, which takes along all that was before
+        -- something to commit, so that the flush includes all WAL before it
+        perform pg_logical_emit_message(true, 'headrace.mark', ''::text);
     end if;
     with locks as materialized (
         select * from pg_locks where granted
@@ -42,7 +48,8 @@ begin
         select virtualtransaction as holder, transactionid as xid from locks where locktype = 'transactionid' and mode = 'ExclusiveLock'
     ), holders as (
         select virtualtransaction as holder,
-               (select xid from xids where xids.holder = virtualtransaction order by age(xid) desc limit 1) as xid     -- not a savepoint's
+               -- the oldest xid, not a savepoint's
+               (select xid from xids where xids.holder = virtualtransaction order by age(xid) desc limit 1) as xid
         from locks
         where locktype = 'relation' and mode = 'RowExclusiveLock' and relation = v_stream.relation::regclass
           and database = (select oid from pg_database where datname = current_database())
@@ -53,14 +60,14 @@ begin
         select xid from xids where holder like '-1/%' and exists (select from holders where xid is null)) as o;
 end $$;
 
--- Which of these xids are open still.
+-- Return those of these xids that are still open.
 create function headrace.still_open(p_open text[]) returns text[]
 language sql as $$
     select coalesce(array_agg(distinct transactionid::text), '{}') from pg_locks
     where locktype = 'transactionid' and mode = 'ExclusiveLock' and granted and transactionid::text = any (p_open)
 $$;
 
--- Who that is, for a person: a line for each.
+-- Describe the sessions or prepared transactions of these xids, one line for each.
 create function headrace.holders(p_open text[]) returns setof text
 language sql stable as $$
     select coalesce(
@@ -79,10 +86,11 @@ language sql as $$
     select coalesce(min(lower), 1) - 1 from headrace.segments where stream_id = p_stream.id
 $$;
 
--- A resolved position at or above p_after, which must be one, by what can be said right now: the last seq drawn, when nobody publishes;
--- otherwise the first seq that is missing, minus one. It is looked for where those who publish may have drawn: after they
--- began, so above all that was written before, by the server's clock, for whose being set back an hour is left. So an old hole stops
--- nobody for long, and a transaction that stays open stops the stream at its own first seq.
+-- Return a resolved position at or above p_after, which must be one. If no transaction publishes, that is the last
+-- seq drawn. Otherwise it is the first seq that is missing, minus one. The search begins where the open transactions
+-- may have drawn. They drew after they began, so above all that was written before by the server's clock, and one
+-- hour is allowed for a clock that is set back. So an old hole stops no reader for long, and a transaction that stays
+-- open stops the reader at its own first seq.
 create function headrace.resolved(p_stream text, p_after bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -108,7 +116,8 @@ begin
     return headrace.first_missing(v_stream, v_from, v_mark.last);
 end $$;
 
--- The seq before the first one above p_after that is missing; at most p_last. It looks at some millions and no more: that much is progress.
+-- The seq before the first missing one above p_after, at most p_last. A call examines at most 5 million seqs, which
+-- is enough progress.
 create function headrace.first_missing(p_stream headrace.streams, p_after bigint, p_last bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -138,10 +147,11 @@ begin
     return v_at;
 end $$;
 
--- Where a range begins or ends
+-- Where a range begins or ends.
 
--- The position before the first message of a range. p_edge: 'earliest' or 'latest'; else p_seq, or p_time, is the first one. Of 'latest'
--- all that becomes visible from now on is part; so may be what was published while somebody else was at it.
+-- Return the position before the first message of a range. p_edge: 'earliest' or 'latest'. Otherwise the range begins
+-- at p_seq or p_time. 'latest' includes all messages that become visible from now on. It may also include messages
+-- that were published while another transaction was open.
 create function headrace.range_start(
     p_stream text, p_edge text, p_seq bigint default null, p_time timestamptz default null, p_now timestamptz default clock_timestamp()
 ) returns bigint
@@ -162,7 +172,8 @@ begin
     return greatest(coalesce(v_position, headrace.resolved(p_stream, 0)), headrace.range_floor(v_stream));
 end $$;
 
--- The last seq of a range: p_seq itself, or that before the first message of p_time or later. Null for the end of the stream.
+-- Return the last seq of a range: p_seq itself, or the one before the first message of p_time or later. Null for the
+-- end of the stream.
 create function headrace.range_end(
     p_stream text, p_seq bigint default null, p_time timestamptz default null, p_now timestamptz default clock_timestamp()
 ) returns bigint
@@ -183,7 +194,7 @@ begin
     return coalesce(p_seq, headrace.seq_at(p_stream, p_time) - 1);
 end $$;
 
--- The largest position up to p_last with at most p_rows messages after p_after.
+-- Return the largest position up to p_last with at most p_rows messages after p_after.
 create function headrace.range_limit(p_stream text, p_after bigint, p_last bigint, p_rows bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -198,10 +209,11 @@ begin
     return coalesce(v_next - 1, p_last);
 end $$;
 
--- Queries for ranges
+-- Queries for ranges.
 
--- Tests that Spark wants to be made here, as SQL over a message's columns: [{"column": "key", "op": "=", "value": "a", "not": false}, …], all
--- of which must hold. They mean what they mean in SQL, null included. Text compares byte by byte, by the collation of the column.
+-- Return the filters that Spark pushes down, as SQL over a message's columns: [{"column": "key", "op": "=", "value":
+-- "a", "not": false}, …]. All of them must hold. They have the meaning of SQL, also for null. Text compares byte by
+-- byte, by the collation of the column.
 create function headrace.pushed_condition(p_tests json) returns text
 language plpgsql immutable as $$
 declare
@@ -236,10 +248,12 @@ begin
     return case when v_all = '{}' then 'true' else array_to_string(v_all, ' and ') end;
 end $$;
 
--- Cut the messages from p_first to p_last into at most p_partitions ranges, evenly by seq, from the first segment on. Each query is complete,
--- every literal in it quoted here (%L): who reads needs no arguments, and can have it as COPY (…) TO STDOUT.
--- p_first: null for the first one that is there. p_uid: of the stream as it was known before; null for whichever it is. p_fail: that
--- messages at the beginning were removed is an error, now and while the ranges are read. p_columns: which, and in which order.
+-- Split the messages from p_first to p_last into at most p_partitions ranges, evenly by seq, from the first segment
+-- on. Each query is complete, and every literal in it is quoted here (%L). So the reader passes no arguments, and can
+-- run it as COPY (…) TO STDOUT.
+-- p_first: null for the first message that exists. p_uid: the uid of the stream as it was known before, null for any.
+-- p_fail: whether to raise if messages at the beginning were removed, now and while the ranges are read. p_columns:
+-- which columns, and in which order.
 create function headrace.plan_ranges(
     p_stream      text,
     p_first       bigint,
@@ -270,7 +284,8 @@ begin
     if v_stream.one_message_per_key then
         execute format('select greatest($1, min(seq)), least($2, max(seq)) from %s', v_stream.relation) into v_first, v_last using v_first, v_last;
     else
-        v_first := greatest(v_first, headrace.range_floor(v_stream) + 1);     -- of null, the floor
+        -- greatest ignores null, so the floor is used
+        v_first := greatest(v_first, headrace.range_floor(v_stream) + 1);
     end if;
     v_condition := concat_ws(' and ', nullif(headrace.condition(p_filters, p_where), 'true'), nullif(headrace.pushed_condition(p_tests), 'true'));
     select string_agg(case when name in ('data', 'headers') then format('%1$I::text as %1$I', name) else quote_ident(name) end, ', ' order by place)
@@ -285,12 +300,14 @@ begin
         from generate_series(v_first, v_last, v_width) as f;
 end $$;
 
--- Raises if that stream is not there any more, or something of it was removed from p_first on (null: whatever was). p_trimmed: what was removed
--- message by message counts, too; who begins at the earliest that is there has seen nothing of it, and would often be late by some.
+-- Raise if the stream no longer exists, or if messages from p_first on were removed (null: ignore removals).
+-- p_trimmed: messages that were removed one by one count, too. It is false for a reader that begins at the earliest
+-- message. Such a reader has read none of these, and removals would often overtake it.
 --
--- It is the limit of a query, namely none, since that is always computed, once, and before anything is read: a condition is not, where all
--- the segments of a range are gone. By then the query has its snapshot, and its lock on the stream's table, without which retention drops no
--- segment; so it is right to the end.
+-- The queries call this as their limit, and it returns null, which is no limit. A limit is always computed, once,
+-- before any row is read. A condition is not computed where all segments of a range are gone. When the limit is
+-- computed the query has its snapshot, and its lock on the stream's table, and retention drops no segment while that
+-- lock is held. So the check stays valid until the query ends.
 create function headrace.hold_range(p_stream int, p_first bigint, p_trimmed boolean) returns bigint
 language plpgsql as $$
 declare
@@ -314,8 +331,8 @@ begin
     return null;
 end $$;
 
--- Move a consumer that stands for a reader of ranges up to where he has come; never back. Retention by `interest` then keeps what he has not
--- read. Returns the position of the consumer.
+-- Move a consumer that represents a reader of ranges up to the reader's position, never back. Retention by `interest`
+-- then keeps the messages that the reader has not read. Returns the position of the consumer.
 create function headrace.confirm_range(p_stream text, p_consumer text, p_position bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare

@@ -1,19 +1,21 @@
--- rate: a consumer keeps to so many messages a second, over all its workers. The token bucket lies in its cursor, and is reckoned
--- with in the lease call, where its calls take turns anyway. Nobody waits in here: who finds it empty is told when to come again.
+-- rate: limit the messages a second of a consumer, over all its workers. The token bucket is part of its cursor, and
+-- the lease call updates it, since these calls take turns anyway. No call waits here. If the bucket is empty, the
+-- call returns when to call again.
 
 create type headrace.bucket as (
-    tokens   float8,        -- what is in it now
-    granted  int,           -- how many messages may be handed out
+    tokens   float8,        -- the tokens in it now
+    granted  int,           -- how many messages may be delivered
     short    boolean        -- whether that is less than were wanted
 );
 
--- p_wanted: how many messages there is room for. A clock that was set back fills nothing, and takes nothing away.
+-- Return the tokens available. p_wanted: how many messages there is room for. A clock that was set back neither adds
+-- nor removes tokens.
 create function headrace.allow(
     p_consumer headrace.consumers, p_cursor headrace.cursors, p_wanted int, p_now timestamptz
 ) returns headrace.bucket
 language plpgsql immutable as $$
 declare
-    c_grain   constant float8 := 1e-9;      -- what adding fractions may have lost of a whole one
+    c_grain   constant float8 := 1e-9;      -- tolerance for the rounding of added fractions
     v_burst   float8 := coalesce(p_consumer.rate_burst, greatest(1, ceil(p_consumer.rate_limit)));
     v_bucket  headrace.bucket;
 begin
@@ -24,7 +26,8 @@ begin
     return v_bucket;
 end $$;
 
--- Seconds until there is a whole one again, which there is not now: up to the next microsecond, so that it is there then.
+-- Return the seconds until there is a whole token again, if there is none now. Rounded up to the next microsecond, so
+-- that the token is there then.
 create function headrace.refill(p_consumer headrace.consumers, p_tokens float8) returns float8
 language sql immutable as $$
     select ceil(1e6 * greatest(0, 1 - p_tokens) / p_consumer.rate_limit) / 1e6

@@ -1,8 +1,8 @@
--- retention: dropping segments, trimming rows, and refusing what there is no room for.
+-- retention: drop segments, trim rows, and refuse publishing when a stream is full.
 
--- Drop the closed segments that policy lets go of, from the oldest on. Consumers that are far behind are first moved over what
--- goes, call by call, so that no call takes long.
--- `more`: another call right away will do more. `busy`: somebody was in the table, and nothing was done.
+-- Drop the closed segments that the policy no longer keeps, from the oldest on. Consumers that are far behind are
+-- first moved past them, call by call, so that no call takes long.
+-- `more`: another call will do more at once. `busy`: another session was using the table, and nothing was done.
 create function headrace.drop_segments(
     p_stream int, p_patience int default 50, p_now timestamptz default clock_timestamp(),
     out removed int, out missed bigint, out more boolean, out busy boolean
@@ -68,14 +68,14 @@ begin
     execute format('lock table only %s in access exclusive mode', v_stream.relation);
     for i in 1 .. cardinality(v_leaving) loop
         if not headrace.is_removable(v_stream, v_leaving[i], v_large[i], p_now) then
-            raise lock_not_available;   -- something came in late, and must stay
+            raise lock_not_available;   -- a message arrived late, and must stay
         end if;
     end loop;
     foreach v_consumer in array v_behind.consumers loop
         missed := missed + headrace.leave_behind(v_stream, v_consumer, v_upper, null, p_now);
     end loop;
     if v_behind.more then
-        return;     -- the others have their turn at the next calls, and then the segments go
+        return;     -- the next calls move the other consumers, and then the segments are dropped
     end if;
     foreach v_segment in array v_leaving loop
         execute format('drop table %s', v_segment.relation);
@@ -86,8 +86,9 @@ exception when lock_not_available then
     removed := 0; missed := 0; more := false; busy := true;
 end $$;
 
--- Delete old messages row by row, from the lowest seq on: in the last open segment, once it is the only one, by age; with
--- one_message_per_key by size, too. By `interest` alone nothing is deleted in an open segment.
+-- Delete old messages row by row, from the lowest seq on. In a stream of segments this is done by age, in the open
+-- segment, once no closed one is left. With one_message_per_key it is done by size, too. By `interest` alone nothing
+-- is deleted in an open segment.
 create function headrace.trim(
     p_stream int, p_now timestamptz default clock_timestamp(), out removed int, out missed bigint, out more boolean
 ) language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -97,7 +98,7 @@ declare
     v_stream    headrace.streams;
     v_table     text;
     v_size      bigint;
-    v_large     bigint := 0;        -- how many must go because of the size
+    v_large     bigint := 0;        -- how many must be deleted because of the size
     v_floor     bigint;
     v_seqs      bigint[];
     v_upper     bigint;
@@ -147,7 +148,8 @@ begin
     more := cardinality(v_seqs) = c_most;
     v_behind := headrace.lock_behind(p_stream, v_upper, c_consumers);
     if v_behind.more then
-        -- All that is below goes, so these are moved over it, as many as there are. What may still come late stays a hole.
+        -- All messages below are removed, so these consumers are moved past them, as many as were locked. What may
+        -- still arrive late stays a hole.
         foreach v_consumer in array v_behind.consumers loop
             missed := missed + (headrace.skim(v_stream, v_consumer, v_upper, c_most, p_now)).missed
                              + headrace.leave_behind(v_stream, v_consumer, v_upper, v_seqs, p_now);
@@ -156,7 +158,7 @@ begin
         return;
     end if;
     if v_stream.one_message_per_key then
-        -- A key whose row moves on just now is not missed: its next message comes.
+        -- A key that is moved to a new seq at this moment is not missed, because its next message is delivered.
         execute format('select coalesce(array_agg(seq), ''{}'') from (
                             select seq from %s where seq = any ($1) for update skip locked) as m', v_table)
             into v_seqs using v_seqs;
@@ -166,13 +168,14 @@ begin
     end loop;
     execute format('delete from %s where seq = any ($1)', v_table) using v_seqs;
     get diagnostics removed = row_count;
-    -- For readers that keep their place themselves: see headrace.hold_range.
+    -- For readers that keep their own position, see headrace.hold_range.
     update headrace.streams set trimmed = greatest(trimmed, (select max(seq) from unnest(v_seqs) as seq)) where id = p_stream and removed > 0;
 exception when lock_not_available then
     removed := 0; missed := 0; more := false;
 end $$;
 
--- Refuse publishing while the stream is larger than max_storage, and what is oldest may not go. Returns whether it does.
+-- Refuse publishing while the stream is larger than max_storage and its oldest messages must be kept. Returns whether
+-- it is refused.
 create function headrace.judge_full(p_stream int, p_now timestamptz default clock_timestamp()) returns boolean
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -194,7 +197,7 @@ begin
             v_full := not headrace.is_removable(v_stream, v_segment, true, p_now);
         end if;
     end if;
-    -- It ends by itself when nobody comes to renew it.
+    -- The refusal expires unless it is renewed.
     if v_full and coalesce(v_stream.full_until < p_now + interval '10 seconds', true) then
         update headrace.streams set full_until = p_now + interval '15 seconds' where id = p_stream;
     elsif not v_full and v_stream.full_until is not null then

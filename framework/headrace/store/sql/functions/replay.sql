@@ -1,12 +1,12 @@
--- replay: deliver messages once more, to one consumer; or publish them once more, into another stream.
+-- replay: deliver messages again to one consumer, or publish them again into another stream.
 
 create type headrace.chosen as (
-    clause  text,       -- over a message's columns, with every literal quoted by Postgres
-    first   bigint,     -- which seqs can match at all ...
-    last    bigint      -- ... bounds for the planner, and for choosing the segments
+    clause  text,       -- a condition over a message's columns, with every literal quoted by Postgres
+    first   bigint,     -- the first seq that can match ...
+    last    bigint      -- ... and the last one. Bounds for the planner, and for choosing the segments
 );
 
--- Filters, a condition, seqs and times as one clause. Each may be null; all bounds are inclusive.
+-- Combine filters, a condition, seqs and times into one clause. Each may be null. All bounds are inclusive.
 create function headrace.choose(
     p_stream headrace.streams, p_filters text[], p_where json,
     p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz
@@ -29,8 +29,9 @@ begin
     return v_chosen;
 end $$;
 
--- Deliver again what a consumer has had, as far as it matches both its own filters and the given ones. What is above the cursor,
--- in flight, parked or blocked comes by itself, and is neither taken nor counted. p_dry_run: only count. Returns how many.
+-- Deliver again the messages below a consumer's cursor that match both its own filters and the given ones. Messages
+-- that are above the cursor, in flight, parked or blocked are delivered anyway, and are neither taken nor counted.
+-- p_dry_run: only count. Returns the number of messages.
 create function headrace.replay(
     p_consumer int, p_filters text[], p_where json,
     p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz, p_dry_run boolean
@@ -54,8 +55,8 @@ begin
     end if;
     select * into v_stream from headrace.streams where id = v_consumer.stream_id;
     v_chosen := headrace.choose(v_stream, p_filters, p_where, p_from_seq, p_to_seq, p_from_time, p_to_time);
-    -- The position and the holes are read in the very statement that reads the messages: what was missing when the cursor passed
-    -- and has come since is still to be delivered.
+    -- The position and the holes are read in the same statement as the messages. Messages that were missing when the
+    -- cursor passed and have arrived since are still to be delivered.
     v_wanted := format($sql$
         from (select position, headrace.holes_of(c) as holes from headrace.cursors as c where consumer_id = $1 order by version desc limit 1) as cursor
         cross join lateral (
@@ -74,7 +75,8 @@ begin
         return v_count;
     end if;
 
-    -- Looking takes as long as it takes, and nobody waits for it: what is written down is not there for others until the end.
+    -- This search may take long, and blocks no other session. The rows that it writes are not visible to others until
+    -- the commit.
     execute format($sql$
         with added as (
             insert into headrace.replays (consumer_id, seq, key_hash) select $1, m.seq, m.hash %s order by m.seq
@@ -85,7 +87,7 @@ begin
     if v_count = 0 then
         return 0;
     end if;
-    -- Then the consumer's lock, and what comes by itself by now is taken out again.
+    -- Then take the consumer's lock, and delete the messages that are delivered anyway by now.
     perform pg_advisory_xact_lock(1212498508, p_consumer);
     select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
     if not found then
@@ -112,8 +114,9 @@ begin
     return v_count - v_gone;
 end $$;
 
--- Publish the messages of a stream that match, in their order, to another one (or to itself: those that are there now), in the
--- caller's transaction: all or none. p_dry_run: only count. Returns how many.
+-- Publish the messages of a stream that match, in their order, into another stream, or into the same one (the
+-- messages that exist now). Runs in the caller's transaction: all or none. p_dry_run: only count. Returns the number
+-- of messages.
 create function headrace.republish(
     p_stream text, p_target text, p_filters text[], p_where json,
     p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz, p_dry_run boolean
@@ -141,7 +144,7 @@ begin
         execute 'select count(*) ' || v_messages into v_count using v_chosen.first, v_chosen.last;
         return v_count;
     end if;
-    -- One cursor, and so one snapshot: nothing that is published from here on is met, not even into this very stream.
+    -- One cursor, and so one snapshot. It does not see what is published from here on, not even into the same stream.
     for v_message in execute 'select key, data, headers, pg_column_size(data) as bytes ' || v_messages || ' order by seq'
         using v_chosen.first, v_chosen.last
     loop
@@ -163,10 +166,11 @@ begin
     return v_count;
 end $$;
 
--- What is to be delivered apart from the cursor, a replay's messages or the last of each key, may be many. They are parked little by
--- little; nothing fresh is read before they are.
+-- The messages that are delivered apart from the cursor, those of a replay or the last of each key, may be many. They
+-- are parked in portions. No fresh message is read before all are parked.
 
--- Says that rows were added to headrace.replays, the first of them p_first. The caller's transaction holds the consumer's lock.
+-- Record in the cursor that rows were added to headrace.replays, the first of them p_first. The caller's transaction
+-- holds the consumer's lock.
 create function headrace.start_replay(p_consumer int, p_first bigint) returns void
 language plpgsql as $$
 declare
@@ -179,7 +183,7 @@ begin
     perform headrace.move(v_cursor, v_next);
 end $$;
 
--- Park the next p_look of them. What is leased or parked already is on its way.
+-- Park the next p_look messages of a replay. Those that are leased or parked already are skipped.
 create function headrace.feed(
     p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_look int
 ) returns headrace.cursors

@@ -1,20 +1,24 @@
--- retention: a stream keeps what its policy says. A janitor calls these functions, about once a second and for each stream; any
--- process may run one, and of those that come at the same time one does the work. Each call is a short transaction of its own, and
--- does a bounded part of what there is to do. Nothing breaks if nobody calls for a day: see segments.sql.
+-- retention: remove what a stream's policy does not keep. A janitor calls these functions about once a second for
+-- each stream. Any process may call one, and of concurrent calls one does the work. Each call is a short transaction
+-- of its own, and does a bounded part of the work. Nothing breaks if no process calls them for a day, see
+-- segments.sql.
 --
--- Whole segments are dropped, never row by row, except in the last open one. To drop one, or to make new ones ahead, the stream's
--- table is locked against everybody for some milliseconds. Who publishes holds a lock on it from before he draws a seq until his
--- end; so with the lock in hand nobody else is in flight, and a seq that is missing then is missing for good. The lock is
--- asked for with a short patience, and not at all while somebody has been in the table for more than a second: a request
--- that waits makes all others queue behind it. What could not be done is done at one of the next calls.
+-- Whole segments are dropped, never row by row, except in the last open one. To drop a segment, or to create new ones
+-- ahead, the stream's table is locked exclusively for some milliseconds. A publisher holds a lock on it from before
+-- it draws a seq until it ends. So under the exclusive lock no publisher is in flight, and a seq that is missing then
+-- is missing for good. The lock request has a short timeout, and is not made at all while a session has been using
+-- the table for more than a second, because a waiting request makes all others queue behind it. One of the next calls
+-- does what could not be done.
 --
--- A consumer is not to find that something has vanished below it. So before anything is removed, in the same transaction, and
--- under the lock of each consumer that is behind: what it misses is counted, and its cursor moves past it. The consumers'
--- locks come before the table's, as everywhere. Leases stay as they are: an ack of what was removed does no harm.
+-- A consumer must not find that messages have vanished below it. So before anything is removed, in the same
+-- transaction, and under the lock of each consumer that is behind, the messages it misses are counted, and its cursor
+-- moves past them. The consumers' locks come before the table's, as everywhere. Leases are not changed, since an ack
+-- of a removed message does no harm.
 --
--- No consumer misses anything by `interest`; nothing that is younger than retain_at_least goes at all.
+-- By `interest` no consumer misses anything. Nothing younger than retain_at_least is removed.
 
--- The stream, if it is there and it is our turn: until the end of the transaction nobody else tends it.
+-- Return the stream, if it exists and its lock is free. No other call maintains the stream until the end of the
+-- transaction.
 create function headrace.tend(p_stream int) returns headrace.streams
 language plpgsql as $$
 declare
@@ -32,8 +36,8 @@ language sql as $$
     select coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0)
 $$;
 
--- Whether it is no use to ask for a lock on one of these tables now: somebody has been in there for more than a second, and will
--- be for who knows how long. A prepared transaction has no process.
+-- Return whether it is useless to request a lock on one of these tables now. That is so if a session has been using
+-- one for more than a second, since it may continue for long. A prepared transaction counts, too. It has no process.
 create function headrace.held_for_long(p_relations text[]) returns boolean
 language sql as $$
     select exists (
@@ -44,16 +48,17 @@ language sql as $$
           and (l.pid is null or a.xact_start < clock_timestamp() - interval '1 second'))
 $$;
 
--- Every lock is waited for no longer than that, from now to the end of the transaction; then lock_not_available is raised.
+-- Limit the wait for each lock to p_patience milliseconds, until the end of the transaction. Then lock_not_available
+-- is raised.
 create function headrace.be_patient(p_patience int) returns void
 language sql as $$
     select set_config('lock_timeout', p_patience || 'ms', true)
 $$;
 
--- What may go
+-- What may be removed.
 
--- Bytes that count against max_storage. With one_message_per_key it is an estimate of what the live rows and their index
--- entries take, since the dead ones come and go.
+-- Return the bytes that count against max_storage. With one_message_per_key this is an estimate of what the live rows
+-- and their index entries take, since the number of dead ones fluctuates.
 create function headrace.storage(p_stream headrace.streams) returns bigint
 language plpgsql as $$
 declare
@@ -76,8 +81,9 @@ begin
     return coalesce(v_rows * v_bytes, 0);
 end $$;
 
--- The first seq that some consumer is not done with; null when there is no consumer. In one statement, since a message moves from
--- the cursor to a lease, from there to the parked ones and back, and must not slip past.
+-- Return the first seq that some consumer is not done with. Null when there is no consumer. It is one statement,
+-- since a message moves from the cursor to a lease, from there to the parked messages and back, and must not be
+-- overlooked in between.
 create function headrace.done_below(p_stream int) returns bigint
 language sql stable as $$
     select min(least(
@@ -93,8 +99,9 @@ language sql stable as $$
     where c.stream_id = p_stream
 $$;
 
--- Whether some consumer is not done with a segment, as it is now. Missing messages are not waited for here, nor need a consumer have
--- looked past the last of its messages: a stream that is full because of that would never be read on.
+-- Return whether some consumer still needs a segment, as it is now. This does not wait for missing messages, and a
+-- consumer need not have read past the segment's last message. Otherwise a stream that is full for that reason would
+-- never continue.
 create function headrace.is_needed(p_stream headrace.streams, p_segment headrace.segments, p_newest bigint) returns boolean
 language plpgsql as $$
 declare
@@ -129,10 +136,10 @@ begin
             end if;
         end if;
     end loop;
-    return not found;       -- by nobody at all, or it waits for the first consumer
+    return not found;       -- true if there is no consumer: the segment is kept for the first one
 end $$;
 
--- Whether policy lets go of the oldest segment. p_excess: whether the stream is larger than max_storage.
+-- Return whether the policy lets the oldest segment go. p_excess: whether the stream is larger than max_storage.
 create function headrace.is_removable(
     p_stream headrace.streams, p_segment headrace.segments, p_excess boolean, p_now timestamptz
 ) returns boolean

@@ -1,27 +1,30 @@
--- scan: what lies in a consumer's holes and above its cursor, judged message by message.
+-- scan: read the messages in a consumer's holes and above its cursor, and decide which of them can be delivered.
 --
--- Late arrivals and fresh messages are read in ONE statement, and so in one snapshot: what it does not see is a hole, and
--- what it sees is delivered, parked or passed over. Nothing falls between.
+-- Late arrivals and fresh messages are read in ONE statement, and so in one snapshot. A seq that the snapshot does
+-- not show is a hole. A message that it shows is delivered, parked or passed over. So no message is lost between the
+-- two.
 --
--- The usual case has a statement of its own: no filter, and nothing has come late. It is a walk up the primary key, and what can't be handed
--- out is sorted out afterwards. When it meets something late, or mostly keys that are busy, its answer is thrown away and the other one asked.
--- Counting bytes on the way costs a third of it, and is left out while the stream has no message larger than a page, and compresses none.
+-- The usual case has a statement of its own: no filter, and no late arrivals. It walks up the primary key, and the
+-- messages that can't be delivered are separated afterwards. If it meets a late arrival, or mostly keys that are
+-- busy, its result is discarded and the general statement runs. Counting bytes costs a third of the statement's time.
+-- It is left out while the stream has no message larger than a page, and compresses none.
 
 create type headrace.scanned as (
-    position        bigint,         -- everything up to here has been looked at ...
-    missing         int8multirange, -- ... but these of the fresh ones, which are not there yet
-    late            int8multirange, -- what was missing, and has come
-    holes_searched  boolean,        -- whether all the holes could be looked into
+    position        bigint,         -- all messages up to here were examined ...
+    missing         int8multirange, -- ... except these fresh seqs, which are not visible yet
+    late            int8multirange, -- seqs in holes that are visible now
+    holes_searched  boolean,        -- whether all the holes could be searched
     looked_at       int,
-    full_up         boolean,        -- whether it stopped because of the bytes
-    more            boolean,        -- whether there may be more above
+    full_up         boolean,        -- whether the scan stopped at its limit of bytes
+    more            boolean,        -- whether there may be more messages above
     seqs bigint[], hashes bigint[], keys text[], data json[], headers json[], created_at timestamptz[],
     waiting_seqs bigint[], waiting_hashes bigint[],
-    snapshot        pg_snapshot     -- in which all this was read
+    snapshot        pg_snapshot     -- the snapshot of the read
 );
 
--- Of messages with these keys, in the order of seq, which ones have to wait; null when none has. In the order of the reads it comes last, as
--- it may: what has been parked meanwhile is of keys that were busy. Each key is looked up once.
+-- Return for each of these keys, in the order of seq, whether its message must wait. Returns null when none must.
+-- Among the reads this may come last, because what has been parked meanwhile belongs to keys that were busy. Each key
+-- is looked up once.
 create function headrace.verdicts(
     p_hashes bigint[], p_cursor headrace.cursors, p_busy bigint[], p_parked boolean, p_blocked boolean, p_singly boolean
 ) returns boolean[]
@@ -49,15 +52,15 @@ begin
     return v_verdicts;
 end $$;
 
--- p_limit:  how many messages may be handed out
--- p_look:   how many may be looked at, so that a selective filter or a hot key costs no more than that
--- p_bytes:  handing out stops once it has passed so many bytes of payloads
--- p_busy:   the hashes of keys that other owners hold, or null
--- p_parked, p_blocked: whether anything is parked or blocked at all
--- p_singly: of each key at most one message is handed out; the others wait
--- p_known: of these messages the caller has the contents: key, data, headers and created_at are left out
--- p_search: whether anything can have come late
--- p_until: only what has come late, up to here, and nothing fresh
+-- p_limit: how many messages may be delivered
+-- p_look: how many messages may be examined. It bounds the cost of a selective filter or a hot key.
+-- p_bytes: the scan stops once the payloads exceed this size
+-- p_busy: the hashes of keys that other owners hold, or null
+-- p_parked, p_blocked: whether any message is parked, or any key blocked, that must be looked up
+-- p_singly: at most one message of each key is delivered, and the others wait
+-- p_known: the caller has the contents of these messages, so their key, data, headers and created_at are left out
+-- p_search: whether there can be late arrivals
+-- p_until: read only late arrivals, up to this seq, and nothing fresh
 create function headrace.scan(
     p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors,
     p_limit int, p_look int, p_bytes bigint, p_busy bigint[], p_parked boolean, p_blocked boolean,
@@ -65,11 +68,12 @@ create function headrace.scan(
 ) returns headrace.scanned
 language plpgsql as $$
 declare
-    c_page      constant bigint := 8192;    -- what fits a page is not moved to the side table for large values
-    -- The size of a payload as it is handed out. A function would be parsed, to be inlined, whenever the statement is planned.
+    c_page      constant bigint := 8192;    -- a message that fits a page is not moved to the TOAST table
+    -- The size of a payload as it is delivered. A function would be parsed for inlining at each planning of the
+    -- statement.
     c_bytes     constant text := 'case when pg_column_compression(data) is null then pg_column_size(data) else octet_length(data::text) end';
-    v_relation  text := p_stream.relation;  -- where to look for fresh messages ...
-    v_bound     text := '';                 -- ... and how far
+    v_relation  text := p_stream.relation;  -- the table to read fresh messages from ...
+    v_bound     text := '';                 -- ... and a bound for the read
     v_segment   headrace.segments;
     v_next      bigint;
     v_fresh     text;
@@ -108,7 +112,7 @@ begin
         if not found then
             select * into v_segment from headrace.segments where stream_id = p_stream.id order by lower limit 1;
         end if;
-        p_cursor.position := greatest(p_cursor.position, v_segment.lower - 1);      -- what was before it has been removed
+        p_cursor.position := greatest(p_cursor.position, v_segment.lower - 1);      -- what was below has been removed
         v_relation := v_segment.relation;
     end if;
 
@@ -147,7 +151,7 @@ begin
             end if;
             if v_done and v_result.looked_at > 0 and (v_verdict <> '' or p_singly) then
                 v_verdicts := headrace.verdicts(v_result.hashes, p_cursor, p_busy, p_parked, p_blocked, p_singly);
-                -- When most of them can't be handed out, look farther.
+                -- When more than half of them must wait, run the general statement, which looks farther.
                 v_done := not (v_result.more and cardinality(array_positions(v_verdicts, true)) * 2 > v_result.looked_at) is true;
                 if v_done and v_verdicts is not null then
                     select array_agg(seq) filter (where not waits), array_agg(hash) filter (where not waits),
@@ -162,7 +166,8 @@ begin
             end if;
         end if;
         if not v_done then
-            -- What is not wanted is not carried along: with a selective condition that is nearly all. `seen` ends where handing out did.
+            -- The columns of unwanted messages are not carried along. With a selective condition that is nearly all
+            -- messages. `seen` ends at the last message taken.
             execute format($sql$
                 with looked as materialized (
                     select seq, wanted, case when wanted then key end as key, case when wanted then data end as data,
@@ -209,7 +214,8 @@ begin
                 case when v_verdict = '' and not p_singly then '''ready'''
                      else format('case %s %s else ''ready'' end', v_verdict,
                                  case when p_singly then 'when row_number() over (partition by hash order by seq) > 1 then ''waiting''' end) end,
-                -- Nothing fresh is looked at before all that is late, or a message could overtake a late one of its key.
+                -- No fresh message is examined before all late ones. Otherwise it could overtake a late message of
+                -- its key.
                 case when p_until is not null then coalesce(v_late, format('select * from (%s) as none where false', v_fresh))
                      when v_late is null then v_fresh else format('(%s) union all (%s) order by seq limit $2', v_late, v_fresh) end,
                 c_bytes)
@@ -222,7 +228,7 @@ begin
             v_result.holes_searched := false;
             exit;
         end if;
-        -- A single segment is enough as long as it has more, or nobody has drawn a seq beyond it.
+        -- A single segment suffices while it has more messages, or no seq beyond it has been drawn.
         if v_relation = v_segment.relation then
             exit when v_result.more or v_result.full_up
                       or v_segment.upper is null or coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0) < v_segment.upper;

@@ -1,8 +1,9 @@
--- Messages for later: published when they are due.
+-- Scheduled messages: they are published when they are due.
 
--- Publish what is due, in the order of the times, and of the scheduling at one time. One at a time for each stream, until the commit,
--- so that this is the order of their seqs, too. p_floor: nothing is due before that; many dead rows may be. `due_in`: seconds until there is
--- more to do, null when nothing is scheduled.
+-- Publish the messages that are due, in the order of their times, and at the same time in the order of their
+-- scheduling. One call at a time for each stream, until the commit, so that this is the order of their seqs, too.
+-- p_floor: nothing is due before that time, where there may be many dead rows. `due_in`: seconds until there is more
+-- to do, null when nothing is scheduled.
 create function headrace.move_scheduled(
     p_stream int, p_now timestamptz default clock_timestamp(), p_floor timestamptz default '-infinity', out moved int, out due_in float8
 ) language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -42,7 +43,8 @@ begin
         where stream_id = p_stream and deliver_at >= p_floor and deliver_at < 'infinity' order by deliver_at limit 1;
 end $$;
 
--- The streams for which something is scheduled, and in how many seconds it is due. p_floor: nothing is due before that, but in p_but.
+-- Return the streams that have scheduled messages, and in how many seconds the next one is due. p_floor: nothing is
+-- due before that time, except in the streams of p_but.
 create function headrace.next_scheduled(
     p_now timestamptz default clock_timestamp(), p_floor timestamptz default '-infinity', p_but int[] default '{}'
 ) returns table (stream_id int, stream text, due_in float8)
@@ -56,8 +58,8 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
         order by deliver_at limit 1) as d
 $$;
 
--- Who may have added to a table what nobody sees yet, and the time after which nobody else adds anything earlier: publishers lock the
--- table before they read the clock.
+-- Return the transactions that may have added rows to a table that are not visible yet, and the time after which no
+-- other transaction adds an earlier row. Publishers lock the table before they read the clock.
 create function headrace.adding_to(p_table regclass, out at timestamptz, out holders text[])
 language plpgsql as $$
 begin

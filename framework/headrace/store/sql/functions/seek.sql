@@ -1,7 +1,8 @@
--- seek: move a consumer to any place, forward or back. What was in flight ends: its leases are deleted, and with them every
--- ack that is still on its way. One cursor row, whatever the length of the history.
+-- seek: move a consumer to any position, forward or back. It ends what is in flight. The leases are deleted, so acks
+-- that arrive later have no effect. It writes one cursor row, whatever the length of the history.
 
--- p_position: the next message delivered is the first one above; null for the end, that is only what commits from now on.
+-- Move a consumer. p_position: the next message delivered is the first one above it. Null is the end, so that only
+-- messages that commit from now on are delivered.
 create function headrace.seek(p_consumer int, p_position bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -11,8 +12,8 @@ declare
     v_low     bigint;
 begin
     perform headrace.require_read_committed('headrace.seek');
-    -- Nothing is removed meanwhile: retention would not count it as missed, since it took the consumer to be past it. Retention takes this lock
-    -- before those of consumers, too.
+    -- Retention removes no segment meanwhile. It would not count the messages as missed, because it read that the
+    -- consumer was past them. Retention, too, takes this lock before those of consumers.
     perform pg_advisory_xact_lock_shared(1212498510, stream_id) from headrace.consumers where id = p_consumer;
     perform pg_advisory_xact_lock(1212498508, p_consumer);
     select s.* into v_stream
@@ -43,9 +44,10 @@ begin
     v_next.blocked_floor := p_position;
     v_next.ready_floor := p_position;
     if p_position is null then
-        -- The end, and the holes below it: who has drawn a seq there commits after now, and so is wanted. Holes can only be open
-        -- while somebody holds the lock of an insert. The lock is asked for after the end was read, never before, or who took it
-        -- in between would be forgotten; what he draws from then on lies above that end.
+        -- The end, and the holes below it. A transaction that drew a seq there and has not committed will commit
+        -- after now, so its messages are wanted. Holes can be open only while a transaction holds the lock of an
+        -- insert. The locks are read after the end, never before. In the other order, a transaction that took the
+        -- lock in between would be missed. In this order, all seqs that it draws lie above the end.
         execute format('select coalesce(max(seq), 0) from %s', v_stream.relation) into v_next.position;
         perform headrace.require_one_by_one(v_stream);
         v_low := least(headrace.lowest_open(v_stream, v_next.position), v_next.position + 1);
@@ -65,18 +67,20 @@ begin
     return v_next.position;
 end $$;
 
--- From which seq on a transaction that is open now may still commit messages; null if there is no such transaction.
+-- Return the lowest seq at which a transaction that is open now may still commit messages. Null if there is no such
+-- transaction.
 --
--- A stream of millions must not be walked for its holes just because somebody publishes to it, so two things bound them from
--- below. What the stream's consumers know to be settled: no open transaction has a seq there. And, where that leaves much, the
--- time: an open transaction has drawn its seqs after it began, so they lie above all that was written before. The times are of
--- the server's clock, which may be set back; an hour is left for that. Without either (nobody has ever read the stream; a
--- prepared transaction, or one of a user whose statistics we may not see) the walk is as long as the stream: some seconds for
--- ten million messages.
+-- A stream of millions must not be walked for its holes just because a transaction publishes to it. So two things
+-- bound them from below. The first is what the stream's consumers know to be settled, since no open transaction has a
+-- seq there. The second, where the first leaves many messages, is the time. An open transaction drew its seqs after
+-- it began, so they lie above all that was written before. The times are of the server's clock, which may be set
+-- back, so one hour is allowed for that. Without either bound the walk is as long as the stream, some seconds for ten
+-- million messages. That is so if no consumer has ever read the stream, and the transaction is prepared, or the
+-- statistics of its user are not visible.
 create function headrace.lowest_open(p_stream headrace.streams, p_end bigint) returns bigint
 language plpgsql as $$
 declare
-    c_many    constant int := 200000;   -- messages that are walked in less time than it takes to think
+    c_many    constant int := 200000;   -- number of messages up to which the first bound suffices
     v_open    record;
     v_low     bigint;
     v_before  bigint;
@@ -99,7 +103,7 @@ begin
     return v_low;
 end $$;
 
--- To a seq, or else a time: the next message delivered is the first one at or above it.
+-- Move a consumer to a seq, or else to a time. The next message delivered is the first one at or above it.
 create function headrace.seek_to(
     p_consumer int, p_seq bigint, p_time timestamptz, p_now timestamptz default clock_timestamp()
 ) returns bigint
@@ -128,7 +132,7 @@ begin
     return headrace.seek(p_consumer, greatest(p_seq, 1) - 1);
 end $$;
 
--- The first seq whose message was published at p_time or later; null when there is none.
+-- The seq of the first message that was published at p_time or later. Null when there is none.
 create function headrace.seq_at(p_stream text, p_time timestamptz) returns bigint
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -136,14 +140,15 @@ declare
     v_found   bigint;
 begin
     select * into v_stream from headrace.streams where name = p_stream;
-    -- Nearly in the order of their seqs, so a bit earlier by halving, and from there exactly.
+    -- Times are nearly in the order of the seqs. So find a seq a little earlier by binary search, and the exact one
+    -- from there.
     execute format('select seq from %s where seq >= $1 and created_at >= $2 order by seq limit 1', v_stream.relation)
         into v_found using headrace.seq_near(v_stream, p_time - interval '1 minute'), p_time;
     return v_found;
 end $$;
 
--- The position below the first message that was published at p_time or later; null, the end, when there is none. It is that of the
--- message before, and not just one less: what lies between is missing, and may yet come.
+-- The position below the first message that was published at p_time or later. Null, the end, when there is none. It
+-- is the seq of the message before, and not just one less. The seqs in between are missing, and may still be filled.
 create function headrace.position_at(p_stream text, p_time timestamptz) returns bigint
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -159,9 +164,10 @@ begin
     return coalesce(v_position, 0);
 end $$;
 
--- The last message of before p_time; null if there is none. Who has begun since has drawn only larger seqs. Not the seq in front of the first message
--- of that time or later: those in between may be missing, and have been drawn later. And its own time is asked for, since what commits
--- while this looks may be in front of that one, too.
+-- The last message that was published before p_time. Null if there is none. A transaction that began since then has
+-- drawn only larger seqs. The result is not the seq before the first message of p_time or later, because seqs in
+-- between may be missing, and may have been drawn later. The message's own time is compared, since a message that
+-- commits during the search may precede that first one, too.
 create function headrace.last_before(p_stream headrace.streams, p_time timestamptz) returns bigint
 language plpgsql stable as $$
 declare
@@ -172,13 +178,13 @@ begin
     return v_found;
 end $$;
 
--- A seq about where the messages of p_time begin, by halving: there is no index on their times. created_at rises with seq, but for
--- what was held up between drawing the one and reading the clock.
+-- Return a seq near the first message of p_time, by binary search, because there is no index on the times. created_at
+-- rises with seq, except where a transaction was delayed between drawing the seq and reading the clock.
 create function headrace.seq_near(p_stream headrace.streams, p_time timestamptz) returns bigint
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_low     bigint;   -- all below are earlier ...
-    v_high    bigint;   -- ... and all from here on are not
+    v_low     bigint;   -- all messages below are earlier
+    v_high    bigint;   -- no message from here on is earlier
     v_middle  bigint;
     v_found   record;
 begin

@@ -1,6 +1,7 @@
--- Segments: the range partitions of an append stream, by seq. Publishers write through the parent, and Postgres finds the
--- segment; whole segments are dropped by retention. They are made ahead, each wider than the one before, and the last
--- has no upper bound, so that no publish ever fails for want of one: the longer nobody makes new ones, the coarser they get.
+-- Segments: the range partitions of an append stream, by seq. Publishers write through the parent, and Postgres finds
+-- the segment. Retention drops whole segments. Segments are created ahead, each wider than the one before, and the
+-- last has no upper bound, so that no publish ever fails for lack of one. The longer no new ones are created, the
+-- coarser they get.
 
 create function headrace.add_segment(p_stream int, p_lower bigint, p_upper bigint) returns text
 language plpgsql as $$
@@ -10,7 +11,7 @@ declare
 begin
     select * into strict v_stream from headrace.streams where id = p_stream;
     v_leaf := format('headrace_streams.%I', v_stream.name || '.' || p_lower);
-    -- Made apart and attached, which takes a weaker lock on the parent than making it as a partition.
+    -- Created separately and attached, which takes a weaker lock on the parent than creating it as a partition.
     execute format('create table %s (like %s including constraints including storage including compression)
                     with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000,
                           autovacuum_analyze_scale_factor = 0.5)', v_leaf, v_stream.relation);
@@ -20,7 +21,8 @@ begin
     return v_leaf;
 end $$;
 
--- Lay out segments from p_lower on: one of the wanted width, two that are wider and wider, and the one without a bound.
+-- Create segments from p_lower on: one of the wanted width, two that are wider and wider, and the one without a
+-- bound.
 create function headrace.lay_out(p_stream int, p_lower bigint, p_width bigint) returns void
 language plpgsql as $$
 begin
@@ -30,8 +32,8 @@ begin
     perform headrace.add_segment(p_stream, p_lower + 273 * p_width, null);
 end $$;
 
--- The table to read seqs from p_first to p_last from: a single segment where that is enough, since a query on the parent is
--- planned for every segment that it may touch.
+-- Return the table from which to read the seqs from p_first to p_last. It is a single segment where that suffices,
+-- since a query on the parent is planned for every segment that it may touch.
 create function headrace.source(p_stream headrace.streams, p_first bigint, p_last bigint) returns text
 language sql stable as $$
     select coalesce(
@@ -42,7 +44,7 @@ language sql stable as $$
         p_stream.relation)
 $$;
 
--- The size of a payload as it is handed out. As it is stored it may be compressed.
+-- Return the size of a payload as it is delivered. The stored one may be compressed.
 create function headrace.bytes_of(p_data json) returns int
 language sql stable as $$
     select case when pg_column_compression(p_data) is null then pg_column_size(p_data) else octet_length(p_data::text) end

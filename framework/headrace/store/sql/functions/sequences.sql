@@ -1,11 +1,12 @@
--- sequences: whether what is drawn next is above all that was given out.
+-- sequences: check that the next number drawn is above all numbers in use.
 --
--- It is so by itself, also after a crash, since a sequence's record is written before whatever has a number of it. It is not so on a server
--- that logical replication filled, or where only the data was restored: rows are copied there, and sequences are not. Then a new message would
--- lie below the cursors, and a new lease below the floor, and nobody would ever see them. So a lease call compares, which costs it nothing, and
--- whoever meets a number that is there already is told the same (translate.py).
+-- That holds automatically, also after a crash, because a sequence's WAL record precedes everything that uses one of
+-- its numbers. It does not hold on a server that logical replication filled, or where only the data was restored,
+-- because these copy rows and not sequences. Then a new message would lie below the cursors, and a new lease below
+-- the floor, and they would never be seen. So a lease call compares the two, at no cost, and a statement that draws a
+-- number that exists already raises the same error (translate.py).
 
--- Raises that a sequence stands behind.
+-- Raise the error that a sequence is behind.
 create function headrace.raise_behind(p_sequence text, p_stands_at bigint, p_needed bigint) returns void
 language plpgsql as $$
 begin
@@ -15,7 +16,8 @@ begin
         'select setval(%L, %s).', p_sequence, p_stands_at, p_needed, p_sequence, p_needed);
 end $$;
 
--- The number before that which is drawn next. pg_sequence_last_value is null for a sequence that was begun anew at a number.
+-- Return the number before the next one drawn. pg_sequence_last_value is null for a sequence that was restarted at a
+-- number.
 create function headrace.stands_at(p_sequence text) returns bigint
 language plpgsql as $$
 declare
@@ -25,8 +27,8 @@ begin
     return v_last;
 end $$;
 
--- Raise if a consumer's cursor has come further than seqs were drawn. Called when it seems so, which it also does to whom the sequence may not be
--- read by.
+-- Raise if a consumer's cursor is beyond the last seq drawn. Called when that seems so, which is also the case if the
+-- caller may not read the sequence.
 create function headrace.require_drawn(p_stream headrace.streams, p_needed bigint) returns void
 language plpgsql as $$
 begin
@@ -35,7 +37,8 @@ begin
     end if;
 end $$;
 
--- The largest seq of a stream that anything knows of. A cursor's position is none where a person has put it ahead of the stream.
+-- Return the largest seq of a stream that any table contains. A cursor's position does not count where a user has
+-- moved it ahead of the stream.
 create function headrace.largest_seq(p_stream headrace.streams) returns bigint
 language plpgsql as $$
 declare
@@ -52,7 +55,7 @@ begin
          where c.stream_id = p_stream.id));
 end $$;
 
--- The sequences of the schema that stand behind: where, and what they must have reached.
+-- Return the sequences of the schema that are behind: where they are, and where they must be.
 create function headrace.sequences_behind() returns table (sequence text, stands_at bigint, needed bigint)
 language plpgsql as $$
 declare
@@ -88,8 +91,9 @@ begin
     end loop;
 end $$;
 
--- Let all of them go on above what was given out, and return those that did not. Nobody draws from them meanwhile: it waits for open transactions that
--- have drawn, for up to p_patience milliseconds, and then raises lock_not_available.
+-- Move all sequences that are behind above the numbers in use, and return them. No number may be drawn meanwhile, so
+-- this waits for open transactions that have drawn one, for up to p_patience milliseconds, and then raises
+-- lock_not_available.
 create function headrace.mend_sequences(p_patience int default 10000) returns table (sequence text, was_at bigint, stands_at bigint)
 language plpgsql as $$
 declare

@@ -1,19 +1,23 @@
--- settle: take outcomes for leased messages, many leases in one call. It takes no consumer lock.
+-- settle: record outcomes of leased messages, for many leases in one call. It takes no consumer lock.
 --
--- It is fenced by the lease rows themselves: an outcome counts only while the lease that it names is there and holds the
--- message. A lease that expired, or that a seek ended, is gone, and no later lease has its id. Of a message that a transaction has
--- acked (headrace.ack) any other outcome is lost. It stays in its lease until its worker settles it here, too, or the lease expires.
+-- The lease rows themselves are the fence. An outcome has an effect only while the lease that it names exists and
+-- holds the message. A lease that expired, or that a seek ended, no longer exists, and no later lease has its id.
+-- After a transaction has acked a message (headrace.ack), any other outcome of the message is lost. The message stays
+-- in its lease until its worker settles it here, too, or the lease expires.
 --
--- Lock order: every statement that locks several leases locks all of them before it changes any, in the order of their ids. Two
--- calls that name the same leases then take turns; in different orders they would wait for each other until the deadlock detector
--- ends one of them, a second later.
+-- Lock order: every statement that locks several leases locks all of them before it changes any, in the order of
+-- their ids. So two calls that name the same leases take turns. In different orders they would wait for each other
+-- until the deadlock detector ends one of them, a second later.
 
--- p_whole:    leases of which everything that they still hold is acked
--- p_leases, p_seqs, p_outcomes, …: single messages; outcome 'ack', or one of headrace.put_back
--- p_timeline: what these leases were given in, see history.sql. After a rewind a lease may be there again with messages that its worker has
--- settled and forgotten, so nothing of it is settled any more.
--- Returns what could not be settled: lost_seq is null for a whole lease, and lost_lease for everything, in another timeline. lease_gone: the lease was lost; otherwise the message alone
--- was settled before.
+-- Settle messages.
+-- p_whole: leases to ack with all messages that they still hold.
+-- p_leases, p_seqs, p_outcomes, …: single messages. An outcome is 'ack' or one of headrace.put_back.
+--
+-- p_timeline: the timeline that these leases were given in, see history.sql. After a rewind a lease may exist again,
+-- with messages that its worker has settled and forgotten. So in another timeline nothing is settled.
+--
+-- Returns what could not be settled. lost_seq is null for a whole lease, and lost_lease is null for everything, in
+-- another timeline. lease_gone is true if the lease was lost. Otherwise only the message was settled before.
 create function headrace.settle(
     p_consumer int, p_whole bigint[],
     p_leases bigint[], p_seqs bigint[], p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[],
@@ -42,8 +46,9 @@ begin
             select lease_id, null::bigint, true from unnest(p_whole) as lease_id where lease_id not in (select lease_id from ended);
     end if;
     if cardinality(p_leases) > 0 then
-        -- A message that is given back must not be acked by a transaction that commits just then. This waits for those that have acked
-        -- something of its lease, and they are at their COMMIT; for all else settling and acking are not in each other's way.
+        -- A message that is put back must not be acked by a transaction that commits at the same moment. So this
+        -- waits for the transactions that have acked a message of its lease. They are at their COMMIT, so the wait is
+        -- short. In all other cases settling and acking don't block each other.
         v_back := array(select distinct lease_id from unnest(p_leases, p_outcomes) as a(lease_id, outcome) where outcome <> 'ack');
         if v_back <> '{}' then
             perform from headrace.leases where consumer_id = p_consumer and lease_id = any (v_back) order by lease_id for update;
@@ -91,7 +96,7 @@ begin
         end if;
     end if;
     perform headrace.forget_acks(p_consumer, p_whole || p_leases);
-    -- Parked messages may have waited for just these keys, and their consumers for a publisher.
+    -- Parked messages may have waited for exactly these keys, and their consumers wait for a notification.
     perform headrace.wake(c.stream_id)
         from headrace.consumers as c
         where c.id = p_consumer and case when (
@@ -102,7 +107,7 @@ begin
             then headrace.is_due((select k from headrace.cursors as k where consumer_id = p_consumer order by version desc limit 1), p_now) end;
 end $$;
 
--- Extend these leases by the consumer's ack_wait from now. Returns those that there still are.
+-- Extend these leases to the consumer's ack_wait from now. Returns those that still exist.
 create function headrace.extend_leases(p_consumer int, p_leases bigint[], p_now timestamptz default clock_timestamp()) returns bigint[]
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -118,8 +123,8 @@ begin
     return v_leases;
 end $$;
 
--- Note which of their messages are being started: those that crashed before, see headrace.expire. Returns the leases that are lost.
--- What a crash of the server could lose is only that somebody is to blame.
+-- Record which messages are being started, of those that crashed before. See headrace.expire. Returns the leases that
+-- are lost. A crash of the server can lose only the record that a message was started.
 create function headrace.mark_started(p_consumer int, p_leases bigint[], p_seqs bigint[]) returns bigint[]
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -135,8 +140,9 @@ begin
     return array(select lease_id from unnest(p_leases) as lease_id except select unnest(v_leases));
 end $$;
 
--- Give back, untouched, what an owner has leased without knowing it: the answer to his lease call was lost on the way.
--- p_known: the leases that he knows of. Waits for a lease call that is still under way. Returns how many messages.
+-- Release the leases that an owner holds without knowing it, because the response to its lease call was lost.
+-- p_known: the leases that the owner knows. Waits for a lease call that is still running. Returns the number of
+-- messages released.
 create function headrace.reclaim(p_consumer int, p_owner uuid, p_known bigint[]) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare

@@ -1,13 +1,14 @@
--- Sources: where messages come from that nobody publishes. Their settings are kept as they were given; what they mean is up to their kind.
+-- Sources: feeds of streams other than publishers. Their settings are stored as given, and their kind defines the
+-- meaning.
 
--- Whether it is new. One that exists stays as it is, whatever it is.
+-- Create a source. Returns whether it is new. An existing one is not changed, whatever its kind.
 create function headrace.create_source(p_name text, p_kind text, p_stream text, p_settings json) returns boolean
 language plpgsql as $$
 declare
     v_id   int;
     v_now  timestamptz := clock_timestamp();
 begin
-    perform pg_advisory_xact_lock(1212498508, 0);   -- nobody deletes the stream meanwhile
+    perform pg_advisory_xact_lock(1212498508, 0);   -- the stream can't be deleted meanwhile
     insert into headrace.sources (name, kind, stream_id, settings, created_at, updated_at)
         values (p_name, p_kind, (headrace.stream_named(p_stream)).id, p_settings, v_now, v_now)
         on conflict (name) do nothing
@@ -18,7 +19,7 @@ begin
     return v_id is not null;
 end $$;
 
--- By its id or its name; all for null. A name that looks like an id comes first.
+-- Find sources by id or name. Null returns all. A name that looks like an id comes first.
 create function headrace.source_info(p_ref text default null)
 returns table (id uuid, name text, kind text, stream text, stream_id uuid, settings json, created_at timestamptz, updated_at timestamptz, capture json)
 language sql stable as $$

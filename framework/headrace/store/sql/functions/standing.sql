@@ -1,7 +1,9 @@
--- Where the consumers of a stream stand with the latest message of a key. Null when the stream has none of that key.
+-- Return the state of the latest message of a key in each consumer of a stream. No row if the stream has no message
+-- of that key.
 --
--- What lies somewhere is told first, since settings may have changed after it got there. A message that is nowhere is done if the
--- position has passed it and it is in no hole; that also holds for one that was dropped, or that was there before the consumer began.
+-- The tables of messages in flight, parked, blocked or to be replayed are read first, since the settings may have
+-- changed after the message got there. A message that is in none of them is done if the position has passed it and it
+-- is in no hole. That also holds for one that was dropped, or that was there before the consumer began.
 create function headrace.standing(p_stream text, p_key text)
 returns table (seq bigint, consumer_id uuid, consumer text, state text, attempts int, until timestamptz, owner uuid)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -55,7 +57,7 @@ begin
         end if;
         return next;
     end loop;
-    if consumer is null then    -- nobody reads it, but it is there
+    if consumer is null then    -- no consumer reads the stream, but the message exists
         return next;
     end if;
 end $$;

@@ -1,7 +1,9 @@
--- Streams: one table each, in the schema headrace_streams, under the stream's own name.
+-- Streams: one table each, in the schema headrace_streams, with the name of the stream.
 
--- p_settings: any of the policy's columns of headrace.streams, durations in seconds. A stream that exists stays as it is.
--- `new`: whether it was not there before.
+-- Create a stream.
+-- p_settings: any of the policy's columns of headrace.streams, durations in seconds. An existing stream is not
+-- changed.
+-- `new`: whether the stream was created by this call.
 create function headrace.declare_stream(p_name text, p_settings json, out stream_id int, out new boolean)
 language plpgsql as $$
 declare
@@ -11,7 +13,8 @@ begin
         raise exception using errcode = 'HR004', message = format(
             'The stream name %L can''t be used: take 1 to 48 lower-case letters, digits, "-" and "_", the first one a letter or digit.', p_name);
     end if;
-    perform pg_advisory_xact_lock(1212498508, 0);   -- one at a time: a second creation finds the first one's work
+    perform pg_advisory_xact_lock(1212498508, 0);   -- one creation at a time, so that a second one finds the stream
+                                                    -- of the first
     select * into v_stream from headrace.streams where name = p_name;
     stream_id := v_stream.id;
     new := not found;
@@ -26,13 +29,16 @@ begin
     stream_id := v_stream.id;
     perform headrace.set_policy(v_stream.id, p_settings);
     update headrace.streams set updated_at = created_at where id = v_stream.id returning * into v_stream;
-    -- Defaults are evaluated in the order of the columns, and that order carries the gap-aware cursor: a transaction has
-    -- its xid before it draws a seq. created_at comes after seq, so that whoever drew a later seq has a later time.
-    -- A seq that was drawn before that must not come in: an INSERT that names one is refused by the identity. With
-    -- one_message_per_key the row's seq is updated, which an identity can't be; there headrace.put is the way in.
-    -- The key's grammar, as in NATS: tokens parted by dots, none empty, none exactly "*" or ">".
-    -- What is larger than 200 MB no lease call could bring: a value has at most 1 GB, and is copied on its way.
-    -- An escaped NUL is JSON, but Postgres could never again hand out the string that it stands in.
+    -- Defaults are evaluated in the order of the columns, and the gap-aware cursor depends on that order: a
+    -- transaction has its xid before it draws a seq. created_at comes after seq, so that the transaction that drew a
+    -- later seq has a later time.
+    -- A seq that was drawn before the xid must not be inserted. The identity refuses an INSERT that names a seq. With
+    -- one_message_per_key the row's seq is updated, which an identity does not allow. There headrace.put does the
+    -- writes.
+    -- The key's grammar, as in NATS: tokens separated by dots, none empty, none exactly "*" or ">".
+    -- A lease call could not return a message larger than 200 MB, because a value has at most 1 GB and is copied on
+    -- the way.
+    -- An escaped NUL is valid JSON, but Postgres could never return the string that contains it.
     if v_stream.one_message_per_key then
         execute format('create sequence %s', v_stream.sequence);
     end if;
@@ -59,7 +65,8 @@ begin
              else format('generated always as identity (sequence name %s)', v_stream.sequence) end,
         p_name || '.pkey',
         case when not v_stream.one_message_per_key then 'partition by range (seq)' else
-            -- Every update leaves a dead row: vacuum early, by count, and never wait for the lock to shorten the file.
+            -- Every update leaves a dead row: vacuum early, by count, and never wait for the lock to truncate the
+            -- file.
             'with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
                    autovacuum_analyze_scale_factor = 0.5, vacuum_truncate = off)' end);
     if v_stream.one_message_per_key then
@@ -68,7 +75,7 @@ begin
     begin
         execute format('alter table %s alter column data set compression lz4', v_stream.relation);
     exception when feature_not_supported then
-        -- This server was built without lz4; pglz costs two thirds of the throughput of 10 kB payloads.
+        -- This server was built without lz4. pglz costs two thirds of the throughput of 10 kB payloads.
         execute format('alter table %s alter column data set storage external', v_stream.relation);
     end;
     if v_stream.one_message_per_key then
@@ -84,7 +91,8 @@ language sql as $$
     select stream_id from headrace.declare_stream(p_name, p_settings)
 $$;
 
--- Where a function reads several times, and after it got a lock, each of its reads must see the newest state.
+-- Raise unless the transaction is read committed. A function that reads several times, or after it got a lock, must
+-- see the newest state at each read.
 create function headrace.require_read_committed(p_function text) returns void
 language plpgsql stable as $$
 begin
@@ -106,7 +114,7 @@ begin
     return v_stream;
 end $$;
 
--- Change what a stream keeps; settings that are not given stay.
+-- Change a stream's policy. Settings that are not given stay.
 create function headrace.edit_stream(p_name text, p_settings json) returns void
 language plpgsql as $$
 declare
@@ -131,7 +139,7 @@ begin
         dedupe          = case when p.has ? 'dedupe'          then (p.j ->> 'dedupe')::boolean else s.dedupe end,
         tombstones      = case when p.has ? 'tombstones'      then (p.j ->> 'tombstones')::boolean else s.tombstones end,
         dedupe_window   = case when p.has ? 'dedupe_window'   then make_interval(secs => (p.j ->> 'dedupe_window')::float8) else s.dedupe_window end,
-        full_until      = null,     -- whoever watches the size will say so again
+        full_until      = null,     -- the check of the stream's size sets it again
         updated_at      = clock_timestamp()
     from (select p_settings as j, p_settings::jsonb as has) as p
     where s.id = p_stream;

@@ -7,15 +7,18 @@
 --   select headrace.ack(7::int, array[7340033]::bigint[], array[42]::bigint[]);     -- consumer, lease and seq
 --   commit;
 --
--- It locks the lease FOR KEY SHARE, until the end of the transaction. That is in nobody's way but theirs who would end the
--- lease, or give one of its messages back: expiry skips such a lease, and the others wait. If the lease has ended before, the ack
--- raises, and the handler's transaction can't commit. So either the effects are there and the message is acked, or neither.
+-- It locks the lease FOR KEY SHARE, until the end of the transaction. That blocks only calls that would end the
+-- lease, or put one of its messages back. Expiry skips such a lease, and the other calls wait. If the lease has ended
+-- before, the ack raises, and the handler's transaction can't commit. So either the effects are committed and the
+-- message is acked, or neither.
 --
--- Which messages are acked in this way is written in rows of their own; the lease is left as it is. Whoever ends it afterwards
--- looks there first, in a statement after the one that locked it: what is acked is never put back.
+-- These acks are written to rows of their own, and the lease is not changed. A call that ends the lease afterwards
+-- reads those rows first, in a statement after the one that locked the lease. So an acked message is never put back.
 
--- p_leases, p_seqs: the messages, in parallel. p_timeline: what the leases were given in, see history.sql; null to leave that open. Returns the transaction's id, by which pg_xact_status tells what became of a
--- COMMIT whose answer was lost.
+-- Ack messages in the caller's transaction.
+-- p_leases, p_seqs: the messages, in parallel. p_timeline: the timeline that the leases were given in, see
+-- history.sql. Null skips that check. Returns the transaction's id. If the response to a COMMIT is lost,
+-- pg_xact_status reports by this id whether it took place.
 create function headrace.ack(
     p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz default clock_timestamp(), p_timeline uuid default null
 ) returns xid8
@@ -24,14 +27,15 @@ declare
     v_leases  bigint[];
     v_lost    bigint;
 begin
-    -- A process that freezes between its ack and its COMMIT would keep the lease for ever.
+    -- A process that freezes between its ack and its COMMIT would keep the lease forever.
     perform set_config('idle_in_transaction_session_timeout', '2s', true);
     if p_timeline is not null and p_timeline is distinct from (
         select headrace.timeline_identity(id, xmin) from headrace.history order by id limit 1) then
         perform headrace.raise_lease_lost(p_seqs[1]);
     end if;
     if cardinality(p_seqs) = 1 then
-        -- Handlers of single messages come by here once for each: what other messages of the lease are acked is not walked through.
+        -- Handlers of single messages call this once for each message. So the other acks of the lease are not read
+        -- here.
         perform from headrace.leases
             where consumer_id = p_consumer and lease_id = p_leases[1] and expires_at > p_now and p_seqs[1] = any (seqs)
             for key share;
@@ -51,7 +55,7 @@ begin
         select lease_id from headrace.leases
         where consumer_id = p_consumer and lease_id = any (p_leases) and expires_at > p_now
         order by lease_id for key share);
-    -- An ack that has been committed is not given twice, or an effect might be.
+    -- A message that was acked before is not acked again. Otherwise its effect might be committed twice.
     select seq into v_lost from (
         select * from unnest(p_leases, p_seqs) as asked(lease_id, seq)
         except (
@@ -75,14 +79,14 @@ begin
         p_seq);
 end $$;
 
--- What has been acked of these leases, each message once.
+-- Return the acked messages of these leases, each message once.
 create function headrace.acked(p_consumer int, p_leases bigint[]) returns table (lease_id bigint, seq bigint)
 language sql stable as $$
     select distinct a.lease_id, s.seq from headrace.acks as a cross join unnest(a.seqs) as s(seq)
     where a.consumer_id = p_consumer and a.lease_id = any (p_leases)
 $$;
 
--- The messages that are leased and not acked.
+-- Return the seqs of the messages that are leased and not acked.
 create function headrace.in_flight(p_consumer int, p_floor bigint) returns setof bigint
 language sql stable as $$
     select m.seq from headrace.leases as l cross join unnest(l.seqs) as m(seq)
@@ -91,7 +95,7 @@ language sql stable as $$
                       where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and m.seq = any (a.seqs))
 $$;
 
--- Forget the acks of those of these leases that have ended.
+-- Delete the acks of those of these leases that have ended.
 create function headrace.forget_acks(p_consumer int, p_leases bigint[]) returns void
 language sql as $$
     delete from headrace.acks as a
@@ -99,8 +103,10 @@ language sql as $$
       and not exists (select from headrace.leases as l where l.consumer_id = a.consumer_id and l.lease_id = a.lease_id)
 $$;
 
--- What became of a transaction: as pg_xact_status, null when the server has forgotten it. An id that was never given is one of a
--- transaction that a crash of the server took back. A standby can't tell: it may not have come that far. An id alone doesn't say whose it was: see headrace.commit_status and headrace.ack_status.
+-- Return the status of a transaction as pg_xact_status does, or null when the server has forgotten it. An id that the
+-- server has not assigned yet belonged to a transaction that a crash reverted, so it returns `aborted`. This raises
+-- on a standby, which may lag behind. An id alone doesn't identify the transaction, see headrace.commit_status and
+-- headrace.ack_status.
 create function headrace.transaction_status(p_xid bigint) returns text
 language plpgsql as $$
 begin
@@ -112,9 +118,10 @@ exception when invalid_parameter_value then
     return 'aborted';
 end $$;
 
--- The same of a transaction that acked these messages. Its ack is asked for, too, while their lease is there to tell: a server that
--- crashed may have given the id of a transaction which had written nothing to disk to another one. Without the lease the answer may be that of
--- the other one. It does no harm: an outcome for a lease that is gone changes nothing, and an ack that was taken back comes again with its message.
+-- The status of a transaction that acked these messages. While their lease exists, the ack itself is checked, too. A
+-- server that crashed may have assigned the id of a transaction which had written nothing to disk to another
+-- transaction. Without the lease, the status may be that of the other transaction. That does no harm: an outcome for
+-- a lease that no longer exists changes nothing, and if an ack was reverted, its message is delivered again.
 create function headrace.ack_status(p_consumer int, p_leases bigint[], p_seqs bigint[], p_xid bigint) returns text
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -132,8 +139,9 @@ end $$;
 
 -- --- transactions of services, which ack nothing
 
--- The last statement before the COMMIT: leave a witness that it happened. `xid` is null for a transaction that has written nothing, `at` where it
--- may not write this either. Under the rights of the schema's owner, since the transaction may have taken another role.
+-- Leave a witness that the COMMIT took place, as the last statement before it. `xid` is null if the transaction has
+-- written nothing. `at` is null if the transaction can't write the witness either. Runs with the rights of the
+-- schema's owner, since the transaction may have changed its role.
 create function headrace.leave_witness(p_nonce uuid, out xid bigint, out at timestamptz, out timeline uuid)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -150,15 +158,16 @@ begin
     select headrace.timeline_identity(h.id, h.xmin) into timeline from headrace.history as h order by h.id limit 1;
 end $$;
 
--- For how long witnesses are kept, while the server is up.
+-- How long witnesses are kept, while the server is up.
 create function headrace.witnesses_kept() returns interval
 language sql immutable as $$
     select interval '10 minutes'
 $$;
 
--- What became of a transaction that left a witness: `committed`, `aborted`, `in progress`; null when that can't be known any more. The witness has
--- the last word, also on a server that the row was replicated to. The status by the xid is read before it: whatever that calls ended and this
--- statement can see has left its witness here, or was somebody else's. p_at, p_timeline: as leave_witness returned them.
+-- Return the status of a transaction that left a witness: `committed`, `aborted` or `in progress`. Null when it can't
+-- be known any more. The witness decides, also on a server that the row was replicated to. The status by xid is read
+-- before the witness. If that status is final and this statement's snapshot sees the transaction, then its witness is
+-- here, or the xid was another transaction's. p_at, p_timeline: as leave_witness returned them.
 create function headrace.commit_status(
     p_xid bigint, p_nonce uuid, p_at timestamptz, p_timeline uuid, p_now timestamptz default clock_timestamp()
 ) returns text
@@ -176,13 +185,16 @@ begin
     if v_status = 'aborted' or p_at >= p_now - headrace.witnesses_kept() then
         return 'aborted';
     end if;
-    -- It may have been removed. Where nothing was taken back, the xid is still what it was.
+    -- The witness may have been removed. In the same timeline nothing was reverted, so the status by xid is still
+    -- right.
     return (select case when headrace.timeline_identity(h.id, h.xmin) = p_timeline then v_status end
             from headrace.history as h order by h.id limit 1);
 end $$;
 
--- Remove witnesses that nobody can still ask for: who lost the answer to a COMMIT asks again every few seconds, but not while the server is down.
--- p_floor, p_timeline: what an earlier call returned, so that rows removed before are not walked through; in another timeline xids are given again.
+-- Remove witnesses that no process can still ask for. A process that lost the response to a COMMIT asks again every
+-- few seconds, but not while the server is down.
+-- p_floor, p_timeline: what an earlier call returned, so that rows removed before are not read again. In another
+-- timeline xids are assigned again.
 -- `more`: whether there may be more to remove.
 create function headrace.forget_commits(
     p_floor bigint default 0, p_timeline uuid default null, p_now timestamptz default clock_timestamp(),

@@ -1,7 +1,7 @@
--- What else falls due: message ids to forget, tombstones to remove, tables to vacuum.
+-- Other maintenance: delete old message ids, remove tombstones, list tables to vacuum.
 
--- Forget message ids that are older than the stream's dedupe_window. p_floor: none is from before that; many dead rows may be.
--- `reached`: all from before that are gone; null while there are more.
+-- Delete message ids that are older than the stream's dedupe_window. p_floor: no id is older than that, and there may
+-- be many dead rows below it. `reached`: all ids before that time are deleted. Null while there are more.
 create function headrace.forget_ids_from(
     p_stream int, p_floor timestamptz, p_now timestamptz default clock_timestamp(), out forgotten int, out reached timestamptz
 )
@@ -20,13 +20,14 @@ begin
     reached := case when forgotten < c_most then p_now - v_stream.dedupe_window end;
 end $$;
 
--- The same from the beginning. Returns how many.
+-- The same from the beginning. Returns the number deleted.
 create function headrace.forget_ids(p_stream int, p_now timestamptz default clock_timestamp()) returns int
 language sql as $$
     select forgotten from headrace.forget_ids_from(p_stream, '-infinity', p_now)
 $$;
 
--- All streams, and what retention has to know to go about them. p_streams, p_floors: of these no message id is from before that.
+-- Return all streams, with what retention needs for each. p_streams, p_floors: for these streams, no message id is
+-- older than the floor.
 create function headrace.streams_to_sweep(
     p_now timestamptz default clock_timestamp(), p_streams int[] default '{}', p_floors timestamptz[] default '{}'
 ) returns table (
@@ -44,8 +45,8 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     order by s.id
 $$;
 
--- Remove keys that a null payload deletes, once every consumer is done with that. p_after: what has been looked through by an
--- earlier call. `reached`: up to where it has looked through now.
+-- Remove keys that have a null payload as their latest one, once every consumer is done with that message. p_after:
+-- the seq up to which an earlier call has examined the stream. `reached`: the seq up to which it is examined now.
 create function headrace.remove_tombstones(p_stream int, p_after bigint default 0, out removed int, out reached bigint)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -62,7 +63,7 @@ begin
         return;
     end if;
     v_floor := headrace.done_below(p_stream);
-    if v_floor is null then     -- nobody reads it; but who is still publishing will commit below the end
+    if v_floor is null then     -- no consumer reads the stream, but open transactions will commit below its end
         execute format('select coalesce(max(seq), 0) from %s', v_stream.relation) into v_end;
         v_floor := least(headrace.lowest_open(v_stream, v_end), v_end + 1);
     end if;
@@ -79,8 +80,8 @@ begin
     reached := greatest(case when v_found.looked_at = c_look then v_found.last else v_floor - 1 end, 0);
 end $$;
 
--- Tables whose rows are rewritten all the time, and of which more is dead than alive: they are vacuumed without waiting for the
--- server's own round, which may come once a minute.
+-- Return tables with constantly rewritten rows that have more dead rows than live ones. They are vacuumed without
+-- waiting for autovacuum, which may come only once a minute.
 create function headrace.bloated() returns table (relation text, dead bigint)
 language sql as $$
     select pg_stat_clear_snapshot();

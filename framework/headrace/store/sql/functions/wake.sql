@@ -1,15 +1,17 @@
--- Waking up. NOTIFY takes a lock across the whole database from before the commit until after it, so one per publish would
--- cap a server at some hundreds of commits a second. Two things keep it rare: publishers notify only while somebody has
--- said that he waits, and of the publishers to one stream that are in flight at one time only one notifies. What that
--- one's notification comes too early for is found by the waiter's poll a few milliseconds later.
+-- Notifications of waiting consumers. NOTIFY takes a lock across the whole database from before the commit until
+-- after it, so one per publish would limit a server to some hundreds of commits a second. Two things keep it rare.
+-- Publishers notify only while a consumer of the stream is subscribed. And among the publishers to one stream that
+-- are in flight at the same time, only one notifies. If its notification comes before the others' messages are
+-- visible, the waiter's poll finds these a few milliseconds later.
 --
--- In flight at one time means: called in the same slice of time, before the first of these transactions has ended. So a transaction that stays
--- open suppresses only the notifications of publishers in its own slice. It takes one lock per stream, however often it publishes.
+-- In flight at the same time means: called in the same slice of time, before the first of these transactions has
+-- ended. So a transaction that stays open suppresses only the notifications of publishers in its own slice. It takes
+-- at most one lock per stream, however often it publishes.
 
 create function headrace.wake(p_stream int) returns void
 language plpgsql as $$
 declare
-    c_slice  constant float8 := 0.02;   -- seconds; a commit takes a few milliseconds
+    c_slice  constant float8 := 0.02;   -- seconds. A commit takes a few milliseconds
     v_mark   text := format('(%s)', p_stream);
     v_woken  text := coalesce(current_setting('headrace.woken', true), '');
 begin
@@ -23,8 +25,8 @@ begin
     end if;
 end $$;
 
--- Subscribe consumers to notifications for `p_for` from now. Each is subscribed again after about half of that time. A subscription that
--- another process has renewed recently is not written again.
+-- Subscribe consumers to notifications for `p_for` from now. Each is subscribed again after about half of that time.
+-- A subscription that another process has renewed recently is not written again.
 create function headrace.wait_for(p_consumers int[], p_for interval) returns void
 language plpgsql as $$
 declare
@@ -43,13 +45,13 @@ begin
         select stream_id, until from headrace.waits where stream_id = any (v_streams) and until < v_now + p_for for update skip locked);
 end $$;
 
--- The same for one.
+-- Subscribe one consumer.
 create function headrace.wait(p_consumer int, p_for interval) returns void
 language sql as $$
     select headrace.wait_for(array[p_consumer], p_for)
 $$;
 
--- The consumers among these for which no process is subscribed.
+-- Return those of these consumers for which no process is subscribed.
 create function headrace.without_subscription(p_consumers int[]) returns int[]
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select coalesce(array_agg(id), '{}') from unnest(p_consumers) as id

@@ -1,6 +1,7 @@
--- Who is at work. Each process tells of itself every few seconds, in one row that it writes anew.
+-- Heartbeats of worker processes. Each process reports its state every few seconds, in one row that it overwrites.
 
--- Nothing waits for the disk: the table is unlogged, and what is lost is told again in a moment.
+-- Write a process's heartbeat. It does not wait for the disk, since the table is unlogged, and a lost row is written
+-- again in a moment.
 create function headrace.tell_worker(p_id uuid, p_facts json, p_now timestamptz default clock_timestamp()) returns void
 language plpgsql as $$
 begin
@@ -9,13 +10,14 @@ begin
         on conflict (id) do update set seen_at = excluded.seen_at, facts = excluded.facts;
 end $$;
 
--- A process ends cleanly: nobody need wonder where it is.
+-- Delete the heartbeat of a process that ends cleanly, so that it is not reported as gone.
 create function headrace.worker_left(p_id uuid) returns void
 language sql as $$
     delete from headrace.workers where id = p_id
 $$;
 
--- The processes that have told of themselves, the longest at work first. What was not seen for p_patience is gone.
+-- Return the processes with a heartbeat, the longest running first. A process that was not seen for p_patience is
+-- gone.
 create function headrace.worker_info(p_now timestamptz default clock_timestamp(), p_patience interval default '15 seconds')
 returns table (id uuid, seen_at timestamptz, gone boolean, facts json)
 language sql stable as $$
@@ -24,7 +26,7 @@ language sql stable as $$
     order by w.facts ->> 'started_at', w.id
 $$;
 
--- Forget those that have been gone for long. Returns how many.
+-- Delete the heartbeats of processes that have been gone for long. Returns the number deleted.
 create function headrace.forget_workers(p_now timestamptz default clock_timestamp(), p_after interval default '60 seconds') returns int
 language plpgsql as $$
 declare

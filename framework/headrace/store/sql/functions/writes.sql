@@ -1,18 +1,21 @@
--- writes: what several tasks have staged becomes messages in one transaction, once.
+-- writes: publish the rows that several tasks have staged, in one transaction, exactly once.
 --
--- A task that is retried, or of which two run at a time, writes what it has twice; so tasks publish nothing. Each attempt at one puts its rows
--- into the write's staging table, under a random id of its own, by COPY and in transactions as short as it likes. When all are done, somebody who knows
--- which attempts count commits these, and no others: the rows of all of them become messages, and the number of the batch is remembered, in one
--- transaction. So a batch is there as a whole or not at all, and once, however its rows were cut into tasks the second time.
+-- A task that is retried, or that runs twice at a time, writes its rows twice. So tasks do not publish. Each attempt
+-- of a task puts its rows into the write's staging table, under a random id of its own, by COPY and in transactions
+-- of any length. When all tasks are done, the caller that knows which attempts count commits these, and no others. In
+-- one transaction the rows of all of them become messages, and the number of the batch is recorded. So a batch is
+-- published as a whole or not at all, and once, even if its rows were split into tasks differently the second time.
 --
--- The staging table is unlogged: COPY into it costs half, and nothing of it has to survive. After a crash of the server it is empty; then
--- there are fewer rows than the attempts say, and the commit is refused.
+-- The staging table is unlogged, because COPY into it costs half, and its rows need not survive. After a crash of the
+-- server it is empty. Then there are fewer rows than the attempts report, and the commit is refused.
 --
--- Locks are taken in this order: the stream's table, the row of the write, the staging table. The row's lock is what serializes
--- making, emptying and dropping the staging table; tasks that fill it take only COPY's own lock on it.
+-- Locks are taken in this order: the stream's table, the row of the write, the staging table. The row's lock
+-- serializes the creation, emptying and dropping of the staging table. Tasks that fill it take only COPY's own lock
+-- on it.
 
--- The staging table for a batch of a write; made if need be. Null if that batch is committed already: then nothing is to be staged.
--- p_streaming: whether it is one of many batches; then the write is remembered for good, otherwise for some days.
+-- Return the staging table for a batch of a write, and create it if necessary. Null if that batch is committed
+-- already, so that nothing needs to be staged.
+-- p_streaming: whether it is one of many batches. Then the write is remembered for good, otherwise for some days.
 create function headrace.stage_write(
     p_stream text, p_write text, p_batch bigint default 0, p_streaming boolean default false
 ) returns text
@@ -30,8 +33,8 @@ begin
     if v_write.batch >= p_batch then
         return null;
     end if;
-    perform headrace.open_stream(p_stream);     -- one that is full is told before the rows are sent
-    -- A task locks nothing if others have come before it, and the janitor knows that somebody is at it.
+    perform headrace.open_stream(p_stream);     -- if the stream is full, raise before the rows are sent
+    -- If other tasks have come before, a task takes no lock here, and touched_at already keeps the janitor away.
     if to_regclass(v_write.staging) is not null and v_write.touched_at > clock_timestamp() - interval '1 hour' then
         return v_write.staging;
     end if;
@@ -39,7 +42,7 @@ begin
     select * into strict v_write from headrace.writes where stream_id = v_stream.id and write_id = p_write for update;
     if v_write.batch >= p_batch then
         return null;
-    elsif to_regclass(v_write.staging) is null then      -- also where a backup was restored without that schema
+    elsif to_regclass(v_write.staging) is null then      -- also if a backup was restored without that schema
         v_write.staging := headrace.make_staging(v_stream, p_write);
     end if;
     update headrace.writes set staging = v_write.staging, streaming = p_streaming, touched_at = clock_timestamp()
@@ -47,7 +50,8 @@ begin
     return v_write.staging;
 end $$;
 
--- What the stream refuses the staging table refuses, too, while there is somebody who knows which row it is.
+-- Create a staging table with the constraints of the stream. So an invalid row is refused while the task that sends
+-- it still knows which row it is.
 create function headrace.make_staging(p_stream headrace.streams, p_write text) returns text
 language plpgsql as $$
 declare
@@ -63,20 +67,21 @@ begin
     loop
         execute format('alter table %s add constraint %I %s', v_staging, v_check.conname, v_check.definition);
     end loop;
-    -- What the stream would compress is compressed here, by the tasks: it is then taken over as it is.
+    -- Values that the stream would compress are compressed here, by the tasks, and then copied as they are.
     if exists (select from pg_attribute where attrelid = p_stream.relation::regclass and attname = 'data' and attcompression = 'l') then
         execute format('alter table %s alter column data set compression lz4', v_staging);
     else
         execute format('alter table %s alter column data set storage external', v_staging);
     end if;
-    -- Each attempt's rows in their order, without sorting them.
+    -- Read each attempt's rows in their order, without sorting them.
     execute format('create index %I on %s (attempt, place)', v_name || '.place', v_staging);
     return v_staging;
 end $$;
 
--- Publish what these attempts have staged: [{"partition": 0, "attempt": "uuid", "rows": 123}], in the order of the partitions, and of the places within them.
--- With one_message_per_key the last row of a key counts, and they are published in the order of their keys. Returns how many messages that
--- made; 0 if the batch was committed before. All or nothing, and who has lost the answer may ask again.
+-- Publish what these attempts have staged: [{"partition": 0, "attempt": "uuid", "rows": 123}], in the order of the
+-- partitions, and of the places within them. With one_message_per_key the last row of a key counts, and they are
+-- published in the order of their keys. Returns the number of messages published, or 0 if the batch was committed
+-- before. All or nothing. A caller that lost the response may call again.
 create function headrace.commit_write(p_stream text, p_write text, p_batch bigint, p_parts json) returns bigint
 language plpgsql as $$
 declare
@@ -141,8 +146,8 @@ begin
     return v_count;
 end $$;
 
--- In pieces, since headrace.put takes arrays. The rows that are there are locked first, and all of it goes in the order of the keys, so that two such
--- writes don't wait for each other in a circle.
+-- Publish the staged rows in pieces, since headrace.put takes arrays. The existing rows are locked first, and all of
+-- it goes in the order of the keys, so that two such writes don't deadlock.
 create function headrace.put_staged(p_stream headrace.streams, p_write headrace.writes, p_parts json) returns bigint
 language plpgsql as $$
 declare
@@ -191,7 +196,8 @@ begin
     return v_count;
 end $$;
 
--- Forget what is staged for a batch that won't be committed. A write that has committed nothing is forgotten as a whole.
+-- Delete what is staged for a batch that won't be committed. A write that has committed nothing is deleted as a
+-- whole.
 create function headrace.abort_write(p_stream text, p_write text, p_batch bigint) returns void
 language plpgsql as $$
 declare
@@ -206,12 +212,14 @@ begin
     end if;
 end $$;
 
--- Empty the staging table of a write whose row is locked; drop it if no further batch is to come. Whoever is filling it still, a task that
--- nobody waits for any more, isn't waited for here: then what is there by now goes row by row, and a table that should go is the janitor's.
+-- Empty the staging table of a write, or drop it if no further batch is to come. The caller has locked the write's
+-- row. A task that still fills the table is not waited for, since its result is no longer needed. Then the rows that
+-- exist by now are deleted, and a table that should be dropped is left to the janitor.
 create function headrace.forget_staged(p_stream int, p_write text, p_drop boolean default false) returns void
 language plpgsql as $$
 declare
-    c_large  constant bigint := 8000000;    -- bytes; less is deleted, which leaves the catalog alone: there may be many batches a second
+    c_large  constant bigint := 8000000;    -- bytes. Below that, rows are deleted, which does not change the catalog,
+                                            -- since there may be many batches a second
     v_write  headrace.writes;
 begin
     select * into v_write from headrace.writes where stream_id = p_stream and write_id = p_write;
@@ -233,8 +241,10 @@ exception when lock_not_available then
     execute format('delete from %s', v_write.staging);
 end $$;
 
--- What was begun and not touched for a day is forgotten; so are single writes that were committed, after a week. Returns how many
--- tables and rows have gone; what somebody has a lock on is left for the next time, and another user's tables to that user.
+-- Drop the staging tables of writes that were not touched for a day, and of single writes that are committed. Delete
+-- the records of single writes, after a day if nothing was committed, otherwise after a week. Returns the number of
+-- tables and rows. Rows that another session has locked are left for the next call, and another user's tables to that
+-- user.
 create function headrace.tidy_writes(p_now timestamptz default clock_timestamp()) returns int
 language plpgsql as $$
 declare
