@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test torture bench lint format lock clean
+.PHONY: help demo test test-unit torture bench lint format lock clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ else
 	$(BIN)/python -m pytest -n $(JOBS) --ignore tests/spark
 	$(BIN)/python -m pytest -n $(JOBS) tests/spark
 endif
+
+test-unit: $(READY)  ## Run the tests that need neither Postgres nor other processes
+	$(BIN)/python -m pytest -n $(JOBS) -m unit --ignore tests/spark $(ARGS)
 
 torture: $(READY)  ## Run the long tests that kill, freeze and restart things
 	$(BIN)/python -m pytest -m torture -o faulthandler_timeout=0 $(ARGS)

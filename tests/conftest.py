@@ -1,10 +1,12 @@
-"""Real Postgres always: one server for the run, a fresh database for each test, and time in the test's hands."""
+"""Shared fixtures: one real Postgres server for the run, a fresh database for each test, and a clock
+that tests control.
+"""
 
 from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,10 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.model.specs import ConsumerSpec
-from tests.support import scratch, servers
+from tests.support import scratch, servers, tiers
 from tests.support.readers import Clock, Reader
 
-# How long an example takes says nothing on a machine that is shared.
+# Hypothesis deadlines mean nothing on a shared machine.
 hypothesis.settings.register_profile("headrace", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("headrace")
 
@@ -27,17 +29,20 @@ _scratch = pytest.StashKey[Path | None]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Once for the run: its workers inherit both."""
+    """Set the temporary directory once for the run. The pytest-xdist workers inherit it."""
     if not hasattr(config, "workerinput"):
         config.stash[_scratch] = scratch.move_to_memory()
-    # A shell starts what it has in the background with SIGINT ignored, and so would be what tests start and interrupt.
+    # A shell starts background processes with SIGINT ignored. Processes that tests start and interrupt
+    # would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """The last to leave takes the server's data away. As root that lies where the server's own user can enter, not with pytest's."""
+    """The last process to end removes the server's data. As root the data lies where the server's own
+    user has access, not in pytest's directory.
+    """
     if not hasattr(session.config, "workerinput"):
         factory: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]
         servers.destroy(factory.getbasetemp() / "postgres")
@@ -46,15 +51,25 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest tests first, or at the end of a run all but one of its processes would wait for them."""
+    """Mark each test with its tier and sort the longest tests first. Otherwise all processes but one
+    would wait for them at the end of a run.
+    """
+    for item in items:
+        item.add_marker(tiers.tier_of(item))
     items.sort(key=lambda item: "torture" not in item.path.parts)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with tiers.guarded(item):
+        return (yield)
 
 
 @pytest.fixture(scope="session")
 def server_dsn(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The URL of a Postgres server that all tests of this run share, as a superuser.
+    """Return the URL of the Postgres server that all tests of this run share, as a superuser.
 
-    `HEADRACE_TEST_DSN` names one of your own; otherwise it is an embedded one.
+    Set `HEADRACE_TEST_DSN` to use your own server. The default is an embedded server.
     """
     base = tmp_path_factory.getbasetemp()
     if hasattr(request.config, "workerinput"):
@@ -65,27 +80,27 @@ def server_dsn(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixture
 
 @pytest.fixture(scope="session")
 def template(server_dsn: str) -> str:
-    """The name of a database that has the schema, to be cloned."""
+    """Return the name of a database that has the schema and that fixtures clone."""
     return servers.ensure_template(server_dsn)
 
 
 @pytest.fixture
 def empty_dsn(server_dsn: str) -> Iterator[str]:
-    """The URL of a fresh database without anything of Headrace's."""
+    """Return the URL of a fresh database without Headrace's schema."""
     with servers.clone(server_dsn, None) as dsn:
         yield dsn
 
 
 @pytest.fixture
 def dsn(server_dsn: str, template: str) -> Iterator[str]:
-    """The URL of a fresh database with the schema in it."""
+    """Return the URL of a fresh database with Headrace's schema."""
     with servers.clone(server_dsn, template) as dsn:
         yield dsn
 
 
 @pytest_asyncio.fixture
 async def database(dsn: str) -> AsyncIterator[store.Database]:
-    """An opened `Database` on a fresh database with the schema in it. For tests under `@pytest.mark.asyncio`."""
+    """Return an opened `Database` on a fresh database with the schema. For tests under `@pytest.mark.asyncio`."""
     async with servers.opened(dsn) as database:
         yield database
 
@@ -95,7 +110,7 @@ Connect = Callable[[], Awaitable[Any]]
 
 @pytest_asyncio.fixture
 async def connect(dsn: str) -> AsyncIterator[Connect]:
-    """Opens plain connections beside the pool, for transactions that a test wants to leave open."""
+    """Open plain connections outside of the pool, for transactions that a test leaves open."""
     opened: list[Any] = []
 
     async def connect() -> Any:
@@ -109,7 +124,7 @@ async def connect(dsn: str) -> AsyncIterator[Connect]:
 
 @pytest.fixture
 def clock() -> Clock:
-    """The time, which stands still until the test moves it."""
+    """A clock that stands still until the test moves it."""
     return Clock()
 
 
@@ -118,7 +133,7 @@ Declare = Callable[..., Awaitable[Reader]]
 
 @pytest_asyncio.fixture
 async def declare(database: store.Database, clock: Clock) -> Declare:
-    """Declares a consumer on the stream `orders`, with a `ConsumerSpec`'s settings, and hands out a reader for it."""
+    """Declare a consumer of the stream `orders` with the settings of a `ConsumerSpec`, and return a reader for it."""
     await store.create_stream(database, "orders")
 
     async def declare(name: str = "ship", **settings: Any) -> Reader:

@@ -1,4 +1,4 @@
-"""What the tests of dependencies provide."""
+"""Classes that the tests of dependencies provide."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Noon:
 
 
 class Greeter:
-    """Made from what its `__init__` takes."""
+    """Its dependencies are the parameters of its `__init__`."""
 
     def __init__(self, clock: Clock, session: Depends[Session]) -> None:
         self.clock, self.session = clock, session

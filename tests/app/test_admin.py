@@ -1,4 +1,4 @@
-"""The admin: what an operator sees and mends, from Python and from the command line."""
+"""The admin: what an operator reads and changes, from Python and from the command line."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ pytestmark = pytest.mark.asyncio
 
 SHIP = ("orders", "ship")
 
-# A regular expression that a text like FOREVER keeps busy until somebody interferes: what its groups matched has to come back
-# in reverse, and there are more ways to part a thousand letters among them than could ever be tried.
+# A regular expression that runs on a text like FOREVER until it is cancelled. The matches of its
+# groups must come back in reverse, and a thousand letters can be divided among them in more ways
+# than could ever be tried.
 SLOW = {"field": "data.text", "op": "regex", "value": r"^(a+)(a+)(a+)(a+)b\4\3\2\1c$"}
 FOREVER = f'{{"text": "{"a" * 1000}b{"a" * 1001}c"}}'
 
@@ -34,14 +35,14 @@ def admin(database: store.Database) -> Admin:
 
 @pytest_asyncio.fixture
 async def ship(admin: Admin) -> Admin:
-    """With the stream `orders`, and its consumer `ship`."""
+    """An admin with the stream `orders` and its consumer `ship`."""
     await admin.create_stream("orders")
     await admin.create_consumer(ConsumerSpec(stream="orders", name="ship", max_deliver=1))
     return admin
 
 
 async def drain(admin: Admin) -> list[int]:
-    """Receive and ack until there is nothing."""
+    """Receive and ack until no message is left."""
     found: list[int] = []
     while received := await admin.receive(*SHIP, limit=100):
         found += [one.seq for one in received]
@@ -50,7 +51,7 @@ async def drain(admin: Admin) -> list[int]:
 
 
 async def dead(admin: Admin, database: store.Database, *keys: str) -> None:
-    """Publish to these keys and let the messages die."""
+    """Publish to these keys and make the messages dead letters."""
     await publish(database, *keys)
     while received := await admin.receive(*SHIP, limit=100):
         await admin.nack(*SHIP, [one.ack_id for one in received], error="boom")
@@ -70,7 +71,7 @@ async def test_an_app_has_an_admin_while_it_is_connected(dsn: str) -> None:
 async def test_a_stream_is_created_with_its_settings(admin: Admin) -> None:
     await admin.create_stream(StreamSpec(name="orders", retain_up_to=60))
     assert (await admin.stream("orders")).retain_up_to == 60
-    await admin.create_stream(StreamSpec(name="orders", retain_up_to=60))  # the very same
+    await admin.create_stream(StreamSpec(name="orders", retain_up_to=60))  # exactly the same settings
     with pytest.raises(InvalidInput, match=r"'orders' exists with other settings \(retain_up_to is 60 and not None\)"):
         await admin.create_stream("orders")
     with pytest.raises(InvalidInput, match="'Orders' can't be used"):
@@ -97,7 +98,7 @@ async def test_a_stream_is_edited_setting_by_setting(admin: Admin) -> None:
         ({"one_message_per_key": True}, "can't be changed, its table is made for it"),
     ],
 )
-async def test_an_edit_that_can_not_be_is_refused(ship: Admin, changes: dict[str, Any], told: str) -> None:
+async def test_an_invalid_edit_is_refused(ship: Admin, changes: dict[str, Any], told: str) -> None:
     with pytest.raises((InvalidInput, ConfigurationError), match=told):
         await ship.edit_stream("orders", **changes)
 
@@ -111,7 +112,7 @@ async def test_a_stream_is_deleted(ship: Admin, database: store.Database) -> Non
     assert await ship.streams() == []
 
 
-async def test_what_is_not_there_is_said_so(ship: Admin) -> None:
+async def test_missing_objects_are_reported(ship: Admin) -> None:
     consumer: list[Callable[..., Awaitable[Any]]] = [
         ship.consumer, ship.edit_consumer, ship.delete_consumer, ship.peek, ship.receive, ship.pause, ship.resume,
         ship.blocked_keys, ship.dead_letters, ship.redrive, ship.purge, ship.replay,
@@ -175,15 +176,15 @@ async def test_the_latest_message_of_a_key(ship: Admin, database: store.Database
         ({"where": {"field": "data.n", "op": "~~~", "value": 1}}, InvalidInput, "~~~"),
     ],
 )
-async def test_a_selection_that_can_not_be_is_refused(
+async def test_an_invalid_selection_is_refused(
     ship: Admin, chosen: dict[str, Any], error: type[Exception], told: str
 ) -> None:
     with pytest.raises(error, match=told):
         await ship.messages("orders", **chosen)
 
 
-async def test_a_condition_that_takes_forever_is_ended_and_named(ship: Admin, database: store.Database) -> None:
-    """Wherever one can be given; and nothing is changed."""
+async def test_a_condition_that_takes_forever_is_cancelled_and_named(ship: Admin, database: store.Database) -> None:
+    """Such a condition can be given in several places. None of the calls changes anything."""
     await dead(ship, database, "a")
     await database.fetch("update headrace_streams.orders set data = $1::text::json", FOREVER)
     await database.fetch("update headrace.dead_letters set data = $1::text::json", FOREVER)
@@ -205,7 +206,7 @@ async def test_a_condition_that_takes_forever_is_ended_and_named(ship: Admin, da
     assert len(await hasty.dead_letters(*SHIP)) == 1
 
 
-async def test_a_consumer_whose_condition_takes_forever_can_be_looked_at(
+async def test_a_consumer_with_a_condition_that_takes_forever_can_be_viewed(
     admin: Admin, database: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.app.admin.consumers._INFO_LIMIT", 0.2)
@@ -247,7 +248,9 @@ async def test_a_consumer_is_created_and_listed(ship: Admin) -> None:
         await ship.create_consumer(ConsumerSpec(stream="nowhere", name="bill"))
 
 
-async def test_a_consumer_is_edited_live_and_only_what_is_given_changes(ship: Admin, database: store.Database) -> None:
+async def test_an_edit_of_a_consumer_changes_only_the_given_settings_at_once(
+    ship: Admin, database: store.Database
+) -> None:
     spec = await ship.edit_consumer(
         *SHIP, filter="a", where="data.n > 0", ack_wait="1m", backoff=["1s", "10s"], max_ack_pending=5, max_waiting=3
     )
@@ -278,9 +281,7 @@ async def test_a_consumer_is_edited_live_and_only_what_is_given_changes(ship: Ad
         ({"where": "data.n >"}, "data.n >"),
     ],
 )
-async def test_an_edit_of_a_consumer_that_can_not_be_is_refused(
-    ship: Admin, changes: dict[str, Any], told: str
-) -> None:
+async def test_an_invalid_edit_of_a_consumer_is_refused(ship: Admin, changes: dict[str, Any], told: str) -> None:
     with pytest.raises((InvalidInput, ConfigurationError), match=told):
         await ship.edit_consumer(*SHIP, **changes)
     assert (await ship.consumer(*SHIP)).settings["version"] == 1
@@ -301,7 +302,7 @@ async def test_a_consumer_is_paused_and_resumed(ship: Admin, database: store.Dat
     assert (await ship.consumer(*SHIP)).paused_until == datetime.max.replace(tzinfo=UTC)
     assert await ship.receive(*SHIP) == []
     later = datetime.now(UTC) + timedelta(hours=1)
-    await ship.pause(*SHIP, later.replace(tzinfo=None))  # without a zone: UTC
+    await ship.pause(*SHIP, later.replace(tzinfo=None))  # a time without a zone is in UTC
     assert (await ship.consumer(*SHIP)).paused_until == later
     await ship.resume(*SHIP)
     assert await drain(ship) == [1]
@@ -309,7 +310,7 @@ async def test_a_consumer_is_paused_and_resumed(ship: Admin, database: store.Dat
         await ship.pause(*SHIP, datetime(2020, 1, 1, tzinfo=UTC))
 
 
-async def test_peeking_shows_what_is_in_flight_and_next(ship: Admin, database: store.Database) -> None:
+async def test_peeking_shows_messages_in_flight_and_next(ship: Admin, database: store.Database) -> None:
     await publish(database, *"abc")
     await ship.receive(*SHIP)
     assert [(one.seq, one.state) for one in await ship.peek(*SHIP, limit=2)] == [
@@ -333,7 +334,7 @@ async def test_seek_takes_a_seq_a_time_the_start_and_the_end(ship: Admin, databa
         assert await drain(ship) == list(range(position + 1, 6))
 
 
-async def test_a_seek_ends_what_was_received(ship: Admin, database: store.Database) -> None:
+async def test_a_seek_ends_the_leases_of_received_messages(ship: Admin, database: store.Database) -> None:
     await publish(database, *"ab")
     (received,) = await ship.receive(*SHIP)
     await ship.seek(*SHIP, "start")
@@ -430,7 +431,9 @@ async def test_blocked_keys_go_on_when_they_are_redriven(ship: Admin, database: 
 # --- receive, ack, nack
 
 
-async def test_a_received_message_has_all_that_it_takes_to_work_on_it(ship: Admin, database: store.Database) -> None:
+async def test_a_received_message_has_everything_that_is_needed_to_handle_it(
+    ship: Admin, database: store.Database
+) -> None:
     await ship.edit_consumer(*SHIP, max_deliver=3)
     await store.publish(database, "orders", "a", '{"x": 1}', '{"h": 2}')
     (first,) = await ship.receive(*SHIP)
@@ -442,7 +445,7 @@ async def test_a_received_message_has_all_that_it_takes_to_work_on_it(ship: Admi
     assert await ship.receive(*SHIP) == []
 
 
-async def test_of_each_key_one_message_is_received(ship: Admin, database: store.Database) -> None:
+async def test_one_message_of_each_key_is_received(ship: Admin, database: store.Database) -> None:
     await publish(database, *"aabbabc")
     received = await ship.receive(*SHIP, limit=100)
     assert [one.seq for one in received] == [1, 3, 7]
@@ -459,7 +462,7 @@ async def test_many_keys_are_received_though_one_is_hot(ship: Admin, database: s
     assert [one.key for one in await ship.receive(*SHIP, limit=4)] == ["hot", "a", "b", "c"]
 
 
-async def test_of_an_unordered_consumer_all_are_received(ship: Admin, database: store.Database) -> None:
+async def test_all_messages_of_an_unordered_consumer_are_received(ship: Admin, database: store.Database) -> None:
     await ship.edit_consumer(*SHIP, ordered=False)
     await publish(database, *"aaa")
     assert [one.seq for one in await ship.receive(*SHIP, limit=2)] == [1, 2]
@@ -487,7 +490,9 @@ async def test_receivers_at_once_never_have_two_messages_of_a_key(ship: Admin, d
     assert all(seqs == sorted(set(seqs)) for seqs in order.values())
 
 
-async def test_a_selective_filter_is_received_from_however_far_away(ship: Admin, database: store.Database) -> None:
+async def test_receive_finds_the_messages_of_a_selective_filter_however_far_away(
+    ship: Admin, database: store.Database
+) -> None:
     await ship.edit_consumer(*SHIP, filter="rare")
     await publish(database, *["common"] * 9_000, "rare")
     assert [one.seq for one in await ship.receive(*SHIP)] == [9_001]
@@ -514,7 +519,7 @@ async def test_a_nack_may_put_a_message_off(ship: Admin, database: store.Databas
 
 
 @pytest.mark.parametrize("ack_id", ["", "1", "A" * 48, "\x00" * 48, "é" * 48, None, 5])
-async def test_what_is_no_ack_id_is_refused(ship: Admin, ack_id: Any) -> None:
+async def test_an_invalid_ack_id_is_refused(ship: Admin, ack_id: Any) -> None:
     for settle in (ship.ack, ship.nack):
         with pytest.raises(InvalidInput, match="is no ack id"):
             await settle(*SHIP, [ack_id])
@@ -531,6 +536,6 @@ async def test_an_ack_id_of_another_consumer_changes_nothing(ship: Admin, databa
 @pytest.mark.parametrize(
     ("chosen", "told"), [({"limit": 0}, "limit=0"), ({"wait": -1}, "wait=-1"), ({"wait": 1e9}, "wait=")]
 )
-async def test_a_receive_that_can_not_be_is_refused(ship: Admin, chosen: dict[str, Any], told: str) -> None:
+async def test_an_invalid_receive_is_refused(ship: Admin, chosen: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidInput, match=told):
         await ship.receive(*SHIP, **chosen)

@@ -1,4 +1,4 @@
-"""The app: what is declared, connecting, running and stopping."""
+"""The app: declarations, connecting, running and stopping."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def app(dsn: str) -> App:
 async def nothing() -> None: ...
 
 
-# --- what is declared
+# --- declarations
 
 
 def test_two_handlers_of_a_stream_may_not_share_a_name() -> None:
@@ -69,7 +69,7 @@ def test_the_decorator_gives_the_function_back() -> None:
         ({"timeout": 0}, "timeout=0 leaves no time at all"),
     ],
 )
-def test_a_setting_that_can_not_be_is_refused_by_its_name(settings: dict[str, Any], said: str) -> None:
+def test_an_invalid_setting_is_refused_by_its_name(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         App("postgresql://nowhere").consumer("orders", **settings)(nothing)
 
@@ -113,7 +113,7 @@ async def test_the_schema_is_brought_up_to_date_at_start(empty_dsn: str, caplog:
 
 
 @pytest.mark.asyncio
-async def test_a_stream_name_that_can_not_be_is_refused_at_start(dsn: str) -> None:
+async def test_an_invalid_stream_name_is_refused_at_start(dsn: str) -> None:
     with pytest.raises(InvalidInput, match="The stream name 'My Orders' can't be used"):
         async with App(dsn, streams=["My Orders"]):
             pass
@@ -136,7 +136,7 @@ async def test_a_wrong_database_url_is_explained_without_its_password(
     dsn: str, error: type[Exception], said: str
 ) -> None:
     app = App(dsn)
-    for _ in range(2):  # a failed start leaves nothing behind
+    for _ in range(2):  # a failed start leaves no connection or lock behind
         with pytest.raises(error) as caught:
             async with app:
                 pass
@@ -145,7 +145,7 @@ async def test_a_wrong_database_url_is_explained_without_its_password(
 
 
 @pytest.mark.asyncio
-async def test_a_database_that_is_not_there_is_a_matter_of_configuration(dsn: str) -> None:
+async def test_a_missing_database_is_a_configuration_error(dsn: str) -> None:
     missing = dsn.replace("headrace_test_", "no_such_")
     with pytest.raises(ConfigurationError, match=r"does not exist\. Mend the database URL"):
         async with App(missing):
@@ -183,7 +183,7 @@ async def test_an_app_may_be_entered_again_inside_itself_and_by_several_tasks(ds
 
 
 @pytest.mark.asyncio
-async def test_what_needs_a_running_app_says_so(app: App) -> None:
+async def test_calls_that_need_a_running_app_report_that(app: App) -> None:
     app.stop()
     assert app.statistics() == {}
     with pytest.raises(ConfigurationError, match="The app is not running"):
@@ -201,7 +201,7 @@ async def test_an_app_runs_once_at_a_time(app: App) -> None:
                 await again
         await app.publish("orders", "a", 1)
         await app.idle()
-    async with running(app):  # but again, afterwards
+    async with running(app):  # it can run again afterwards
         await app.idle()
 
 
@@ -270,9 +270,7 @@ def recording(seen: list[tuple[str, int]], name: str) -> Any:
 
 
 @pytest.mark.asyncio
-async def test_changed_settings_are_applied_at_start_and_said_in_the_log(
-    dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_changed_settings_are_applied_at_start_and_logged(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "headrace")
     before, after = App(dsn), App(dsn)
     before.consumer("orders", name="ship")(nothing)
@@ -310,7 +308,7 @@ async def test_a_backoff_changed_and_changed_back_is_the_same(dsn: str, caplog: 
 
 
 @pytest.mark.asyncio
-async def test_statistics_tell_what_every_consumer_is_doing(app: App) -> None:
+async def test_statistics_show_the_state_of_every_consumer(app: App) -> None:
     gate = Gate()
 
     @app.consumer("orders", concurrency=2)
@@ -379,7 +377,7 @@ async def test_a_handler_may_stop_the_app_it_runs_in(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_error_beside_the_running_app_comes_out_as_it_is_once_handlers_have_finished(app: App) -> None:
+async def test_an_error_of_another_task_is_raised_unchanged_once_handlers_have_finished(app: App) -> None:
     started, may_end = anyio.Event(), anyio.Event()
 
     @app.consumer("orders")

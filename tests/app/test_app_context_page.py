@@ -1,4 +1,4 @@
-"""The program on the page about context runs, and does what the page says."""
+"""The program of the documentation page about context runs and does what the page says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> App:
 
 
 @pytest.mark.asyncio
-async def test_the_program_ships_what_is_in_stock(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_program_ships_orders_that_are_in_stock(app: App, capsys: pytest.CaptureFixture[str]) -> None:
     async with app:
         await app.database.fetchval("create table stock (item text primary key, count int)")
         await app.database.fetchval("insert into stock values ('nut', 3)")

@@ -1,4 +1,5 @@
-"""Sources that capture tables, as an operator makes, sees, changes, mends and removes them; on real Postgres."""
+"""The admin of sources that capture tables: creating, showing, changing, repairing and removing
+them, on real Postgres."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ NOWHERE = "postgresql://shop:hush@127.0.0.1:1/shop"
 
 @pytest_asyncio.fixture
 async def admin(database: store.Database, dsn: str) -> AsyncIterator[Admin]:
-    """With the tables `orders` and `items`, of which nothing is captured."""
+    """An admin of a database with the tables `orders` and `items`, of which none is captured."""
     for table in ("orders", "items"):
         await database.fetchval(f"create table {table} (id int primary key, total numeric)")
     async with slots_dropped(dsn):
@@ -79,7 +80,7 @@ class TestMaking:
             await admin.create_source(WebhookSpec(name="orders", stream="orders"))
         assert [one.name for one in await admin.streams()] == ["orders"]
 
-    async def test_a_password_is_told_to_nobody_and_nobody_is_told_one_that_is_hidden(
+    async def test_a_password_is_never_shown_and_a_hidden_password_is_refused(
         self, admin: Admin, database: store.Database
     ) -> None:
         await admin.create_source(msgspec.structs.replace(ORDERS, database=NOWHERE))
@@ -91,7 +92,7 @@ class TestMaking:
 
 
 class TestEditing:
-    async def test_an_edit_changes_what_is_given_and_checks_the_whole(self, admin: Admin) -> None:
+    async def test_an_edit_changes_the_given_settings_and_checks_all(self, admin: Admin) -> None:
         await admin.create_source(msgspec.structs.replace(ORDERS, columns={"public.items": ("id",)}))
         before = await admin.source("orders")
         changed = await admin.edit_source(
@@ -114,14 +115,14 @@ class TestEditing:
             await admin.edit_source("orders", deletes="sometimes")
         assert await admin.source("orders") == changed
 
-    async def test_a_password_stays_where_the_url_is_given_back_as_it_is_told(
+    async def test_an_edit_with_a_url_as_it_is_shown_keeps_the_password(
         self, admin: Admin, database: store.Database
     ) -> None:
         await admin.create_source(msgspec.structs.replace(ORDERS, database=NOWHERE))
         told = (await admin.source("orders")).settings["database"]
         await admin.edit_source("orders", database=told, rate=7)
         assert (await store.source_with_secrets(database, "orders")).settings["database"] == NOWHERE
-        with pytest.raises(InvalidInput, match="write the password"):  # nor does it go to another host
+        with pytest.raises(InvalidInput, match="write the password"):  # nor is it sent to another host
             await admin.edit_source("orders", database=told.replace("127.0.0.1", "example.org"))
         await admin.edit_source("orders", database=None)
         assert (await admin.source("orders")).settings["database"] is None
@@ -139,25 +140,27 @@ class TestEditing:
             await store.append_captured(database, number, epoch, "orders", Captured(keys=["a"], data=["1"]))
         assert (
             await store.take_capture(database, number, uuid4(), 60) is not None
-        )  # at once, by whoever has the new ones
+        )  # the process that knows the new settings gets the lease at once
 
-    async def test_tables_that_are_new_to_it_are_read_from_their_first_row_on(
+    async def test_new_tables_of_a_source_are_read_from_their_first_row_on(
         self, admin: Admin, database: store.Database
     ) -> None:
         await admin.create_source(msgspec.structs.replace(ORDERS, tables=("public.orders",)))
         await admin.edit_source("orders", tables=["public.orders", "public.a"])
-        assert await admin.backfills() == []  # it has not begun: who does so reads all of them
+        assert await admin.backfills() == []  # the capture has not begun, and will read all tables when it does
         number, epoch = await begun(database, "orders")
         await admin.edit_source("orders", tables=["public.orders", "public.a", "public.b"])
         assert [one.table for one in await admin.backfills("orders")] == ["public.b"]
-        with pytest.raises(LeaseLost):  # who doesn't know the table yet has no say
+        with pytest.raises(LeaseLost):  # a process that does not know the table yet can't fail its backfill
             await store.fail_backfill(database, number, epoch, 1, "unknown")
         await admin.edit_source("orders", tables=["public.c"], backfill=False)
         assert [one.table for one in await admin.backfills("orders")] == ["public.b"]
 
 
 class TestPausing:
-    async def test_a_paused_source_is_nobodys_until_it_is_resumed(self, admin: Admin, database: store.Database) -> None:
+    async def test_a_paused_source_is_captured_by_no_process_until_it_is_resumed(
+        self, admin: Admin, database: store.Database
+    ) -> None:
         await admin.create_source(ORDERS)
         number, epoch = await begun(database, "orders")
         paused = await admin.pause_source("orders")
@@ -170,7 +173,7 @@ class TestPausing:
         assert resumed.capture is not None
         assert (resumed.capture.state, resumed.capture.position) == ("unattended", "0/10")
 
-    async def test_a_source_that_begins_anew_forgets_its_place_and_reads_all_tables_again(
+    async def test_a_source_that_starts_again_forgets_its_position_and_reads_all_tables_again(
         self, admin: Admin, database: store.Database
     ) -> None:
         await admin.create_source(ORDERS)
@@ -188,7 +191,7 @@ class TestPausing:
         assert states.pop(old.id) == ("public.items", "cancelled")
         assert sorted(states.values()) == [("public.items", "queued"), ("public.orders", "queued")]
 
-    async def test_what_captures_nothing_is_neither_paused_nor_read(self, admin: Admin) -> None:
+    async def test_a_source_that_captures_nothing_is_neither_paused_nor_read(self, admin: Admin) -> None:
         await admin.create_stream("orders")
         await admin.create_source(WebhookSpec(name="hook", stream="orders"))
         for call in (
@@ -231,7 +234,7 @@ class TestBackfills:
             ({"rate": 2**31}, "rate"),
         ],
     )
-    async def test_what_cannot_be_read_is_refused(self, admin: Admin, given: dict[str, Any], told: str) -> None:
+    async def test_an_invalid_backfill_is_refused(self, admin: Admin, given: dict[str, Any], told: str) -> None:
         await admin.create_source(ORDERS)
         with pytest.raises(InvalidInput, match=told):
             await admin.start_backfill("orders", **given)
@@ -248,7 +251,7 @@ class TestBackfills:
             await admin.cancel_backfills("orders", "nope")
 
 
-async def test_a_slot_that_is_lost_is_told_with_what_mends_it_and_that_mends_it(
+async def test_a_lost_slot_is_reported_with_a_repair_that_works(
     admin: Admin, database: store.Database, dsn: str
 ) -> None:
     await database.fetchval("insert into orders values (1, 1)")
@@ -290,7 +293,7 @@ async def test_failed_changes_are_seen_retried_and_dropped(admin: Admin, databas
 
 
 class TestRemoving:
-    async def test_slot_and_publication_go_with_the_source_while_it_is_captured(
+    async def test_removing_a_source_that_is_captured_drops_its_slot_and_publication(
         self, admin: Admin, database: store.Database, dsn: str
     ) -> None:
         await admin.create_source(ORDERS)
@@ -315,7 +318,7 @@ class TestRemoving:
         assert await admin.sources() == []
 
     @pytest.mark.parametrize("paused", [False, True])
-    async def test_what_cannot_be_dropped_keeps_the_source_or_is_told_by_force(
+    async def test_a_slot_that_can_not_be_dropped_keeps_the_source_or_is_reported_with_force(
         self, admin: Admin, paused: bool
     ) -> None:
         await admin.create_source(msgspec.structs.replace(ORDERS, database=NOWHERE))
@@ -333,7 +336,7 @@ class TestRemoving:
         assert "pg_drop_replication_slot" in left
         assert await admin.sources() == []
 
-    async def test_a_slot_and_a_publication_that_were_given_stay(self, admin: Admin) -> None:
+    async def test_a_slot_and_a_publication_that_the_operator_named_stay(self, admin: Admin) -> None:
         await admin.create_source(
             msgspec.structs.replace(ORDERS, database=NOWHERE, slot="theirs", publication="theirs")
         )

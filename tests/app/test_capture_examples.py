@@ -1,4 +1,5 @@
-"""The examples of docs/capture.md, as processes of their own: what is written into a table is handled."""
+"""The examples of docs/capture.md run as processes of their own and handle the rows that are
+written into a table."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def commands(tmp_path: Path, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Itera
 async def example(
     commands: Commands, dsn: str, name: str, tables: str
 ) -> AsyncIterator[tuple[Running, asyncpg.Connection]]:
-    """The example at work on these tables, and a connection beside it; it ends as it should."""
+    """Run the example on these tables, with a connection beside it. It must exit with success."""
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute(tables)
@@ -41,12 +42,12 @@ async def example(
                 assert running.end() == 0, running.lines
                 assert not any("Traceback" in line for line in running.lines), running.lines
             finally:
-                running.close()  # before its slot is dropped, or it makes another
+                running.close()  # closed before its slot is dropped, because it would create another one
     finally:
         await connection.close()
 
 
-async def test_orders_are_shipped_that_were_paid_before_and_after(commands: Commands, dsn: str) -> None:
+async def test_orders_paid_before_and_after_the_start_are_shipped(commands: Commands, dsn: str) -> None:
     tables = """
         create table orders (id bigint primary key, status text not null, total numeric not null, email text);
         alter table orders replica identity full;
@@ -67,7 +68,7 @@ async def test_orders_are_shipped_that_were_paid_before_and_after(commands: Comm
         )
 
 
-async def test_a_copy_is_kept_of_rows_that_come_change_and_go(commands: Commands, dsn: str) -> None:
+async def test_a_copy_follows_inserted_updated_and_deleted_rows(commands: Commands, dsn: str) -> None:
     tables = """
         create table products (id bigint primary key, title text not null, price numeric not null);
         create table catalogue (id bigint primary key, title text not null, price numeric not null);

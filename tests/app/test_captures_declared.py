@@ -1,4 +1,5 @@
-"""Tables that an app declares to capture: made at its start, changed by its next one, and captured while it runs."""
+"""Captured tables that an app declares: the source is created at the first start, changed by the
+next one, and captured while the app runs."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.support.captures import slots_dropped, until, until_state
 
 @transform
 def shouted(message: dict[str, Any]) -> dict[str, Any]:
-    """A transform, as an app has it."""
+    """A transform of the app."""
     message["record"]["item"] = message["record"]["item"].upper()
     return message
 
@@ -96,7 +97,7 @@ async def test_a_source_is_made_and_changed_by_the_next_start(
 
 
 def _idle(dsn: str) -> App:
-    """An app that leaves capturing to others, which is somebody else's test."""
+    """An app that does not capture. Other tests cover capturing."""
     app = App(dsn)
     app.attach(Capturing(()))
     return app
@@ -124,7 +125,7 @@ async def test_rows_get_a_stream_of_their_kind_however_else_it_is_named(shop: st
             pass
 
 
-def test_what_is_declared_is_checked_at_once() -> None:
+def test_a_declaration_is_checked_at_once() -> None:
     app = App()
     app.capture("public.orders", into="orders")
     assert app.captures == [PostgresSpec(name="orders", stream="orders", tables=("public.orders",))]
@@ -148,7 +149,7 @@ def test_what_is_declared_is_checked_at_once() -> None:
     assert len(app.captures) == 2
 
 
-def test_without_psycopg_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_psycopg_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.app.capture.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'headrace\[capture\]'"):
         App().capture("public.orders", into="orders")

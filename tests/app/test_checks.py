@@ -1,4 +1,4 @@
-"""Startup checks: what must be true before a consumer starts."""
+"""Startup checks: conditions that must hold before a consumer starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Warehouse:
 
 
 @pytest.mark.asyncio
-async def test_they_run_in_their_order_before_a_consumer_starts(app: App) -> None:
+async def test_checks_run_in_order_before_a_consumer_starts(app: App) -> None:
     steps: list[Any] = []
     app.provide(Warehouse, scope="app")
 
@@ -55,7 +55,7 @@ async def test_they_run_in_their_order_before_a_consumer_starts(app: App) -> Non
 
 
 @pytest.mark.asyncio
-async def test_all_are_run_and_all_that_failed_are_told_and_no_consumer_is_even_declared(app: App) -> None:
+async def test_all_checks_run_and_all_failures_are_reported_and_no_consumer_is_declared(app: App) -> None:
     ends: list[str] = []
 
     @app.lifespan
@@ -130,7 +130,7 @@ async def test_preflight_does_all_but_start_the_consumers(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_they_take_only_what_lives_as_long_as_the_app(app: App) -> None:
+async def test_checks_take_only_dependencies_of_the_app(app: App) -> None:
     app.provide(Warehouse)
 
     @app.check
@@ -144,7 +144,7 @@ async def test_they_take_only_what_lives_as_long_as_the_app(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_they_take_must_be_provided(app: App) -> None:
+async def test_dependencies_of_checks_must_be_provided(app: App) -> None:
     @app.check
     async def check(message: Depends[Message]) -> None: ...
 
@@ -154,7 +154,7 @@ async def test_what_they_take_must_be_provided(app: App) -> None:
         await app.preflight()
 
 
-def test_what_is_no_check_is_refused_where_it_is_written() -> None:
+def test_an_invalid_check_is_refused_where_it_is_declared() -> None:
     app = App("postgresql://nowhere")
 
     async def greedy(warehouse: Warehouse) -> None: ...

@@ -1,4 +1,4 @@
-"""Dependencies: found by annotation, made once or for each delivery, and torn down when that ends."""
+"""Dependencies: found by annotation, created once per app or per delivery, and torn down at the end of that."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def app(dsn: str) -> App:
 
 @pytest.fixture
 def steps() -> list[Any]:
-    """What happened, in its order."""
+    """The recorded events, in order."""
     return []
 
 
-# --- what is made, when, and how often
+# --- scopes and lifetimes
 
 
 @pytest.mark.asyncio
@@ -49,7 +49,7 @@ async def test_dependencies_are_found_by_their_type_through_each_other(app: App)
 
 
 @pytest.mark.asyncio
-async def test_those_of_the_app_are_made_once_before_a_consumer_starts_and_torn_down_after_the_drain(
+async def test_dependencies_of_the_app_are_made_once_before_a_consumer_starts_and_torn_down_after_the_drain(
     app: App, steps: list[Any]
 ) -> None:
     @app.provide(scope="app")
@@ -72,7 +72,7 @@ async def test_those_of_the_app_are_made_once_before_a_consumer_starts_and_torn_
 
 
 @pytest.mark.asyncio
-async def test_those_of_a_message_are_made_once_for_it_and_torn_down_before_the_next_the_last_one_first(
+async def test_dependencies_of_a_message_are_made_once_and_torn_down_in_reverse_before_the_next(
     app: App, steps: list[Any]
 ) -> None:
     class Outer: ...
@@ -107,8 +107,8 @@ async def test_those_of_a_message_are_made_once_for_it_and_torn_down_before_the_
 
 
 @pytest.mark.asyncio
-async def test_what_lives_as_long_as_the_app_may_keep_a_task_group(app: App) -> None:
-    """It is entered and left in one task, as anyio wants it."""
+async def test_a_dependency_of_the_app_may_keep_a_task_group(app: App) -> None:
+    """The task group is entered and left in one task, as anyio requires."""
     seen = Seen()
 
     @app.provide(scope="app")
@@ -128,7 +128,7 @@ async def test_what_lives_as_long_as_the_app_may_keep_a_task_group(app: App) -> 
 
 
 @pytest.mark.asyncio
-async def test_what_nobody_takes_is_not_made(app: App) -> None:
+async def test_a_dependency_that_is_not_used_is_not_made(app: App) -> None:
     made: list[str] = []
 
     @app.provide(scope="app")
@@ -164,7 +164,7 @@ async def test_the_message_the_app_and_its_state_are_there_without_being_provide
 
 
 @pytest.mark.asyncio
-async def test_a_plain_handler_in_its_thread_takes_what_was_made_on_the_loop(app: App) -> None:
+async def test_a_plain_handler_in_a_thread_takes_dependencies_made_on_the_loop(app: App) -> None:
     seen: list[Any] = []
     app.provide(Pool, scope="app")
 
@@ -199,7 +199,7 @@ async def test_a_batch_is_one_delivery(app: App, steps: list[Any]) -> None:
 
 
 @pytest.mark.asyncio
-async def test_in_a_transactional_handler_they_are_inside_its_transaction(app: App) -> None:
+async def test_dependencies_of_a_transactional_handler_are_inside_its_transaction(app: App) -> None:
     @app.provide
     async def session(tx: Transaction, message: Message) -> AsyncIterator[Session]:
         yield Session(Pool())

@@ -1,4 +1,4 @@
-"""Dependencies that can't be had are refused at the start, or where they are written; and those of dishka's own."""
+"""Invalid dependencies are refused at the start or where they are declared. Providers of dishka are accepted."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def app(dsn: str) -> App:
 
 @pytest.fixture
 def steps() -> list[Any]:
-    """What happened, in its order."""
+    """The recorded events, in order."""
     return []
 
 
-# --- what can't be
+# --- invalid dependencies
 
 
 async def refused(app: App) -> str:
@@ -52,7 +52,7 @@ async def test_a_missing_dependency_is_an_error_at_the_start(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_so_is_one_that_is_missing_further_on_and_one_that_needs_itself(app: App) -> None:
+async def test_a_missing_indirect_dependency_and_a_cycle_are_errors_at_the_start(app: App) -> None:
     app.provide(Greeter)
 
     @app.provide
@@ -83,7 +83,7 @@ async def test_so_is_one_that_is_missing_further_on_and_one_that_needs_itself(ap
 
 
 @pytest.mark.asyncio
-async def test_what_lives_long_may_not_need_what_lives_short(app: App) -> None:
+async def test_a_dependency_of_the_app_may_not_need_one_of_a_delivery(app: App) -> None:
     @app.provide
     def pool() -> Pool:
         return Pool()
@@ -102,7 +102,7 @@ async def test_what_lives_long_may_not_need_what_lives_short(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_not_there_for_a_handler_can_not_be_needed_for_it(dsn: str) -> None:
+async def test_a_handler_can_not_need_a_dependency_that_its_kind_does_not_have(dsn: str) -> None:
     def of_message(message: Message) -> Session:
         return Session(Pool(), message.seq)
 
@@ -132,7 +132,7 @@ def declared_wrong(source: Any, **settings: Any) -> str:
     return str(caught.value)
 
 
-def test_a_provider_that_can_not_be_one_is_refused_where_it_is_written() -> None:
+def test_an_invalid_provider_is_refused_where_it_is_declared() -> None:
     def silent():  # type: ignore[no-untyped-def]
         ...
 
@@ -197,7 +197,7 @@ async def test_a_type_is_provided_once_or_expressly_by_another(app: App) -> None
 
 
 @pytest.mark.asyncio
-async def test_what_is_there_anyway_can_not_be_provided(app: App) -> None:
+async def test_a_built_in_dependency_can_not_be_provided(app: App) -> None:
     app.provide(Pool)
 
     @app.lifespan
@@ -215,7 +215,7 @@ async def test_what_is_there_anyway_can_not_be_provided(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_but_it_may_be_replaced_on_purpose(app: App) -> None:
+async def test_a_dependency_may_be_replaced_on_purpose(app: App) -> None:
     replacement = Pool()
     seen: list[Pool] = []
 
@@ -239,7 +239,7 @@ async def test_but_it_may_be_replaced_on_purpose(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_provider_of_dishka_s_is_taken_as_it_is_and_so_is_its_mark(app: App) -> None:
+async def test_a_provider_of_dishka_is_accepted_and_so_is_its_marker(app: App) -> None:
     seen: list[Any] = []
 
     class Ours(Provider):
@@ -269,7 +269,7 @@ async def test_a_provider_of_dishka_s_is_taken_as_it_is_and_so_is_its_mark(app: 
 
 
 @pytest.mark.asyncio
-async def test_what_dishka_is_told_not_to_keep_is_made_each_time(app: App) -> None:
+async def test_a_dishka_dependency_that_is_not_cached_is_made_each_time(app: App) -> None:
     seen: list[Pool] = []
     provider = Provider(scope=Scope.APP)
     provider.provide(Pool, cache=False)
@@ -283,6 +283,7 @@ async def test_what_dishka_is_told_not_to_keep_is_made_each_time(app: App) -> No
     assert len({id(pool) for pool in seen}) == 4
 
 
+@pytest.mark.process
 def test_an_app_without_dependencies_does_not_load_the_library() -> None:
     code = """
 import sys

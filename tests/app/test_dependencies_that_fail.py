@@ -1,4 +1,4 @@
-"""Dependencies that fail: when they are made, or when they are torn down."""
+"""Dependencies that fail: during creation, or during teardown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def app(dsn: str) -> App:
 
 @pytest.fixture
 def steps() -> list[Any]:
-    """What happened, in its order."""
+    """The recorded events, in order."""
     return []
 
 
@@ -32,7 +32,7 @@ def steps() -> list[Any]:
 
 
 @pytest.mark.asyncio
-async def test_a_dependency_that_fails_is_a_failed_attempt_and_what_was_made_is_torn_down(
+async def test_a_dependency_that_fails_is_a_failed_attempt_and_the_others_are_torn_down(
     app: App, steps: list[Any]
 ) -> None:
     @app.provide
@@ -61,7 +61,7 @@ async def test_a_dependency_that_fails_is_a_failed_attempt_and_what_was_made_is_
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("kind", ["async generator", "generator", "async context manager", "context manager"])
-async def test_a_generator_sees_what_the_handler_raises_or_returns_as_a_failure(
+async def test_a_generator_receives_the_failures_that_the_handler_raises_or_returns(
     app: App, steps: list[Any], kind: str
 ) -> None:
     async def of_async() -> AsyncIterator[Session]:
@@ -78,7 +78,7 @@ async def test_a_generator_sees_what_the_handler_raises_or_returns_as_a_failure(
             yield Session(Pool())
         except Exception as error:
             steps.append(type(error))
-            return  # which changes nothing: the handler has failed
+            return  # this has no effect, because the handler has failed
         else:
             steps.append("fine")
 
@@ -107,13 +107,13 @@ async def test_a_generator_sees_what_the_handler_raises_or_returns_as_a_failure(
         await app.publish_many("orders", [(f"k{n}", n) for n in range(5)])
         await app.idle()
         assert sorted(letter.seq for letter in await dead_letters(app, "ship")) == [2, 3, 4, 5]
-    # Python itself makes a RuntimeError of a StopIteration that leaves a coroutine.
+    # Python turns a StopIteration that leaves a coroutine into a RuntimeError.
     assert sorted(map(str, steps)) == sorted(map(str, ["fine", ValueError, Retry, RuntimeError, Reject]))
 
 
 @pytest.mark.asyncio
 async def test_a_teardown_that_fails_before_the_ack_fails_the_attempt(app: App, steps: list[Any]) -> None:
-    """Or else a session that commits there, and can't, would lose a message."""
+    """Otherwise a message would be lost when its session commits there and fails."""
 
     @app.provide
     async def pool() -> AsyncIterator[Pool]:
@@ -137,7 +137,7 @@ async def test_a_teardown_that_fails_before_the_ack_fails_the_attempt(app: App, 
 
 
 @pytest.mark.asyncio
-async def test_several_teardowns_that_fail_are_told_together(app: App) -> None:
+async def test_several_teardowns_that_fail_are_reported_together(app: App) -> None:
     @app.provide
     async def pool() -> AsyncIterator[Pool]:
         yield Pool()
@@ -162,9 +162,7 @@ async def test_several_teardowns_that_fail_are_told_together(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_teardown_that_fails_undoes_no_ack_and_is_told_in_the_log(
-    app: App, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_teardown_that_fails_undoes_no_ack_and_is_logged(app: App, caplog: pytest.LogCaptureFixture) -> None:
     @app.provide(scope="app")
     async def pool() -> AsyncIterator[Pool]:
         yield Pool()
@@ -244,7 +242,7 @@ async def test_a_handler_that_is_stopped_leaves_nothing_open(app: App, steps: li
 
 
 @pytest.mark.asyncio
-async def test_a_teardown_that_is_stopped_lets_the_others_have_their_turn(app: App, steps: list[Any]) -> None:
+async def test_a_teardown_that_is_cancelled_does_not_stop_the_others(app: App, steps: list[Any]) -> None:
     @app.provide
     async def pool() -> AsyncIterator[Pool]:
         try:
@@ -299,7 +297,7 @@ async def test_a_teardown_after_a_failure_has_a_limit(
 
 
 @pytest.mark.asyncio
-async def test_what_can_not_be_made_for_the_app_ends_the_start_as_it_is(app: App, steps: list[Any]) -> None:
+async def test_a_dependency_of_the_app_that_fails_ends_the_start_with_its_error(app: App, steps: list[Any]) -> None:
     @app.provide(scope="app")
     async def pool() -> AsyncIterator[Pool]:
         try:

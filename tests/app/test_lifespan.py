@@ -1,4 +1,4 @@
-"""Lifespans: what lives as long as the app runs, from the connected database to the end of the drain."""
+"""Lifespans: contexts that last as long as the app runs, from the database connection to the end of the drain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def app(dsn: str) -> App:
 
 @pytest.fixture
 def steps() -> list[Any]:
-    """What happened, in its order."""
+    """The recorded events, in order."""
     return []
 
 
@@ -37,7 +37,9 @@ async def nothing() -> None: ...
 
 
 @pytest.mark.asyncio
-async def test_it_begins_when_the_database_is_connected_and_ends_after_the_drain(app: App, steps: list[Any]) -> None:
+async def test_a_lifespan_begins_when_the_database_is_connected_and_ends_after_the_drain(
+    app: App, steps: list[Any]
+) -> None:
     @app.lifespan
     async def pool(given: App) -> AsyncIterator[Pool]:
         assert given is app
@@ -59,7 +61,7 @@ async def test_it_begins_when_the_database_is_connected_and_ends_after_the_drain
 
 
 @pytest.mark.asyncio
-async def test_it_is_there_under_run_as_well_and_anew_each_time(app: App, steps: list[Any]) -> None:
+async def test_a_lifespan_begins_again_with_each_run(app: App, steps: list[Any]) -> None:
     @app.lifespan
     async def pool() -> AsyncIterator[None]:  # it need not take the app, nor yield anything
         steps.append("begins")
@@ -80,7 +82,7 @@ async def test_it_is_there_under_run_as_well_and_anew_each_time(app: App, steps:
 
 
 @pytest.mark.asyncio
-async def test_merely_connecting_does_not_begin_it(app: App, steps: list[Any]) -> None:
+async def test_only_connecting_does_not_begin_a_lifespan(app: App, steps: list[Any]) -> None:
     @app.lifespan
     async def pool(app: App) -> AsyncIterator[Pool]:
         steps.append("begins")
@@ -94,7 +96,7 @@ async def test_merely_connecting_does_not_begin_it(app: App, steps: list[Any]) -
 
 
 @pytest.mark.asyncio
-async def test_several_are_nested_and_a_later_one_may_use_what_an_earlier_one_has_yielded(
+async def test_lifespans_are_nested_and_a_later_one_may_use_the_state_of_an_earlier_one(
     app: App, steps: list[Any]
 ) -> None:
     @app.lifespan
@@ -123,7 +125,7 @@ async def test_several_are_nested_and_a_later_one_may_use_what_an_earlier_one_ha
 
 
 @pytest.mark.asyncio
-async def test_an_error_in_it_ends_the_start_as_it_is_and_what_had_begun_ends(app: App, steps: list[Any]) -> None:
+async def test_an_error_in_a_lifespan_ends_the_start_unchanged_and_ends_the_others(app: App, steps: list[Any]) -> None:
     @app.lifespan
     async def pool(app: App) -> AsyncIterator[Pool]:
         try:
@@ -138,7 +140,7 @@ async def test_an_error_in_it_ends_the_start_as_it_is_and_what_had_begun_ends(ap
         yield
 
     app.consumer("orders")(nothing)
-    for _ in range(2):  # nothing is left behind
+    for _ in range(2):  # a failed start leaves nothing behind
         with pytest.raises(OSError, match=r"^the warehouse is closed$"):
             async with running(app):
                 pass
@@ -150,7 +152,7 @@ async def test_an_error_in_it_ends_the_start_as_it_is_and_what_had_begun_ends(ap
 
 
 @pytest.mark.asyncio
-async def test_an_error_at_its_end_comes_out_when_all_is_drained(app: App) -> None:
+async def test_an_error_at_the_end_of_a_lifespan_is_raised_after_the_drain(app: App) -> None:
     seen: list[int] = []
 
     @app.lifespan
@@ -168,7 +170,7 @@ async def test_an_error_at_its_end_comes_out_when_all_is_drained(app: App) -> No
 
 
 @pytest.mark.asyncio
-async def test_it_may_keep_a_task_group(app: App) -> None:
+async def test_a_lifespan_may_keep_a_task_group(app: App) -> None:
     seen: list[int] = []
 
     @app.lifespan
@@ -203,7 +205,7 @@ async def test_an_app_that_is_about_to_start_can_not_be_started_again(app: App) 
 
 
 @pytest.mark.asyncio
-async def test_two_states_of_one_type_could_not_be_told_apart(app: App) -> None:
+async def test_two_lifespans_can_not_yield_the_same_type(app: App) -> None:
     @app.lifespan
     async def one(app: App) -> AsyncIterator[Pool]:
         yield Pool()
@@ -217,7 +219,7 @@ async def test_two_states_of_one_type_could_not_be_told_apart(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_function_that_only_returns_is_told_to_yield(app: App) -> None:
+async def test_a_function_that_only_returns_is_refused_and_must_yield(app: App) -> None:
     app.lifespan(lambda app: Pool())
     with pytest.raises(
         ConfigurationError, match="returned a Pool, and not an async context manager: write it with `yield`"
@@ -225,7 +227,7 @@ async def test_a_function_that_only_returns_is_told_to_yield(app: App) -> None:
         await app.preflight()
 
 
-def test_what_is_no_lifespan_is_refused_where_it_is_written() -> None:
+def test_an_invalid_lifespan_is_refused_where_it_is_declared() -> None:
     async def coroutine(app: App) -> Pool:
         return Pool()
 

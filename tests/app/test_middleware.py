@@ -1,4 +1,4 @@
-"""Middleware: around every handler, or around one; it sees what comes out, and what it lets out counts."""
+"""Middleware around every handler or around one. It sees the handler's result, and its own result counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def app(dsn: str) -> App:
 
 @pytest.fixture
 def steps() -> list[Any]:
-    """What happened, in its order."""
+    """The recorded events, in order."""
     return []
 
 
@@ -37,7 +37,7 @@ def noting(steps: list[Any], name: str) -> Any:
 
 
 @pytest.mark.asyncio
-async def test_the_app_s_are_outermost_then_the_consumer_s_each_in_their_order(app: App, steps: list[Any]) -> None:
+async def test_middleware_of_the_app_is_outside_that_of_the_consumer_each_in_order(app: App, steps: list[Any]) -> None:
     @app.consumer("orders", middleware=[noting(steps, "own 1"), noting(steps, "own 2")])
     async def ship(number: int) -> None:
         steps.append(number)
@@ -45,7 +45,7 @@ async def test_the_app_s_are_outermost_then_the_consumer_s_each_in_their_order(a
     @app.consumer("orders", filter="none")
     async def other(number: int) -> None: ...
 
-    app.middleware(noting(steps, "app 1"))  # wherever it stands in the module
+    app.middleware(noting(steps, "app 1"))  # its place in the module does not matter
     app.middleware(noting(steps, "app 2"))
     await work_off(app, ("a", 7))
     way = ["app 1", "app 2", "own 1", "own 2"]
@@ -53,7 +53,7 @@ async def test_the_app_s_are_outermost_then_the_consumer_s_each_in_their_order(a
 
 
 @pytest.mark.asyncio
-async def test_it_sees_the_delivery_its_payload_and_what_the_handler_returns_and_raises(app: App) -> None:
+async def test_middleware_sees_the_delivery_its_payload_and_the_result_of_the_handler(app: App) -> None:
     seen = Seen()
 
     @app.middleware
@@ -87,14 +87,14 @@ async def test_it_sees_the_delivery_its_payload_and_what_the_handler_returns_and
 
 
 @pytest.mark.asyncio
-async def test_what_it_returns_or_raises_counts_instead(app: App) -> None:
+async def test_the_result_of_middleware_replaces_that_of_the_handler(app: App) -> None:
     async def translate(delivery: Message, call_next: Next) -> Any:
         try:
             return await call_next()
         except KeyError as error:
             raise Reject("unknown customer") from error
         except ValueError:
-            return None  # which is an ack
+            return None  # this is an ack
         finally:
             if delivery.data == 3:
                 raise LookupError("of its own")
@@ -114,7 +114,9 @@ async def test_what_it_returns_or_raises_counts_instead(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_one_that_never_calls_on_settles_the_message_by_what_it_returns(app: App, steps: list[Any]) -> None:
+async def test_middleware_that_does_not_call_the_handler_settles_the_message_by_its_result(
+    app: App, steps: list[Any]
+) -> None:
     async def gate(delivery: Message, call_next: Next) -> Any:
         if delivery.data == 1:
             return None
@@ -135,7 +137,7 @@ async def test_one_that_never_calls_on_settles_the_message_by_what_it_returns(ap
 
 
 async def again(delivery: Message, call_next: Next) -> Any:
-    """Tries once more, in place."""
+    """Retry once without releasing the message."""
     try:
         return await call_next()
     except ConnectionError:
@@ -143,7 +145,7 @@ async def again(delivery: Message, call_next: Next) -> Any:
 
 
 @pytest.mark.asyncio
-async def test_it_may_call_on_again_with_fresh_dependencies(app: App, steps: list[Any]) -> None:
+async def test_middleware_may_call_the_handler_again_with_fresh_dependencies(app: App, steps: list[Any]) -> None:
     class Session: ...
 
     async def session() -> AsyncIterator[object]:
@@ -167,7 +169,7 @@ async def test_it_may_call_on_again_with_fresh_dependencies(app: App, steps: lis
 
 
 @pytest.mark.asyncio
-async def test_and_in_a_fresh_transaction(app: App) -> None:
+async def test_middleware_may_call_the_handler_again_in_a_fresh_transaction(app: App) -> None:
     attempts: list[int] = []
 
     @app.consumer("orders", transactional=True, middleware=[again], max_deliver=1)
@@ -185,7 +187,7 @@ async def test_and_in_a_fresh_transaction(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_but_not_twice_at_once(app: App) -> None:
+async def test_middleware_may_not_call_the_handler_twice_at_the_same_time(app: App) -> None:
     inside = anyio.Event()
 
     async def twice(delivery: Message, call_next: Next) -> Any:
@@ -211,7 +213,7 @@ async def test_but_not_twice_at_once(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_it_is_around_batches_and_around_plain_functions_too(app: App, steps: list[Any]) -> None:
+async def test_middleware_is_around_batches_and_plain_functions_too(app: App, steps: list[Any]) -> None:
     @app.middleware
     async def count(delivery: Message | Batch, call_next: Next) -> Any:
         steps.append((delivery.consumer, len(delivery.messages)))
@@ -228,7 +230,7 @@ async def test_it_is_around_batches_and_around_plain_functions_too(app: App, ste
 
 
 @pytest.mark.asyncio
-async def test_what_it_returns_of_a_batch_counts_for_all_of_which_the_handler_said_nothing(app: App) -> None:
+async def test_the_result_of_middleware_counts_for_all_messages_of_a_batch_without_an_outcome(app: App) -> None:
     async def refuse(batch: Batch, call_next: Next) -> Any:
         await call_next()
         return Reject("by the middleware")
@@ -249,7 +251,7 @@ async def test_what_it_returns_of_a_batch_counts_for_all_of_which_the_handler_sa
 
 
 @pytest.mark.asyncio
-async def test_a_batch_that_is_tried_again_in_place_has_only_the_outcomes_of_that(app: App) -> None:
+async def test_a_batch_that_is_retried_in_place_has_only_the_outcomes_of_the_retry(app: App) -> None:
     attempts: list[int] = []
 
     @app.consumer("orders", batch=3, batch_timeout="30s", middleware=[again], max_deliver=1)
@@ -278,7 +280,7 @@ async def named(name: str, delivery: Message, call_next: Next) -> Any:
     return await call_next()
 
 
-def test_any_kind_of_coroutine_function_will_do_and_nothing_else() -> None:
+def test_any_coroutine_function_is_accepted_as_middleware_and_nothing_else() -> None:
     app = App("postgresql://nowhere")
     for right in (Timed(), Timed().method, partial(named, "it")):
         assert app.middleware(right) is right

@@ -1,4 +1,4 @@
-"""What an app says of its streams and consumers, in the running thing."""
+"""Settings of streams and consumers that an app declares, in a running app."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def settings(app: App, name: str = "orders") -> Any:
     return await store.stream(app.database, name)
 
 
-async def test_a_stream_is_made_as_it_is_declared(app: App) -> None:
+async def test_a_stream_is_created_as_it_is_declared(app: App) -> None:
     assert app.stream("kept", retain_up_to="7d", max_storage=10**9, retain_at_least="1d", dedupe_window="5m") == "kept"
     async with app:
         kept = await settings(app, "kept")
@@ -31,7 +31,7 @@ async def test_a_stream_is_made_as_it_is_declared(app: App) -> None:
         assert kept.dedupe_window == 300
 
 
-async def test_a_declaration_that_says_something_else_changes_the_stream(dsn: str) -> None:
+async def test_a_different_declaration_changes_the_stream(dsn: str) -> None:
     for age in ("7d", "3d"):
         app = App(dsn)
         app.stream("kept", retain_up_to=age)
@@ -70,7 +70,7 @@ async def test_policies_that_contradict_themselves_are_refused(app: App, wrong: 
 @pytest.mark.parametrize(
     "where", ["data.total > 10", {"field": "data.total", "op": ">", "value": 10}, field("total") > 10]
 )
-async def test_a_handler_is_given_what_its_condition_takes(app: App, where: Any) -> None:
+async def test_a_handler_receives_the_messages_that_meet_its_condition(app: App, where: Any) -> None:
     seen = Seen()
 
     @app.consumer("orders", where=where)
@@ -133,7 +133,7 @@ async def test_settings_that_change_while_it_runs_count_at_once(app: App, caplog
         assert len(await dead_letters(app, "ship")) == 6
 
 
-async def test_a_paused_consumer_rests_until_it_is_resumed(app: App) -> None:
+async def test_a_paused_consumer_leases_nothing_until_it_is_resumed(app: App) -> None:
     seen = Seen()
 
     @app.consumer("orders")
@@ -180,7 +180,7 @@ async def test_many_messages_with_ids_and_a_time(app: App) -> None:
             await app.publish("orders", "a", 1, delay="soon")
 
 
-async def test_a_new_consumer_begins_where_it_says(app: App) -> None:
+async def test_a_new_consumer_begins_at_its_deliver_policy(app: App) -> None:
     seen = Seen()
 
     @app.consumer("orders", deliver_policy="last_per_key")

@@ -1,4 +1,4 @@
-"""Publishing through the app, and inside a transaction of the user's own."""
+"""Publishing through the app, and inside the caller's own transaction."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_many_messages_are_stored_in_their_order_with_headers_where_there_
 
 
 @pytest.mark.asyncio
-async def test_many_are_all_or_none_however_many(app: App) -> None:
+async def test_many_messages_are_published_all_or_none_however_many(app: App) -> None:
     messages = [("a", number) for number in range(2500)]
     async with app:
         with pytest.raises(InvalidKey):
@@ -71,7 +71,7 @@ async def test_many_are_all_or_none_however_many(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_published_inside_the_user_s_transaction_is_there_when_that_commits(app: App, dsn: str) -> None:
+async def test_messages_published_inside_the_callers_transaction_are_there_when_it_commits(app: App, dsn: str) -> None:
     seen = Seen()
 
     @app.consumer("orders")
@@ -88,7 +88,7 @@ async def test_what_is_published_inside_the_user_s_transaction_is_there_when_tha
 
 
 @pytest.mark.asyncio
-async def test_what_is_published_inside_a_transaction_that_is_rolled_back_never_was(app: App, dsn: str) -> None:
+async def test_messages_published_inside_a_transaction_that_is_rolled_back_are_not_stored(app: App, dsn: str) -> None:
     seen: list[int] = []
 
     @app.consumer("orders")
@@ -107,7 +107,7 @@ async def test_what_is_published_inside_a_transaction_that_is_rolled_back_never_
 
 
 @pytest.mark.asyncio
-async def test_a_connection_of_one_s_own_is_enough(app: App, dsn: str) -> None:
+async def test_a_connection_of_the_caller_is_enough(app: App, dsn: str) -> None:
     async with app:
         pass
     async with own_connection(dsn) as connection:
@@ -118,7 +118,7 @@ async def test_a_connection_of_one_s_own_is_enough(app: App, dsn: str) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("own", [False, True], ids=["the app's connection", "one's own connection"])
-async def test_an_unknown_stream_is_said_and_not_created(app: App, dsn: str, own: bool) -> None:
+async def test_an_unknown_stream_is_reported_and_not_created(app: App, dsn: str, own: bool) -> None:
     async with app, own_connection(dsn) as connection:
         given = connection if own else None
         with pytest.raises(UnknownStream, match="There is no stream 'oders': create it, or mend the name"):

@@ -1,4 +1,4 @@
-"""Readiness: what it is judged from, and an app that starts, works, loses its database, and stops."""
+"""Readiness: how it is decided, and an app that starts, runs, loses its database, and stops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _sight(unanswered: float | None = None, *, breaker: str | None = None) -> Si
     return Sight(unanswered=unanswered, leased=None, breaker=breaker)
 
 
-def test_it_is_ready_while_the_database_answers_in_time() -> None:
+def test_an_app_is_ready_while_the_database_answers_in_time() -> None:
     found = judge({"orders:ship": _sight(), "orders:bill": _sight(PATIENCE - 1)}, draining=False)
     assert found
     assert (found.ready, found.database, found.reasons) == (True, True, ())
@@ -34,26 +34,26 @@ def test_the_database_is_away_when_it_answers_none() -> None:
     assert not judge({"orders:ship": _sight(PATIENCE + 1)}, draining=False).database
 
 
-def test_an_open_breaker_is_told_and_makes_nothing_unready() -> None:
+def test_an_open_breaker_is_reported_and_leaves_the_app_ready() -> None:
     found = judge({"orders:ship": _sight(breaker="open")}, draining=False)
     assert found
     assert found.consumers["orders:ship"].breaker == "open"
 
 
-def test_it_is_not_ready_while_it_drains() -> None:
+def test_an_app_is_not_ready_while_it_drains() -> None:
     found = judge({"orders:ship": _sight()}, draining=True)
     assert (found.ready, found.draining, found.database) == (False, True, True)
     assert "told to stop" in found.reasons[0]
 
 
-def test_it_can_be_sent_as_json() -> None:
+def test_readiness_can_be_encoded_as_json() -> None:
     found = msgspec.json.decode(msgspec.json.encode(judge({"orders:ship": _sight(20)}, draining=False)))
     assert found["ready"] is False
     assert found["consumers"]["orders:ship"]["unanswered"] == 20
 
 
 @pytest.mark.asyncio
-async def test_an_app_is_ready_from_its_start_until_it_is_told_to_stop(dsn: str) -> None:
+async def test_an_app_is_ready_from_its_start_until_its_stop(dsn: str) -> None:
     app, gate = App(dsn, streams=["orders"]), Gate()
 
     @app.consumer("orders", breaker=True)
@@ -78,9 +78,7 @@ async def test_an_app_is_ready_from_its_start_until_it_is_told_to_stop(dsn: str)
 
 
 @pytest.mark.asyncio
-async def test_an_app_whose_database_goes_away_is_not_ready_until_it_is_back(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_app_is_not_ready_while_its_database_is_away(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     app = App(dsn, streams=["orders"])
 
     @app.consumer("orders")

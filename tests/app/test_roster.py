@@ -1,4 +1,5 @@
-"""The roster: each process at work tells of itself, is seen by others, and is forgotten when it has gone."""
+"""Heartbeats: each running process reports itself, other processes see it, and it is removed after
+it has ended."""
 
 from __future__ import annotations
 
@@ -29,15 +30,15 @@ async def _workers(database: store.Database, **settings: Any) -> list[WorkerInfo
     return (await store.workers(database, **settings))[1]
 
 
-async def _until_told(database: store.Database, count: int = 1) -> list[WorkerInfo]:
-    """A process tells of itself at its start; each question takes its time."""
+async def _until_reported(database: store.Database, count: int = 1) -> list[WorkerInfo]:
+    """Wait for the first heartbeats. A process reports itself at its start, and each query takes some time."""
     with anyio.fail_after(WITHIN):
         while len(found := await _workers(database)) < count:
             await anyio.lowlevel.checkpoint()
     return found
 
 
-async def test_an_app_at_work_is_seen_with_its_consumers_and_is_not_when_it_has_ended(
+async def test_a_running_app_is_listed_with_its_consumers_until_it_has_ended(
     dsn: str, database: store.Database
 ) -> None:
     app = App(dsn)
@@ -46,7 +47,7 @@ async def test_an_app_at_work_is_seen_with_its_consumers_and_is_not_when_it_has_
     async def ship() -> None: ...
 
     async with running(app):
-        (worker,) = await _until_told(database)
+        (worker,) = await _until_reported(database)
         assert (worker.kind, worker.gone) == ("embedded", False)
         assert worker.started_at <= worker.seen_at + timedelta(seconds=5)
         (consumer,) = worker.consumers
@@ -55,7 +56,7 @@ async def test_an_app_at_work_is_seen_with_its_consumers_and_is_not_when_it_has_
     assert await _workers(database) == []
 
 
-async def test_a_process_tells_of_some_of_its_consumers_and_counts_the_others(
+async def test_a_process_reports_some_of_its_consumers_and_counts_the_others(
     dsn: str, database: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "MOST_CONSUMERS", 2)
@@ -66,11 +67,11 @@ async def test_a_process_tells_of_some_of_its_consumers_and_counts_the_others(
     for number in range(5):
         app.consumer("orders", name=f"ship-{number}")(ship)
     async with running(app):
-        (worker,) = await _until_told(database)
+        (worker,) = await _until_reported(database)
         assert ([one.name for one in worker.consumers], worker.more_consumers) == (["ship-0", "ship-1"], 3)
 
 
-async def test_what_a_process_tells_is_how_its_consumers_are_now(dsn: str, database: store.Database) -> None:
+async def test_a_process_reports_the_current_state_of_its_consumers(dsn: str, database: store.Database) -> None:
     app, gate, clock = App(dsn), Gate(), [100.0]
 
     @app.consumer("orders", concurrency=2, breaker=True)
@@ -92,7 +93,7 @@ async def test_what_a_process_tells_is_how_its_consumers_are_now(dsn: str, datab
         assert (consumer.busy, consumer.acked, consumer.rate) == (0, 3, 1.5)
 
 
-async def test_the_server_of_a_process_is_told_of_when_there_is_one(database: store.Database) -> None:
+async def test_a_process_reports_its_server_if_there_is_one(database: store.Database) -> None:
     counts = {"requests": 10, "in_flight": 2, "waiting": 7}
     clock = [0.0]
     roster = Roster(database, lambda: {"server": counts}, Time(clock=lambda: clock[0]))
@@ -103,11 +104,11 @@ async def test_the_server_of_a_process_is_told_of_when_there_is_one(database: st
     assert found.requests == 10
 
 
-async def test_what_is_attached_to_an_app_is_told_of_with_it(dsn: str) -> None:
+async def test_a_process_reports_the_services_attached_to_its_app(dsn: str) -> None:
     app = App(dsn)
 
     class Pushing:
-        """Does nothing, and tells of it."""
+        """A service that does nothing and reports itself."""
 
         async def run(self, _: Any) -> None: ...
         def drain(self) -> None: ...
@@ -130,7 +131,7 @@ async def test_what_is_attached_to_an_app_is_told_of_with_it(dsn: str) -> None:
     assert facts.server.waiting == 2
 
 
-async def test_a_process_with_very_many_consumers_tells_of_some_and_how_many_more_there_are(
+async def test_a_process_with_very_many_consumers_reports_some_and_the_number_of_the_others(
     database: store.Database,
 ) -> None:
     consumers = {f"orders:c{number}": {"reason": "x" * 1000} for number in range(MOST_CONSUMERS + 5)}
@@ -139,12 +140,12 @@ async def test_a_process_with_very_many_consumers_tells_of_some_and_how_many_mor
     assert len(facts.consumers[0].reason) < 200
 
 
-async def test_a_count_that_began_anew_has_no_pace() -> None:
+async def test_a_count_that_was_reset_has_no_pace() -> None:
     pace = Pace()
     assert [pace.of("a", count, now) for now, count in enumerate((5, 8, 2, 4))] == [None, 3, None, 2]
 
 
-async def test_who_is_not_heard_of_is_gone_and_later_forgotten(database: store.Database) -> None:
+async def test_a_process_without_heartbeats_is_gone_and_later_forgotten(database: store.Database) -> None:
     then = datetime(2026, 1, 1, tzinfo=UTC)
     worker = uuid4()
     await store.tell_worker(database, worker, FACTS, now=then)
@@ -156,7 +157,7 @@ async def test_who_is_not_heard_of_is_gone_and_later_forgotten(database: store.D
     assert await _workers(database) == []
 
 
-async def test_a_process_has_one_row_however_often_it_tells(database: store.Database) -> None:
+async def test_a_process_has_one_row_however_many_heartbeats_it_sends(database: store.Database) -> None:
     worker = uuid4()
     for pid in (1, 2, 3):
         await store.tell_worker(
@@ -166,7 +167,7 @@ async def test_a_process_has_one_row_however_often_it_tells(database: store.Data
     assert found.pid == 3
 
 
-async def test_a_process_that_tells_what_nobody_here_can_read_is_left_out(database: store.Database) -> None:
+async def test_a_process_with_a_heartbeat_that_can_not_be_decoded_is_left_out(database: store.Database) -> None:
     await store.tell_worker(database, uuid4(), FACTS)
     await database.fetchval(
         """insert into headrace.workers values ($1, clock_timestamp(), '{"host": 7}') returning 1""", uuid4()
@@ -175,7 +176,7 @@ async def test_a_process_that_tells_what_nobody_here_can_read_is_left_out(databa
     assert found.host == "here"
 
 
-async def test_nothing_is_told_while_the_database_is_away_and_nothing_fails(
+async def test_no_heartbeat_is_sent_while_the_database_is_away_and_nothing_fails(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = anyio.Event()
@@ -193,7 +194,7 @@ async def test_nothing_is_told_while_the_database_is_away_and_nothing_fails(
             group.cancel_scope.cancel()
 
 
-async def test_the_overview_has_all_there_is_for_four_round_trips(database: store.Database) -> None:
+async def test_the_overview_takes_four_round_trips(database: store.Database) -> None:
     for stream in ("orders", "events"):
         await store.create_stream(database, stream)
         for name in ("ship", "bill"):

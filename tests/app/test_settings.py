@@ -1,4 +1,5 @@
-"""Settings: one rule of precedence, values checked where they stand, and docs that can't lie."""
+"""Settings: one rule of precedence, validation where a value is given, and documentation that is
+generated from the code."""
 
 from __future__ import annotations
 
@@ -30,12 +31,12 @@ def test_without_anything_the_defaults_hold(tmp_path: Path) -> None:
     assert read(environment={}, directory=_project(tmp_path, "")) == settings.DEFAULTS
 
 
-def test_an_empty_variable_is_as_good_as_none(tmp_path: Path) -> None:
+def test_an_empty_variable_counts_as_unset(tmp_path: Path) -> None:
     found = read(environment={"HEADRACE_DATABASE": ""}, directory=_project(tmp_path, ""))
     assert found.database is None
 
 
-def test_the_nearest_project_counts_and_its_paths_begin_there(tmp_path: Path) -> None:
+def test_the_nearest_project_counts_and_its_paths_are_relative_to_it(tmp_path: Path) -> None:
     below = tmp_path / "a/b"
     below.mkdir(parents=True)
     _project(tmp_path, "[tool.headrace]\nprocesses = 9\n")
@@ -62,7 +63,7 @@ def test_the_nearest_project_counts_and_its_paths_begin_there(tmp_path: Path) ->
         ("[tool.headrace\n", r"pyproject.toml can't be read, where \[tool.headrace\] may be"),
     ],
 )
-def test_a_project_that_is_wrong_is_told_what_would_be_right(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_project_setting_is_refused_with_what_would_be_right(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         read(environment={}, directory=_project(tmp_path, text))
 
@@ -76,12 +77,12 @@ def test_a_project_that_is_wrong_is_told_what_would_be_right(tmp_path: Path, tex
         ("HEADRACE_LOG_LEVEL", "loud", "HEADRACE_LOG_LEVEL is 'loud', and must be one of debug, info, warning, error"),
     ],
 )
-def test_a_variable_that_is_wrong_is_named(tmp_path: Path, variable: str, value: str, said: str) -> None:
+def test_an_invalid_variable_is_named(tmp_path: Path, variable: str, value: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         read(environment={variable: value}, directory=tmp_path)
 
 
-def test_a_variable_that_is_none_of_ours_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_variables_are_found_with_a_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
     fine = {"HEADRACE_TEST_DSN": "x", "HEADRACE_DATA": "x", "PATH": "x", "HEADRACE_SPARK_MASTER": "x"}
     assert list(unknown_variables(fine | {"HEADRACE_DATABSE": "x", "HEADRACE_SPARK_MASTR": "x"})) == [
         "The environment has HEADRACE_DATABSE, which is no setting; did you mean HEADRACE_DATABASE.",
@@ -89,13 +90,13 @@ def test_a_variable_that_is_none_of_ours_is_warned_of(monkeypatch: pytest.Monkey
     ]
 
 
-def test_what_the_project_says_of_spark_is_left_to_the_spark_side(tmp_path: Path) -> None:
+def test_the_spark_settings_of_a_project_are_ignored_here(tmp_path: Path) -> None:
     project = _project(tmp_path, "[tool.headrace]\nprocesses = 2\n[tool.headrace.spark]\nmaster = 'local[2]'\n")
     assert read(environment={}, directory=project).processes == 2
 
 
 @pytest.mark.asyncio
-async def test_an_app_warns_of_it_when_it_connects(
+async def test_an_app_logs_a_warning_of_unknown_variables_when_it_connects(
     dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("HEADRACE_MAXIMUM", "1")
@@ -105,7 +106,7 @@ async def test_an_app_warns_of_it_when_it_connects(
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("argument", "most"), [(None, 7), (3, 3)])
-async def test_what_code_leaves_out_is_left_to_who_operates_it(
+async def test_the_environment_decides_settings_that_code_leaves_out(
     dsn: str, monkeypatch: pytest.MonkeyPatch, argument: int | None, most: int
 ) -> None:
     monkeypatch.setenv("HEADRACE_MAX_CONNECTIONS", "7")
@@ -114,12 +115,12 @@ async def test_what_code_leaves_out_is_left_to_who_operates_it(
 
 
 @pytest.mark.parametrize("wrong", [{"max_connections": 1}, {"shutdown_timeout": "later"}, {"data_dir": 5}])
-def test_an_argument_that_is_wrong_is_refused_where_it_is_written(wrong: dict[str, Any]) -> None:
+def test_an_invalid_argument_is_refused_where_it_is_given(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         App(**wrong)
 
 
-def test_every_setting_has_its_field_and_every_default_can_be() -> None:
+def test_every_setting_has_its_field_and_a_valid_default() -> None:
     assert tuple(setting.name for setting in SETTINGS) == Settings.__struct_fields__
     for setting in SETTINGS:
         assert setting.default is None or setting.convert(setting.default, setting.name) == setting.default

@@ -1,4 +1,4 @@
-"""Tokens, as the admin makes, lists and revokes them."""
+"""Tokens: how the admin creates, lists and revokes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def admin(database: store.Database) -> Admin:
     return Admin(database)
 
 
-async def test_a_token_is_told_once_and_only_its_digest_is_kept(admin: Admin, database: store.Database) -> None:
+async def test_a_token_is_shown_once_and_only_its_digest_is_kept(admin: Admin, database: store.Database) -> None:
     made = await admin.create_token("ci", ["publish:orders", "consume"])
     assert re.fullmatch(r"hr_[0-9A-Za-z]{12}_[0-9A-Za-z]{40}", made.token)
     row = await database.fetchrow("select t::text as everything, digest from headrace.tokens t")
@@ -35,25 +35,25 @@ async def test_the_streams_of_its_scopes_need_not_exist(admin: Admin) -> None:
     assert (await admin.create_token("early", ["publish:not-yet"])).scopes == ("publish:not-yet",)
 
 
-async def test_it_expires_when_it_was_said_to(admin: Admin) -> None:
+async def test_a_token_expires_at_its_expiry_time(admin: Admin) -> None:
     made = await admin.create_token("brief", ["consume"], expires_in="30d")
     assert made.expires_at is not None
     assert abs(made.expires_at - made.created_at - timedelta(days=30)) < timedelta(minutes=1)
     assert (await admin.create_token("ever", ["consume"])).expires_at is None
 
 
-async def test_tokens_come_by_name(admin: Admin) -> None:
+async def test_tokens_are_listed_by_name(admin: Admin) -> None:
     for name in ("b", "c", "a"):
         await admin.create_token(name, ["consume"])
     assert [one.name for one in await admin.tokens()] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("by", ["id", "name"])
-async def test_it_is_revoked_by_its_id_or_its_name_and_stays_on_the_list(admin: Admin, by: str) -> None:
+async def test_a_token_is_revoked_by_its_id_or_its_name_and_stays_on_the_list(admin: Admin, by: str) -> None:
     made, other = await admin.create_token("ci", ["consume"]), await admin.create_token("other", ["consume"])
     revoked = await admin.revoke_token(getattr(made, by))
     assert (revoked.id, revoked.revoked_at is not None) == (made.id, True)
-    assert await admin.revoke_token(getattr(made, by)) == revoked  # since then
+    assert await admin.revoke_token(getattr(made, by)) == revoked  # with the time of the first call
     assert {one.id: one.revoked_at for one in await admin.tokens()} == {made.id: revoked.revoked_at, other.id: None}
 
 
@@ -71,7 +71,7 @@ async def test_the_name_of_a_revoked_token_stays_taken(admin: Admin) -> None:
         await admin.create_token("ci", ["consume"])
 
 
-async def test_there_is_nothing_to_revoke(admin: Admin) -> None:
+async def test_revoking_an_unknown_token_is_refused(admin: Admin) -> None:
     for ref in ("nobody", "", "a" * 1000):
         with pytest.raises(UnknownToken, match="no token"):
             await admin.revoke_token(ref)
@@ -79,7 +79,7 @@ async def test_there_is_nothing_to_revoke(admin: Admin) -> None:
         await admin.revoke_token("a\0")
 
 
-async def test_what_cannot_be_makes_no_token(admin: Admin, database: store.Database) -> None:
+async def test_invalid_arguments_create_no_token(admin: Admin, database: store.Database) -> None:
     for name, scopes, lifetime in (
         ("", ["consume"], None),
         ("ci", [], None),

@@ -1,4 +1,4 @@
-"""What `capture` proves of a run can fail: it is held against streams that are wrong in one place."""
+"""The checks of the benchmark `capture` can fail. Streams with one fault each must be found wrong."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CAPTURED = """
 
 @pytest_asyncio.fixture
 async def place(server_dsn: str) -> AsyncIterator[Bench]:
-    """Five transactions, and a stream that tells of them as it should."""
+    """Five transactions, and a correct stream of them."""
     async with bench(Options(server_dsn)) as place:
         await make_tables(place)
         await place.database.fetch(f"call work(0, {TRANSACTIONS})")
@@ -38,7 +38,7 @@ async def place(server_dsn: str) -> AsyncIterator[Bench]:
         yield place
 
 
-async def test_a_stream_that_is_right_is_found_right(place: Bench) -> None:
+async def test_a_correct_stream_passes_the_checks(place: Bench) -> None:
     assert f"{2 * TRANSACTIONS} messages are in the stream" in await check(place, TRANSACTIONS)
 
 
@@ -65,7 +65,7 @@ async def test_a_stream_that_is_right_is_found_right(place: Bench) -> None:
         ("update accounts set abalance = 7 where aid = 99999", "rows that differ"),
     ],
 )
-async def test_what_is_wrong_is_found(place: Bench, statement: str, complaint: str) -> None:
+async def test_a_wrong_stream_fails_the_checks(place: Bench, statement: str, complaint: str) -> None:
     await place.database.fetch(statement)
     with pytest.raises(Wrong, match=complaint):
         await check(place, TRANSACTIONS)

@@ -1,4 +1,6 @@
-"""A benchmark whose result is wrong has no figure: the checks see what was lost, doubled, or out of order."""
+"""A benchmark with a wrong result reports no figure. The checks find messages that were lost,
+duplicated or out of order.
+"""
 
 from __future__ import annotations
 

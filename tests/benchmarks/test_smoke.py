@@ -1,4 +1,4 @@
-"""The benchmarks run, prove their results, and say what they found. How fast is not asked here."""
+"""The benchmarks run, check their results, and print their figures. Speed is not tested here."""
 
 from __future__ import annotations
 
@@ -193,13 +193,13 @@ def test_standstill_compares_each_scene_with_the_same_undisturbed(url: str, tmp_
     assert "1,010 messages that were committed late, leased once each" in result["variants"]["publishing"]["checks"]
 
 
-def test_crowd_tells_the_processor_time_of_each_crowd(url: str, tmp_path: Path) -> None:
+def test_crowd_reports_the_processor_time_of_each_crowd(url: str, tmp_path: Path) -> None:
     result = measure(url, tmp_path / "result.json", "crowd", "--seconds", "1")
     assert result["variants"].keys() == {"of_1", "of_4"}
     assert result["unit"] == "us per message"
 
 
-def test_multitude_tells_the_cores_that_idle_consumers_use(url: str, tmp_path: Path) -> None:
+def test_multitude_reports_the_cores_that_idle_consumers_use(url: str, tmp_path: Path) -> None:
     result = measure(url, tmp_path / "result.json", "multitude", "--messages", "1000", "--seconds", "1")
     assert result["settings"]["consumers"] == 100
     assert len(result["idle"]["cores_of_each_process"]) == 2

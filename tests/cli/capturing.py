@@ -1,4 +1,4 @@
-"""Sources that capture tables, as whoever captures them would tell of them."""
+"""Sources that capture tables, with reports as a capturing process makes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG = 3600.0
 
 
 class Captured:
-    """A source that a test captures by hand. The stream is `orders`."""
+    """A source that a test captures by itself. The stream is `orders`."""
 
     def __init__(self, database: store.Database, name: str, number: int, epoch: int, source_id: str) -> None:
         self.database = database
@@ -22,24 +22,24 @@ class Captured:
         self._number, self._epoch = number, epoch
         self._total = 0
 
-    async def tell(self, state: str = "running", *args: Any, **facts: Any) -> None:
-        """How it goes: the state, reason and mend, and facts."""
+    async def report(self, state: str = "running", *args: Any, **facts: Any) -> None:
+        """Report the capture: its state, reason and fix, and facts."""
         given = CaptureFacts(committed_at=datetime.now(UTC) - timedelta(seconds=5), **facts) if facts else None
         assert await store.tell_capture(self.database, self._number, self._epoch, state, *args, facts=given)
 
     async def append(self, count: int, **what: Any) -> None:
-        """So many changes, and what else there is to append."""
+        """Append this many changes, and anything else that is given."""
         self._total += count
         data = store.Captured(keys=["k"] * count, data=["1"] * count, position="0/20", captured=self._total, **what)
         await store.append_captured(self.database, self._number, self._epoch, "orders", data)
 
     async def fail(self, *keys: str) -> None:
-        """Changes that could not be made into messages."""
+        """Record changes that could not be made into messages."""
         failed = [store.Failed(key=key, data='{"record": {"id": 7}}', error=f"ValueError: no {key}") for key in keys]
         await self.append(0, failures=failed)
 
     async def backfill(self, table: str, total: int, read: int) -> str:
-        """A backfill under way. Returns its id."""
+        """Start a backfill that has read this many rows of a total. Returns its id."""
         found = await store.start_backfill(self.database, self.id, table)
         assert found is not None
         todo = await store.next_backfill(self.database, self._number)
@@ -54,7 +54,7 @@ class Captured:
 
 
 async def captured(database: store.Database, name: str = "shop", *tables: str, **settings: Any) -> Captured:
-    """A source under a tenure that does not end by itself."""
+    """Return a source with a capture lease that does not expire during the test."""
     await store.create_source(
         database, name, "postgres", "orders", {"tables": list(tables or ("public.orders",)), **settings}
     )

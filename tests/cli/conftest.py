@@ -1,4 +1,4 @@
-"""Commands called in this process, which is quick, or as a process of their own, where signals are the point."""
+"""Commands called in this process, which is fast, or as a process, for tests of signals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OURS = (
 
 
 class Ended:
-    """How a command ended."""
+    """The result of a command."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code, self.out, self.err = code, out, err
@@ -40,7 +40,7 @@ Headrace = Callable[..., Ended]
 
 
 class Operator:
-    """Calls commands on one database, and says what was wrong if one does not end as it should."""
+    """Calls commands on one database, and reports an unexpected exit code with the command's output."""
 
     def __init__(self, headrace: Headrace, dsn: str, *, over_http: bool = False) -> None:
         self._headrace = headrace
@@ -48,21 +48,21 @@ class Operator:
         self.over_http = over_http
 
     def call(self, *words: object, code: int = 0) -> Ended:
-        """Call a command that is to end with `code`."""
+        """Call a command that must end with `code`."""
         ended = self._headrace(*words)
         assert ended.code == code, (words, ended)
         return ended
 
     def out(self, *words: object, code: int = 0) -> str:
-        """What the command prints."""
+        """Return what the command prints."""
         return self.call(*words, code=code).out
 
     def json(self, *words: object, code: int = 0) -> Any:
-        """What the command prints with --json, decoded."""
+        """Return what the command prints with --json, decoded."""
         return json.loads(self.out(*words, "--json", code=code))
 
     def refused(self, code: int, *words: object) -> str:
-        """The one sentence by which a command is refused, which prints nothing else and ends with `code`."""
+        """Return the one-sentence error of a command that prints nothing else and ends with `code`."""
         ended = self.call(*words, code=code)
         assert (ended.out, ended.err.count("\n")) == ("", 1), ended
         assert ended.err.startswith("headrace: ")
@@ -70,7 +70,7 @@ class Operator:
         return ended.err
 
     def send(self, stream: str, *messages: tuple[str, object]) -> None:
-        """Send messages, in one go."""
+        """Send messages in one call."""
         lines = "".join(json.dumps({"key": key, "data": data}) + "\n" for key, data in messages)
         with tempfile.NamedTemporaryFile("w", suffix=".ndjson") as file:
             file.write(lines)
@@ -80,7 +80,7 @@ class Operator:
 
 @pytest.fixture(autouse=True)
 def _nothing_of_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither his settings, nor his embedded Postgres."""
+    """Hide the user's settings and embedded Postgres."""
     for name in OURS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HEADRACE_DATA", str(tmp_path / "no-postgres-here"))
@@ -89,7 +89,7 @@ def _nothing_of_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 @pytest.fixture
 def headrace(capfd: pytest.CaptureFixture[str]) -> Headrace:
-    """`headrace` with these arguments, in this process."""
+    """Call `headrace` with these arguments in this process."""
 
     def run(*arguments: object) -> Ended:
         capfd.readouterr()
@@ -101,7 +101,7 @@ def headrace(capfd: pytest.CaptureFixture[str]) -> Headrace:
 
 @pytest.fixture
 def commands(tmp_path: Path) -> Iterator[Commands]:
-    """`headrace` as processes of their own, in `tmp_path`; those still alive at the end are killed."""
+    """Run `headrace` as processes in `tmp_path`. Those still running at the end are killed."""
     with Commands(tmp_path) as commands:
         yield commands
 
@@ -110,18 +110,18 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
 def operator(
     headrace: Headrace, dsn: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Operator]:
-    """A person at a terminal of his own: every command is for the same fresh database.
+    """Commands at a terminal of their own, all for the same fresh database.
 
-    With the parameter "server" it is asked over HTTP; see `BOTH_WAYS`.
+    With the parameter "server" they go to a server over HTTP. See `BOTH_WAYS`.
     """
     if getattr(request, "param", "database") == "database":
         monkeypatch.setenv("HEADRACE_DATABASE", dsn)
         yield Operator(headrace, dsn)
         return
-    with serving(dsn, Options(capture=False)) as url:  # how a capture goes is the test's to say
+    with serving(dsn, Options(capture=False)) as url:  # the test reports captures itself
         monkeypatch.setenv("HEADRACE_SERVER", url)
         yield Operator(headrace, dsn, over_http=True)
 
 
 BOTH_WAYS = pytest.mark.parametrize("operator", ["database", "server"], indirect=True)
-"""Tests that hold for a database as well as for a server in front of it."""
+"""Parameter for tests that hold for a database and for a server in front of it."""

@@ -1,4 +1,4 @@
-"""`headrace observe` without a terminal: keys are pressed, and what stands on the screen is read."""
+"""`headrace observe` without a terminal. The test presses keys and reads the screen."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headrace.cli.observe.dialogs import AskPlace, AskText, Confirm
 from headrace.cli.observe.observer import Observer
 
 WITHIN = 30.0
-"""Seconds that anything here may take before it counts as hung."""
+"""Timeout of every operation here in seconds, after which it counts as hung."""
 
 
 class Person:
-    """Sits in front of the program."""
+    """A user in front of the program."""
 
     def __init__(self, observer: Observer, pilot: Pilot[None]) -> None:
         self.observer = observer
@@ -26,7 +26,7 @@ class Person:
 
     @property
     def lines(self) -> list[str]:
-        """What stands on the screen that is on top."""
+        """The lines of the top screen."""
         return [strip.text.rstrip() for strip in self.observer.screen._compositor.render_strips()]
 
     @property
@@ -35,17 +35,17 @@ class Person:
 
     @property
     def said(self) -> str:
-        """The messages that pop up."""
+        """The notifications that pop up."""
         return "\n".join(one.message for one in self.observer._notifications)
 
     def line(self, *words: str) -> str:
-        """The line with all these words."""
+        """Return the line with all these words."""
         found = [line for line in self.lines if all(word in line for word in words)]
         assert found, f"no line has {words}:\n{self.text}"
         return found[0]
 
     async def look(self) -> None:
-        """Have the program ask for everything."""
+        """Have the program query everything."""
         await self.observer.look()
         await self.settle()
 
@@ -54,17 +54,21 @@ class Person:
         await self.settle()
 
     async def settle(self) -> None:
-        """Let the program go on until it has nothing to do. (The pilot's own pause goes by the processor's time, so on a busy
-        machine it ends too early.)"""
+        """Wait until the program is idle.
+
+        The pilot's own pause measures processor time, so it ends too early on a busy machine.
+        """
         quiet = 0
         async with asyncio.timeout(WITHIN):
-            while quiet < 2:  # what is done once a queue is empty can lead to more
+            while quiet < 2:  # handling the last event of a queue can add more
                 await self.pilot._wait_for_screen()
                 self.observer.screen._on_timer_update()
                 quiet = 0 if self._busy() else quiet + 1
 
     def _busy(self) -> bool:
-        """Whether a message waits, something is to be drawn, or a worker is at it that doesn't wait for somebody's answer."""
+        """Whether a message is queued, a redraw is due, or a worker runs that does not wait for an
+        answer of the user.
+        """
         screen = self.observer.screen
         pumps = [self.observer, *screen.walk_children(with_self=True)]
         asks = bool(screen._result_callbacks) and isinstance(screen, Confirm | AskPlace | AskText)
@@ -75,26 +79,26 @@ class Person:
         )
 
     async def until(self, there: Callable[[], Any]) -> None:
-        """Wait until something is so."""
+        """Wait until the condition is true."""
         async with asyncio.timeout(WITHIN):
             while not there():
                 await self.pilot.pause()
 
     async def ask(self, key: str, dialog: type[Screen[Any]] = Confirm) -> str:
-        """Press a key that opens a dialog. Returns what that says."""
+        """Press a key that opens a dialog. Returns the dialog's text."""
         await self.pilot.press(key)
         await self.until(lambda: isinstance(self.observer.screen, dialog))
         await self.settle()
         return " ".join(self.text.replace("│", " ").split())
 
     async def answer(self, *keys: str) -> None:
-        """Answer a dialog, and wait for what follows from it."""
+        """Answer a dialog, and wait for the consequences."""
         await self.pilot.press(*keys)
         await self.until(lambda: not isinstance(self.observer.screen, Confirm | AskPlace | AskText))
         await self.settle()
 
     async def choose(self, table: str, name: str) -> None:
-        """Put the cursor on a line."""
+        """Move the cursor to a line."""
         board = self.observer.screen.query_one(f"#{table}")
         board.focus()
         await self.until(lambda: board.has_focus)
@@ -108,7 +112,7 @@ class Person:
 
 @asynccontextmanager
 async def in_front_of(admin: Any, *, size: tuple[int, int] = (140, 40), **settings: Any) -> AsyncIterator[Person]:
-    """A person in front of the program, which has looked once, and looks again only when told to."""
+    """A user in front of the program, which has queried once, and does so again only on request."""
     observer = Observer(admin, "here", settings.pop("interval", None), **settings)
     async with observer.run_test(size=size) as pilot:
         person = Person(observer, pilot)

@@ -1,4 +1,4 @@
-"""`headrace` as a process: what it prints is awaited, not slept for."""
+"""`headrace` as a process. Tests wait for its output instead of sleeping."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from types import TracebackType
 import headrace
 
 PATIENCE = 30.0
-"""Seconds after which something that was to be printed is said to be missing."""
+"""Timeout for expected output in seconds."""
 
 
 class Running:
-    """A command that runs. Its standard output and error are read as one, line by line."""
+    """A running command. Its standard output and error are read as one, line by line."""
 
     def __init__(
         self, arguments: tuple[str, ...], directory: Path, environment: dict[str, str], *,
@@ -46,7 +46,7 @@ class Running:
         self._queue.put(None)
 
     def line(self, wanted: str | Callable[[str], bool]) -> str:
-        """The next line that contains the text, or that the function is true of."""
+        """Return the next line that contains the text, or for which the function returns true."""
         is_it = wanted if callable(wanted) else lambda line: wanted in line
         while True:
             try:
@@ -68,7 +68,7 @@ class Running:
         self._process.send_signal(number)
 
     def end(self) -> int:
-        """Wait for the end; the exit code. All lines are in `lines` then."""
+        """Wait for the end and return the exit code. All output is in `lines` then."""
         code = self._process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         while not self._queue.empty():
@@ -77,7 +77,7 @@ class Running:
         return code
 
     def ended_with_all(self) -> None:
-        """Wait until nobody holds its standard output any more: neither it, nor a child of it."""
+        """Wait until the process and all its children have closed its standard output."""
         self._reader.join(PATIENCE)
         assert not self._reader.is_alive(), "a child still runs"
 
@@ -103,7 +103,7 @@ class Commands:
         return self._running[-1]
 
     def environment(self) -> dict[str, str]:
-        """What lets another process import the headrace that we test, wherever it runs."""
+        """Return an environment in which another process imports the headrace under test, wherever it runs."""
         package = str(Path(headrace.__file__).parents[1])
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
         return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "HEADRACE_LOG_FORMAT": "text"}

@@ -1,4 +1,4 @@
-"""`--as-curl`: what is printed can be pasted into a shell, and does what the command would have done."""
+"""`--as-curl` prints a command that a shell can run, with the effect of the original command."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_database_in_use_is_no_server(headrace: Headrace) -> None:
         ("stream rm orders --database postgresql://x", "--database"),
     ],
 )
-def test_what_is_not_one_request_is_refused(headrace: Headrace, words: str, told: str) -> None:
+def test_a_command_of_several_requests_is_refused(headrace: Headrace, words: str, told: str) -> None:
     ended = headrace(*words.split(), "--as-curl")
     assert (ended.code, ended.out) == (64, ""), ended
     assert told in ended.err
@@ -121,6 +121,7 @@ def test_what_is_not_one_request_is_refused(headrace: Headrace, words: str, told
 AWKWARD = 'it\'s "a" $HOME `x` \\ \u00e9 \u6f22 {1..3} [a-b] !'
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("sh") is None, reason="a shell of Unix")
 def test_a_shell_passes_everything_on_as_it_is() -> None:
     call = call_of(Server("http://x/p p".replace(" ", "%20")), post("streams", AWKWARD, name=AWKWARD))

@@ -1,4 +1,4 @@
-"""`headrace source postgres` and `source backfill`, as a person calls them: on a database, and on a server in front of one."""
+"""`headrace source postgres` and `source backfill`, on a database and on a server in front of one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ADD = ("source", "postgres", "add")
 
 @pytest.fixture
 def shop(operator: Operator) -> Operator:
-    """The tables `orders` and `items`, which tell all old values."""
+    """The tables `orders` and `items`, with replica identity full."""
     for table in ("orders", "items"):
         _run(operator.dsn, f"create table {table} (id int primary key, total numeric)")
         _run(operator.dsn, f"alter table {table} replica identity full")
@@ -42,7 +42,7 @@ def _run(dsn: str, statement: str) -> None:
 
 
 def _as_capturer(dsn: str, name: str, *captured: Captured, **told: Any) -> None:
-    """Append, and tell how it goes, as somebody who captures a source, and then is gone."""
+    """Append changes and report state as a capturing process that has since ended."""
 
     async def run() -> None:
         database = store.Database(dsn, max_connections=1)
@@ -109,7 +109,7 @@ def test_a_source_with_every_setting(operator: Operator, tmp_path: Path) -> None
 
 
 @BOTH_WAYS
-def test_adding_looks_first_and_tells_what_mends_it(shop: Operator) -> None:
+def test_adding_checks_first_and_prints_what_mends_it(shop: Operator) -> None:
     _run(shop.dsn, "alter table orders replica identity default")
     ended = shop.call(*ADD, "x", "--table", "public.orders", "--table", "public.nope", code=78)
     assert ended.out == ""
@@ -121,7 +121,7 @@ def test_adding_looks_first_and_tells_what_mends_it(shop: Operator) -> None:
 
 
 @BOTH_WAYS
-def test_a_check_tells_how_it_is_and_the_exit_code_whether_it_can_work(shop: Operator) -> None:
+def test_a_check_prints_its_findings_and_the_exit_code_says_whether_capture_can_work(shop: Operator) -> None:
     shop.call(*ADD, "--table", "public.orders", "--no-check")
     told = shop.out("source", "postgres", "check", "orders")
     assert "wal_level is logical" in told
@@ -170,7 +170,7 @@ REFUSED = [
 
 
 @BOTH_WAYS
-def test_what_cannot_be_is_refused_in_one_sentence_and_nothing_is_done(shop: Operator) -> None:
+def test_invalid_input_is_refused_in_one_sentence_and_nothing_is_done(shop: Operator) -> None:
     shop.call("stream", "add", "plain")
     shop.call("source", "webhook", "add", "hook", "--stream", "plain")
     shop.call(*ADD, "--table", "public.orders", "--no-backfill", "--no-check")
@@ -218,7 +218,7 @@ def test_an_edit_changes_only_what_is_given(shop: Operator) -> None:
 @pytest.mark.parametrize(
     "change", [("--columns", "public.orders=id,prize"), ("--where", "data.record.prize > 1"), ("--group", "prize")]
 )
-def test_an_edit_that_names_an_unknown_column_is_told_so(shop: Operator, change: tuple[str, str]) -> None:
+def test_an_edit_that_names_an_unknown_column_is_refused(shop: Operator, change: tuple[str, str]) -> None:
     shop.call(*ADD, "--table", "public.orders", "--no-check")
     edit = ("source", "postgres", "edit", "orders")
     assert "prize" in shop.call(*edit, *change).err
@@ -241,7 +241,7 @@ def test_both_kinds_are_listed_each_with_what_matters_of_it(shop: Operator) -> N
 
 
 @BOTH_WAYS
-def test_how_a_capture_goes_is_told(shop: Operator) -> None:
+def test_the_state_of_a_capture_is_printed(shop: Operator) -> None:
     shop.call(*ADD, "--table", "public.orders", "--no-check")
     assert "unattended" in shop.out("source", "ls")
     facts = CaptureFacts(
@@ -307,7 +307,7 @@ def test_backfills_are_started_watched_and_cancelled(shop: Operator) -> None:
 
 
 @BOTH_WAYS
-def test_a_backfills_progress_is_told(shop: Operator) -> None:
+def test_the_progress_of_a_backfill_is_printed(shop: Operator) -> None:
     shop.call(*ADD, "--table", "public.orders", "--no-backfill", "--no-check")
     shop.call("source", "backfill", "start", "orders")
     chunk = ChunkDone(id=1, place=["420"], read=420, published=400, done=False)
@@ -320,7 +320,7 @@ def test_a_backfills_progress_is_told(shop: Operator) -> None:
     assert "42 %" in shop.out("source", "info", "orders")
 
 
-def test_nobody_is_asked_where_there_is_no_terminal(shop: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_question_is_asked_without_a_terminal(shop: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.call(*ADD, "--table", "public.orders", "--no-check")
     shop.call("source", "backfill", "start", "orders")
     with open("/dev/null") as nobody:
@@ -349,7 +349,7 @@ def test_failed_changes_are_listed_tried_again_and_dropped(shop: Operator) -> No
 
 
 @BOTH_WAYS
-def test_a_source_whose_slot_cannot_be_dropped_is_removed_by_force_only(shop: Operator) -> None:
+def test_a_source_with_a_slot_that_cannot_be_dropped_is_removed_by_force_only(shop: Operator) -> None:
     shop.call(*ADD, "--table", "public.orders", "--from", NOWHERE, "--no-check")
     told = shop.refused(75, "source", "rm", "orders", "--yes")
     assert "select pg_drop_replication_slot('headrace_orders_" in told

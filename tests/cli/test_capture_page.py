@@ -1,4 +1,7 @@
-"""The page about change capture: its commands are called in their order, as they stand, while a server captures; its program runs elsewhere."""
+"""The documentation page about change capture.
+
+Its commands run unchanged and in order, while a server captures. Its program is tested elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +28,23 @@ OTHER_TABLES = """
     create table customers (id bigint primary key, name text);
     create table invoices (id bigint primary key, customer_id bigint not null);
 """
-"""What the page's second source captures."""
+"""The tables that the page's second source captures."""
 
 OF_THE_SERVER = "alter system"
-"""Settings of a server that others use, too, are left alone."""
+"""Statements that the test skips, because they change settings of a shared server."""
 
 WITHOUT_END = ("serve", "observe")
 
 ASKING = ("rm", "drop", "cancel")
-"""Words of commands that ask a person whether he is sure."""
+"""Words of commands that ask for a confirmation."""
 
 NOTHING_TO_DO = {"cancel", "retry", "drop"}
-"""Words of commands that say so with exit code 1 when there is nothing for them to do."""
+"""Words of commands that end with exit code 1 when there is nothing to do."""
 
 
 @pytest.fixture
 def shop(operator: Operator) -> Iterator[Operator]:
-    """A database whose slots are gone at the end."""
+    """A database. Its slots are dropped at the end."""
     _execute(operator.dsn, OTHER_TABLES)
     yield operator
     servers.run(drop_slots(operator.dsn))
@@ -82,7 +85,7 @@ def test_every_line_of_the_page_works(shop: Operator, headrace: Headrace, comman
 
 
 def _call(shop: Operator, headrace: Headrace, words: list[str]) -> None:
-    """As a person would: with a yes where he is asked, and not while what he did before is under way."""
+    """Call a command as a user would: confirm questions, and wait while an earlier command is under way."""
     asked = set(ASKING) & set(words)
     if {"start", "receive"} & set(words):
         _until_all_is_read(shop)
@@ -92,7 +95,7 @@ def _call(shop: Operator, headrace: Headrace, words: list[str]) -> None:
 
 def _until_all_is_read(shop: Operator) -> None:
     end = time.monotonic() + PATIENCE
-    while True:  # each question takes its time
+    while True:  # each attempt takes some time
         found = shop.json("source", "backfill", "ls", "orders")
         if found and all(one["state"] not in ("queued", "running") for one in found):
             return

@@ -1,4 +1,4 @@
-"""`headrace completion`: scripts that shells take, with all the commands in them."""
+"""`headrace completion` prints scripts that shells accept, with all commands in them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.cli.conftest import Headrace
 _CHECKS = {"bash": ["bash", "-n"], "zsh": ["zsh", "-n"], "fish": ["fish", "--no-execute"]}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_for_every_shell(headrace: Headrace, shell: str, tmp_path: Path) -> None:
     ended = headrace("completion", shell)
@@ -25,6 +26,7 @@ def test_a_script_for_every_shell(headrace: Headrace, shell: str, tmp_path: Path
         subprocess.run([*_CHECKS[shell], script], check=True)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash here")
 @pytest.mark.parametrize(
     ("line", "offered"),

@@ -1,4 +1,4 @@
-"""`headrace consumer`, as a person calls it, on real Postgres."""
+"""`headrace consumer` on real Postgres."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cli.conftest import BOTH_WAYS, Operator
 pytestmark = BOTH_WAYS
 
 _ID = 48 * "A"
-"""What looks like an ack id, and is none."""
+"""A string that looks like an ack id, but is none."""
 
 REFUSED = [
     (66, "consumer info nope", "'nope'"),
@@ -72,7 +72,7 @@ REFUSED = [
 
 @pytest.fixture
 def orders(operator: Operator) -> Operator:
-    """The stream `orders` with five messages and the consumer `ship`, and `parcels` with none."""
+    """The stream `orders` with five messages and the consumer `ship`, and `parcels` without consumers."""
     operator.call("stream", "add", "orders")
     operator.call("stream", "add", "parcels")
     operator.send(
@@ -131,7 +131,7 @@ def test_the_example_of_old_works(orders: Operator) -> None:
         ("--deliver-policy last_per_key --filter orders.*.5", [5]),
     ],
 )
-def test_where_a_consumer_begins(orders: Operator, words: str, seqs: list[int]) -> None:
+def test_the_start_position_of_a_consumer(orders: Operator, words: str, seqs: list[int]) -> None:
     orders.call("consumer", "add", "orders", "other", *words.split())
     received = orders.json("consumer", "receive", "other", "--batch-size", "10", code=0 if seqs else 1)
     assert [one["seq"] for one in received] == seqs
@@ -178,7 +178,7 @@ def test_deleting_needs_a_yes_and_force_while_it_is_at_work(orders: Operator, mo
     assert "Deleted the consumer 'ship' of 'orders'" in orders.out("consumer", "rm", "orders", "ship", "-y")
 
 
-# --- which one is meant
+# --- consumer lookup
 
 
 def test_a_name_alone_will_do_where_it_is_the_only_one(orders: Operator) -> None:
@@ -189,7 +189,7 @@ def test_a_name_alone_will_do_where_it_is_the_only_one(orders: Operator) -> None
     assert _info(orders, "parcels", "ship")["stream"] == "parcels"
 
 
-def test_what_cannot_be_is_refused_in_one_sentence_and_nothing_is_done(orders: Operator) -> None:
+def test_invalid_input_is_refused_in_one_sentence_and_nothing_is_done(orders: Operator) -> None:
     before = orders.json("consumer", "ls")
     for code, words, told in REFUSED:
         assert told in orders.refused(code, *words.split(" ")), words
@@ -326,7 +326,7 @@ def test_pause_and_resume(orders: Operator) -> None:
 
 @pytest.fixture
 def dead(orders: Operator) -> Operator:
-    """The consumer `picky`, which gave up on all five messages at their first attempt, and blocks their keys."""
+    """The consumer `picky`, which gave up on all five messages at the first attempt, and blocks their keys."""
     orders.call("consumer", "add", "orders", "picky", "--max-deliver", "1", "--on-exhausted", "block")
     received = orders.json("consumer", "receive", "picky", "--batch-size", "10")
     orders.call("consumer", "nack", "picky", *(one["ack_id"] for one in received), "--error", "no\x1b[31m stock")
@@ -372,7 +372,7 @@ def test_redrive(dead: Operator) -> None:
     assert "Redrives 1 dead letter." in dead.out(*words, "--key", "orders.us.1")
     (one,) = dead.json("consumer", "receive", "picky", "--ack")
     assert (one["seq"], one["attempt"]) == (1, 1)
-    assert dead.json("consumer", "receive", "picky", "--ack")[0]["seq"] == 6  # it waited behind
+    assert dead.json("consumer", "receive", "picky", "--ack")[0]["seq"] == 6  # it waited behind the dead letter
     assert dead.json(*words, "--filter", "orders.eu.>", "--where", "data.total > 200")["redriven"] == 1
     assert dead.json(*words, "--seq", "2", "--seq", "3")["redriven"] == 2
     ended = dead.call(*words, "--seq", "2", code=1)

@@ -1,4 +1,4 @@
-"""Which server or database a command is for: options, the environment, contexts, in this order."""
+"""The choice of server or database of a command, from options, the environment and contexts, in this order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROD = "https://prod.example.com"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Where the contexts are kept."""
+    """The file of contexts."""
     return tmp_path / "config" / "headrace" / "contexts.json"
 
 
@@ -34,7 +34,7 @@ def _added(headrace: Headrace, *words: str) -> None:
     assert headrace("context", "add", *words).code == 0
 
 
-# --- which of all counts
+# --- precedence
 
 
 def test_an_option_counts_before_the_environment_and_that_before_the_context(headrace: Headrace) -> None:
@@ -106,8 +106,8 @@ def test_a_server_that_cannot_be_is_one_sentence(headrace: Headrace) -> None:
 # --- add, use, ls, rm
 
 
-def test_tokens_are_kept_where_nobody_else_reads_and_are_not_shown(headrace: Headrace, file: Path) -> None:
-    before = os.umask(0)  # as generous as can be
+def test_tokens_are_kept_in_a_private_file_and_are_not_shown(headrace: Headrace, file: Path) -> None:
+    before = os.umask(0)  # as permissive as possible
     try:
         _added(headrace, "prod", "--server", PROD, "--token", "geheim")
     finally:
@@ -164,7 +164,7 @@ def test_removing_the_one_in_use_leaves_none_in_use(headrace: Headrace, file: Pa
         (78, "add x --server http://me:geheim@x", "token"),
     ],
 )
-def test_what_cannot_be_is_refused_and_changes_nothing(
+def test_invalid_input_is_refused_and_changes_nothing(
     headrace: Headrace, file: Path, code: int, words: str, told: str
 ) -> None:
     _added(headrace, "prod", "--server", PROD)
@@ -188,7 +188,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
         "\xff",
     ],
 )
-def test_a_broken_file_is_told_and_not_overwritten(headrace: Headrace, file: Path, text: str) -> None:
+def test_a_broken_file_is_reported_and_not_overwritten(headrace: Headrace, file: Path, text: str) -> None:
     file.parent.mkdir(parents=True)
     file.write_bytes(text.encode("latin-1"))
     for words in (["stream", "ls"], ["context", "ls"], ["context", "add", "x", "--server", "http://x"]):
@@ -196,12 +196,12 @@ def test_a_broken_file_is_told_and_not_overwritten(headrace: Headrace, file: Pat
     assert file.read_bytes() == text.encode("latin-1")
 
 
-def test_a_command_that_is_told_its_server_needs_no_contexts(headrace: Headrace, file: Path, dsn: str) -> None:
+def test_a_command_with_a_server_option_needs_no_contexts(headrace: Headrace, file: Path, dsn: str) -> None:
     file.parent.mkdir(parents=True)
     file.write_text("{")
     assert headrace("stream", "ls", "--database", dsn).code == 0
 
 
-def test_where_nothing_can_be_written(headrace: Headrace, file: Path) -> None:
+def test_a_directory_that_is_not_writable(headrace: Headrace, file: Path) -> None:
     file.parent.parent.write_text("a file, and no directory")
     assert str(file) in _refused(headrace, 73, "context", "add", "x", "--server", "http://x")

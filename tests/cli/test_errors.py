@@ -1,4 +1,4 @@
-"""Whatever is wrong is told in one sentence, with an exit code that says of which kind it is."""
+"""Every error is printed in one sentence, with an exit code for its kind."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_database_without_the_schema(headrace: Headrace, empty_dsn: str) -> No
     assert "headrace migrate" in ended.err
 
 
-def test_a_password_is_not_told(headrace: Headrace) -> None:
+def test_a_password_is_not_printed(headrace: Headrace) -> None:
     ended = headrace("stream", "ls", "--database", "postgresql://me:geheim@127.0.0.1:1/x")
     assert "geheim" not in ended.err
 
@@ -72,7 +72,7 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-def test_errors_out_of_task_groups_are_told_each_once(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_out_of_task_groups_are_printed_once_each(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
     group = ExceptionGroup(
         "", [StoreFull("It is full."), ExceptionGroup("", [StoreFull("It is full.")]), UnknownStream("x")]
     )

@@ -1,4 +1,4 @@
-"""What the help of commands says, and that its examples can be typed."""
+"""The help texts of commands, with examples that work."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def test_help_ends_with_the_examples(headrace: Headrace, command: str) -> None:
     assert shown == [line.strip() for line in EXAMPLES[command].splitlines()]
 
 
-def test_a_group_of_commands_tells_its_exit_codes(headrace: Headrace) -> None:
+def test_a_group_of_commands_lists_its_exit_codes(headrace: Headrace) -> None:
     for group in ("stream", "consumer", "source", "token", "context"):
         assert "Exit codes:" in headrace(group, "--help").out

@@ -1,4 +1,4 @@
-"""Lines out of blocks: whatever the blocks, the lines are the same, and their numbers are right."""
+"""The line reader returns the same lines with the right numbers, however the input is cut into blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support import servers
 
 
 class _Blocks(io.FileIO):
-    """A file that is read in the blocks given."""
+    """A file that is read in the given blocks."""
 
     def __init__(self, blocks: list[bytes]) -> None:
         super().__init__("/dev/null")

@@ -1,4 +1,4 @@
-"""Logs: lines for people, JSON for programs, the message at work in both; and an application's own set-up left alone."""
+"""Logs as lines for people or as JSON, with the message in work. An application's own logging setup is not changed."""
 
 from __future__ import annotations
 
@@ -64,24 +64,24 @@ def test_an_exception_is_text_in_json() -> None:
 
 
 @pytest.mark.parametrize("odd", [{(1, 2): 3}, "\udcff", float("nan"), {"a": {1j}}, object])
-def test_whatever_is_logged_there_is_a_line_for_it(odd: Any) -> None:
+def test_there_is_a_line_for_every_record(odd: Any) -> None:
     told = _json(_record("odd \udcff" if odd == "\udcff" else "odd", odd=odd))
     assert "odd" in told
     assert told["message"].startswith("odd")
 
 
-def test_a_line_for_people_tells_what_was_at_work_behind_it() -> None:
+def test_a_line_for_people_ends_with_the_message_in_work() -> None:
     line = TextFormatter().format(_record("hello", **AT_WORK, region="eu"))
     assert line.endswith("INFO    shop: hello  orders/ship orders.us.1 #17 attempt 2 region=eu")
     assert TextFormatter(3).format(_record()).endswith("INFO    [3] shop: hello")
 
 
-def test_of_a_batch_the_number_of_its_messages_is_told() -> None:
+def test_a_log_line_of_a_batch_has_the_number_of_its_messages() -> None:
     line = TextFormatter().format(_record(stream="orders", consumer="ship", messages=100))
     assert line.endswith("hello  orders/ship 100 messages")
 
 
-def test_what_was_at_work_stands_before_a_traceback_that_is_part_of_the_message() -> None:
+def test_the_message_in_work_comes_before_a_traceback_in_the_record() -> None:
     first, second = TextFormatter().format(_record("failed\nTraceback", **AT_WORK)).split("\n")
     assert first.endswith("attempt 2")
     assert second == "Traceback"
@@ -99,7 +99,7 @@ class Terminal(io.StringIO):
 
 
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> logging.Logger:
-    """The root logger as it is in a fresh process. pytest's own handlers come between a fixture and its test."""
+    """Restore the root logger of a fresh process. pytest's own handlers are added between a fixture and its test."""
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
     monkeypatch.setattr(root, "level", root.level)
@@ -157,7 +157,7 @@ async def ship(order: dict, message: Message) -> None:
 """
 
 
-def test_a_handler_s_lines_tell_its_message(commands: Commands, dsn: str, orders: Orders, tmp_path: Path) -> None:
+def test_log_lines_of_a_handler_name_its_message(commands: Commands, dsn: str, orders: Orders, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(OWN.format(set_up=""))
     running = commands("run", "shop:app", "--database", dsn, HEADRACE_LOG_FORMAT="json")
     orders(1, until="")

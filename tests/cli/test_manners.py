@@ -1,4 +1,4 @@
-"""How commands behave towards a terminal, a pipe and Ctrl-C, as processes of their own."""
+"""Commands with a terminal, a pipe and Ctrl-C, as processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
 
 
 class _Terminal:
-    """A command whose standard input and error are a terminal."""
+    """A command with a terminal as standard input and error."""
 
     def __init__(self, process: subprocess.Popen[str], terminal: int) -> None:
         self.process = process
@@ -61,7 +61,7 @@ def _at_a_terminal(commands: Commands, *words: str) -> Iterator[_Terminal]:
 
 @pytest.fixture
 def orders(operator: Operator) -> Operator:
-    """The stream `orders`, with messages enough to fill any pipe."""
+    """The stream `orders`, with enough messages to fill any pipe."""
     operator.call("stream", "add", "orders")
     operator.send("orders", *((f"orders.{n}", "x" * 1000) for n in range(500)))
     operator.call("consumer", "add", "orders", "ship")
@@ -99,7 +99,7 @@ def test_an_interrupt_ends_a_wait_for_messages(orders: Operator, commands: Comma
 
 
 def _await_its_lease(operator: Operator) -> None:
-    """Wait until the command asks for messages, as the server sees it."""
+    """Wait until the server sees that the command asks for messages."""
     servers.run(_lease_of_a_command(operator.dsn))
 
 
@@ -136,7 +136,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(
     process.stderr.close()
 
 
-def test_what_nobody_could_read_is_not_acked(orders: Operator, commands: Commands) -> None:
+def test_messages_that_could_not_be_printed_are_not_acked(orders: Operator, commands: Commands) -> None:
     words = [*_HEADRACE, "consumer", "receive", "ship", "--batch-size", "500", "--ack"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_buffered(commands))
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""`headrace observe`: what it shows, and what the keys do to the database."""
+"""`headrace observe`: what it shows, and the effect of its keys on the database."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ async def test_everything_is_there_and_no_line_is_longer_than_the_terminal(
             assert key in person.lines[-1]
 
 
-async def test_rates_are_told_from_the_second_look_on(database: store.Database, admin: Admin, declare: Declare) -> None:
+async def test_rates_are_shown_from_the_second_look_on(
+    database: store.Database, admin: Admin, declare: Declare
+) -> None:
     ship = await declare("ship")
     async with in_front_of(admin) as person:
         assert person.observer.picture is not None
@@ -119,7 +121,7 @@ async def test_names_and_data_that_a_terminal_would_obey_are_written_out(
         assert "[bold]" in person.text
 
 
-# --- a closer look
+# --- details
 
 
 async def test_a_stream_opens_with_its_newest_messages_and_goes_further_back(
@@ -132,7 +134,7 @@ async def test_a_stream_opens_with_its_newest_messages_and_goes_further_back(
         await person.press("enter")
         assert isinstance(person.observer.screen, OfStream)
         await person.until(lambda: f"key-{AT_ONCE + 4}" in person.text)
-        assert person.line('"n": 34')  # of the newest, beside the table
+        assert person.line('"n": 34')  # details of the newest message, beside the table
         await person.press("down", "enter")
         assert isinstance(person.observer.screen, Page)
         assert person.line('"n": 33')
@@ -169,7 +171,7 @@ async def test_a_consumer_opens_with_what_it_is_at_and_its_dead_letters(
         assert person.line('"n": 2')
 
 
-async def test_a_process_opens_with_all_that_it_tells(database: store.Database, admin: Admin) -> None:
+async def test_a_process_opens_with_all_that_it_reports(database: store.Database, admin: Admin) -> None:
     consumer = ConsumerAtWork(
         stream="orders", name="bill", actors=2, reason="fixed", rate=12.5, latency=0.2, breaker="open"
     )
@@ -191,7 +193,7 @@ async def test_help_says_what_a_look_costs(admin: Admin) -> None:
         assert isinstance(person.observer.screen, Everything)
 
 
-async def test_what_is_open_closes_when_its_consumer_is_deleted(admin: Admin, declare: Declare) -> None:
+async def test_an_open_screen_closes_when_its_consumer_is_deleted(admin: Admin, declare: Declare) -> None:
     await declare("ship")
     async with in_front_of(admin) as person:
         await person.choose("consumers", "ship")
@@ -238,7 +240,7 @@ async def test_o_sorts_by_one_column_after_the_other_and_the_cursor_stays_with_i
         assert board.current.info.name == "b-quick-one"  # type: ignore[attr-defined]
 
 
-# --- changing something
+# --- changes
 
 
 @pytest.mark.parametrize("no", ["n", "escape", "enter"])
@@ -331,7 +333,7 @@ async def test_a_single_dead_letter_is_redriven_from_near(admin: Admin, declare:
         await person.answer("n")
 
 
-async def test_what_can_not_be_done_is_said(admin: Admin, declare: Declare) -> None:
+async def test_an_action_that_fails_shows_its_error(admin: Admin, declare: Declare) -> None:
     await declare("ship")
     async with in_front_of(admin) as person:
         await person.choose("consumers", "ship")
@@ -385,7 +387,7 @@ async def test_a_look_is_four_round_trips_whatever_there_is_and_whatever_is_open
         assert await costs(5) == 20
 
 
-async def test_it_does_the_same_by_way_of_a_server(dsn: str, admin: Admin, declare: Declare) -> None:
+async def test_it_does_the_same_over_a_server(dsn: str, admin: Admin, declare: Declare) -> None:
     ship = await declare("ship")
     await _with_dead_letters(ship)
     with serving(dsn) as url:

@@ -1,4 +1,4 @@
-"""What `headrace observe` makes of a series of overviews, and how it fits into a terminal."""
+"""Figures that `headrace observe` computes from a series of overviews, and their fit into a terminal."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_the_columns_fit_into_any_terminal_from_eighty_on(columns: Any, width: i
     assert sum(each + 1 for _, each in fit(columns, width)) <= width
 
 
-def test_what_matters_less_goes_first() -> None:
+def test_less_important_columns_are_dropped_first() -> None:
     shown = [column.label for column, _ in fit(CONSUMERS, 79)]
     assert shown == ["stream", "consumer", "lag", "done/s", "flight", "parked", "block", "dead", "state"]
 
@@ -189,6 +189,6 @@ def test_a_store_that_is_slow_is_asked_less_often() -> None:
         (["--as-curl"], "--as-curl prints one request"),
     ],
 )
-def test_what_can_not_be_asked_for_is_refused(capfd: pytest.CaptureFixture[str], words: list[str], says: str) -> None:
+def test_invalid_options_are_refused(capfd: pytest.CaptureFixture[str], words: list[str], says: str) -> None:
     assert call(["observe", *words]) == 64
     assert says in capfd.readouterr().err

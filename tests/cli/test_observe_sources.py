@@ -1,4 +1,4 @@
-"""`headrace observe`: sources that capture tables, their backfills, and what the keys do to them."""
+"""`headrace observe`: sources that capture tables, their backfills, and the effect of keys on them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ async def test_sources_stand_below_with_what_is_wrong_with_them(
 ) -> None:
     shop = await captured(database, "shop")
     await shop.backfill("public.orders", 1000, 450)
-    await shop.tell("running", behind=2_500_000, held_back=16_000_000, wal_status="reserved")
+    await shop.report("running", behind=2_500_000, held_back=16_000_000, wal_status="reserved")
     bank = await captured(database, "bank")
-    await bank.tell("stopped", "The table is gone.", "create table public.orders ()")
+    await bank.report("stopped", "The table is gone.", "create table public.orders ()")
     async with in_front_of(admin, size=size) as person:
         assert all(len(line) <= size[0] for line in person.lines)
         assert person.line("Sources 2")
@@ -65,9 +65,9 @@ async def test_without_sources_there_is_no_table_of_them(database: store.Databas
         assert person.observer.screen.query_one("#consumers").has_focus
 
 
-async def test_the_pace_of_a_capture_is_told_from_the_second_look_on(database: store.Database, admin: Admin) -> None:
+async def test_the_rate_of_a_capture_is_shown_from_the_second_look_on(database: store.Database, admin: Admin) -> None:
     shop = await captured(database)
-    await shop.tell("running", behind=0, held_back=10)
+    await shop.report("running", behind=0, held_back=10)
     async with in_front_of(admin) as person:
         await shop.append(1000)
         await person.look()
@@ -79,14 +79,14 @@ async def test_the_pace_of_a_capture_is_told_from_the_second_look_on(database: s
 
 async def test_each_state_has_its_word(database: store.Database, admin: Admin) -> None:
     for name, state in (("a", "waiting"), ("b", "starting"), ("c", "running")):
-        await (await captured(database, name)).tell(state, "The stream is full." if state == "waiting" else None)
+        await (await captured(database, name)).report(state, "The stream is full." if state == "waiting" else None)
     alarmed = await captured(database, "d")
-    await alarmed.tell("running", held_back=5_000_000_000, alarm="It holds back 5 GB.")
+    await alarmed.report("running", held_back=5_000_000_000, alarm="It holds back 5 GB.")
     held = await captured(database, "e")
     await store.pause_capture(database, held.id, paused=True)
     await store.create_source(database, "f", "postgres", "orders", {"tables": ["public.f"]})
     partly = await captured(database, "g")
-    await partly.tell("running", "The table public.items is gone.", "edit it")
+    await partly.report("running", "The table public.items is gone.", "edit it")
     async with in_front_of(admin, size=(200, 40)) as person:
         assert person.observer.picture is not None
         assert [one.info.name for one in person.observer.picture.sources] == ["a", "d", "f", "b", "c", "e", "g"]
@@ -100,14 +100,14 @@ async def test_each_state_has_its_word(database: store.Database, admin: Admin) -
         assert person.line("in/s", "sources 1 alarm")
 
 
-# --- a closer look
+# --- details
 
 
 async def test_a_source_opens_with_its_backfills_and_what_failed(database: store.Database, admin: Admin) -> None:
     shop = await captured(database, "shop", "public.orders", "public.items", where="data.record.total > 100")
     await shop.backfill("public.orders", 2000, 500)
     await shop.fail("street", "town")
-    await shop.tell(
+    await shop.report(
         "stopped", "The slot is gone.", "headrace source postgres resume shop --anew",
         behind=10, held_back=99_000_000, wal_status="lost", alarm="The slot is lost.",
     )  # fmt: skip
@@ -146,7 +146,7 @@ async def test_a_backfill_that_is_open_goes_on_with_each_look(database: store.Da
         assert person.line("public.items", "queued")
 
 
-async def test_what_is_open_closes_when_its_source_is_removed(database: store.Database, admin: Admin) -> None:
+async def test_an_open_screen_closes_when_its_source_is_removed(database: store.Database, admin: Admin) -> None:
     shop = await captured(database)
     async with in_front_of(admin) as person:
         await person.choose("sources", "shop")
@@ -157,7 +157,7 @@ async def test_what_is_open_closes_when_its_source_is_removed(database: store.Da
         assert "shop is not there any more" in person.said
 
 
-# --- changing something
+# --- changes
 
 
 @pytest.mark.parametrize("no", ["n", "escape", "enter"])
@@ -181,7 +181,7 @@ async def test_nothing_is_done_without_a_yes(database: store.Database, admin: Ad
 
 async def test_p_pauses_and_resumes_a_source(database: store.Database, admin: Admin) -> None:
     shop = await captured(database)
-    await shop.tell("running")
+    await shop.report("running")
     async with in_front_of(admin) as person:
         await person.choose("sources", "shop")
         assert "the captured server keeps all WAL" in await person.ask("p")
@@ -245,7 +245,7 @@ async def test_r_has_one_failed_change_tried_again_and_shift_r_all(database: sto
         assert await retried() == ["street", "town", "river"]
 
 
-async def test_it_does_the_same_by_way_of_a_server(database: store.Database, dsn: str, admin: Admin) -> None:
+async def test_it_does_the_same_over_a_server(database: store.Database, dsn: str, admin: Admin) -> None:
     shop = await captured(database)
     await shop.backfill("public.orders", 1000, 450)
     with serving(dsn) as url:

@@ -1,4 +1,4 @@
-"""What commands do over HTTP besides what they do with a database, which `BOTH_WAYS` covers."""
+"""Behaviour of commands that exists only over HTTP. `BOTH_WAYS` covers what holds for a database, too."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_nothing_is_created_by_accident(operator: Operator, tmp_path: Path) -> N
     assert operator.json("stream", "ls") == []
 
 
-def test_what_is_too_much_for_the_server_at_once_comes_in_parts(
+def test_a_publish_over_the_body_limit_of_the_server_is_sent_in_parts(
     headrace: Headrace, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = _numbered(200, 100 * "x")
@@ -114,9 +114,10 @@ _STREAM = json.dumps(
 ).encode()  # fmt: skip
 
 
-# --- a person at a terminal
+# --- a user at a terminal
 
 
+@pytest.mark.process
 def test_an_interrupt_ends_a_wait_for_messages_at_once(commands: Commands) -> None:
     def silent(peer: Peer, state: Scripted) -> None:
         peer.request()
@@ -135,7 +136,9 @@ def test_an_interrupt_ends_a_wait_for_messages_at_once(commands: Commands) -> No
 
 @over_http
 @pytest.mark.parametrize("json_", [[], ["--json"]])
-def test_what_nobody_could_read_is_not_acked(operator: Operator, commands: Commands, json_: list[str]) -> None:
+def test_messages_that_could_not_be_printed_are_not_acked(
+    operator: Operator, commands: Commands, json_: list[str]
+) -> None:
     operator.call("stream", "add", "orders")
     operator.call("consumer", "add", "orders", "ship")
     operator.send("orders", *((f"orders.{n}", "x" * 1000) for n in range(100)))
@@ -157,7 +160,7 @@ def test_what_nobody_could_read_is_not_acked(operator: Operator, commands: Comma
 
 
 @over_http
-def test_a_server_with_tokens_tells_how_to_give_one(
+def test_a_server_with_tokens_explains_how_to_pass_one(
     operator: Operator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     token = operator.out("token", "add", "me", "--scope", "admin").strip()
@@ -174,7 +177,7 @@ def test_a_server_with_tokens_tells_how_to_give_one(
 
 
 @over_http
-def test_a_scope_that_is_too_small_is_told(operator: Operator) -> None:
+def test_a_scope_that_is_too_small_is_reported(operator: Operator) -> None:
     operator.call("stream", "add", "orders")
     token = operator.out("token", "add", "reader", "--scope", "consume:orders").strip()
     assert operator.json("stream", "info", "orders", "--token", token)["stream"]["name"] == "orders"
@@ -203,7 +206,7 @@ def test_a_token_for_one_stream_needs_the_streams_name(operator: Operator) -> No
     assert operator.json("consumer", "info", "orders", "ship", "--token", token)["name"] == "ship"
 
 
-# --- what is wrong with the way there
+# --- problems with the connection
 
 
 def test_a_server_that_is_not_there(headrace: Headrace) -> None:
@@ -225,7 +228,7 @@ def test_something_else_that_listens_there(headrace: Headrace, dsn: str) -> None
     assert ended.err.count("\n") == 1
 
 
-# --- the page that tells of all this
+# --- the documentation page about it
 
 
 @over_http

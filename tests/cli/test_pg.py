@@ -20,6 +20,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     EmbeddedPostgres(data).stop("immediate")
 
 
+@pytest.mark.process
 def test_its_life(headrace: Headrace, data: Path) -> None:
     assert headrace("pg", "status").code == 3
     assert headrace("pg", "start").code == 0
@@ -39,6 +40,6 @@ def test_its_life(headrace: Headrace, data: Path) -> None:
     assert headrace("pg", "status").code == 3
     assert "not running" in headrace("pg", "url").err
 
-    # Commands start it as they need it, and its schema is theirs to look after.
+    # Commands start the server when they need it, and they maintain its schema.
     assert "no stream yet" in headrace("stream", "ls").err
     assert headrace("pg", "status").code == 3

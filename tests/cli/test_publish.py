@@ -1,4 +1,4 @@
-"""`headrace publish`: whole chunks, up to the first line that is wrong, whose number is told."""
+"""`headrace publish` stores whole chunks up to the first invalid line, and reports that line's number."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Messages = Callable[[], list[tuple[str, str, str | None]]]
 
 @pytest.fixture
 def messages(dsn: str) -> Messages:
-    """What lies in the stream `orders`: keys, data and headers in their order."""
+    """Return the messages of the stream `orders`: keys, data and headers in order."""
 
     async def read() -> list[tuple[str, str, str | None]]:
         database = store.Database(dsn)
@@ -97,7 +97,7 @@ def test_a_line_that_only_the_database_refuses_is_found_too(
 ) -> None:
     monkeypatch.setattr(
         records.payloads, "encode", lambda raw: bytes(raw).decode()
-    )  # which would have refused it before
+    )  # otherwise this would refuse it earlier
     lines: list[Any] = _numbered(20)
     lines[bad - 1] = r'{"key": "a", "data": "\u0000"}'
     ended = headrace("publish", "orders", _file(tmp_path / "x", *lines), "--create", "--batch", "10", "--database", dsn)
@@ -124,7 +124,7 @@ def test_a_line_that_only_the_database_refuses_is_found_too(
         (b"not json", InvalidData, "JSON"),
     ],
 )
-def test_a_wrong_line_is_told_with_what_would_be_right(line: bytes, problem: type[Exception], told: str) -> None:
+def test_a_wrong_line_is_reported_with_what_would_be_right(line: bytes, problem: type[Exception], told: str) -> None:
     with pytest.raises(problem, match=told):
         records.parse(line)
 
@@ -168,7 +168,7 @@ def test_a_pipe_is_published_as_it_comes_and_an_interrupt_says_how_far(
 
 
 class _Breaks(store.Database):
-    """Breaks the connection at the commit of the second chunk, which nobody can tell from one that was committed."""
+    """Breaks the connection at the commit of the second chunk, so that it is unknown whether it was committed."""
 
     commits = 0
 

@@ -43,7 +43,7 @@ REFUSED = [
 
 @pytest.fixture
 def shop(operator: Operator) -> Operator:
-    """The stream `orders` with a push consumer `hook`, all of whose settings were given, and a pull consumer `pull`."""
+    """The stream `orders` with a push consumer `hook`, with all settings given, and a pull consumer `pull`."""
     operator.call("stream", "add", "orders")
     operator.call("consumer", "add", "orders", "pull")
     operator.call(
@@ -61,7 +61,7 @@ ALL = Push(
 
 
 def _kept(operator: Operator, name: str = "hook") -> Push | None:
-    """What the database has, with the secret."""
+    """Return what the database stores, with the secret."""
 
     async def read() -> Push | None:
         database = store.Database(operator.dsn, max_connections=1)
@@ -79,7 +79,7 @@ def _changed(**settings: Any) -> Push:
     return Push(**{**{name: getattr(ALL, name) for name in ALL.__struct_fields__}, **settings})
 
 
-def test_every_setting_is_kept_and_the_secret_is_never_told(shop: Operator) -> None:
+def test_every_setting_is_kept_and_the_secret_is_never_printed(shop: Operator) -> None:
     assert _kept(shop) == ALL
     told = shop.out("consumer", "info", "hook")
     for words in (URL, "batch 10", "timeout 1.5s", "concurrency 2-8", "signed yes", "x-team"):
@@ -135,14 +135,14 @@ def test_adding_one_again_is_fine_as_long_as_the_settings_are_the_same(shop: Ope
     assert SECRET not in told
 
 
-def test_the_list_tells_who_is_pushed_to(shop: Operator) -> None:
+def test_the_list_shows_the_endpoints_of_push_consumers(shop: Operator) -> None:
     rows = {line.split()[1]: line.split()[-1] for line in shop.out("consumer", "ls").splitlines()[1:]}
     assert rows == {"hook": "push", "pull": "0"}
     shop.call("consumer", "pause", "hook")
     assert "paused until resumed" in shop.out("consumer", "ls")
 
 
-def test_what_cannot_be_is_refused_in_one_sentence_and_nothing_is_done(shop: Operator) -> None:
+def test_invalid_input_is_refused_in_one_sentence_and_nothing_is_done(shop: Operator) -> None:
     for code, words, told in REFUSED:
         refusal = shop.refused(code, *words.split(" "))
         assert told in refusal, words
@@ -151,7 +151,7 @@ def test_what_cannot_be_is_refused_in_one_sentence_and_nothing_is_done(shop: Ope
     assert len(shop.json("consumer", "ls")) == 2
 
 
-def test_what_is_printed_for_curl_has_only_what_changes(shop: Operator) -> None:
+def test_an_edit_as_curl_contains_only_the_changes(shop: Operator) -> None:
     for words, body in (
         (f"add orders x --push-url {URL} --push-batch 5",
          {"name": "x", "kind": "push", "push": {"url": URL, "batch_size": 5}}),

@@ -1,4 +1,4 @@
-"""The ready file: there while the process is ready, gone when it isn't and at its end; one for several processes."""
+"""The ready file exists while the process, or all of several processes, are ready, and is removed otherwise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["_service", "orders"]
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    """Look again and again: a file tells nobody that it is there."""
+    """Poll until the condition is true, because files send no events."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
@@ -31,7 +31,7 @@ def test_it_is_there_while_the_process_works_and_gone_while_it_drains(
     commands: Commands, dsn: str, orders: Orders, tmp_path: Path
 ) -> None:
     ready = tmp_path / "ready"
-    ready.touch()  # left behind by one that was killed
+    ready.touch()  # left behind by a killed process
     os.utime(ready, (1, 1))
     running = commands("run", "service:app", "--database", dsn, "--ready-file", "ready")
     orders(1, until=tmp_path / "go")
@@ -45,7 +45,7 @@ def test_it_is_there_while_the_process_works_and_gone_while_it_drains(
     assert not ready.exists()
 
 
-def test_of_several_processes_it_tells_that_all_are_ready(commands: Commands, dsn: str, tmp_path: Path) -> None:
+def test_it_means_that_all_of_several_processes_are_ready(commands: Commands, dsn: str, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     members = [of_member(ready, number) for number in (1, 2)]
     running = commands("run", "service:app", "--processes", "2", "--database", dsn, HEADRACE_READY_FILE=str(ready))
@@ -72,7 +72,7 @@ async def test_a_file_with_something_in_it_is_not_taken_over(tmp_path: Path) -> 
     assert precious.read_text() == "mine"
 
 
-def test_it_follows_what_is_said(tmp_path: Path) -> None:
+def test_it_follows_the_reported_readiness(tmp_path: Path) -> None:
     file = ReadyFile(tmp_path / "ready")
     file.tell(True)
     os.utime(tmp_path / "ready", (1, 1))
@@ -109,7 +109,7 @@ def test_one_that_is_missing_or_old_is_not_fresh(tmp_path: Path) -> None:
     assert not all_fresh([here, tmp_path / "missing"])
 
 
-def test_trouble_with_it_is_told_once_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_problem_with_it_is_logged_once_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = ReadyFile(tmp_path / "gone/ready")
     for _ in range(3):
         file.tell(True)

@@ -1,4 +1,4 @@
-"""`headrace run --reload`: new code takes the place of the old, wrong code is waited out, and Ctrl-C ends it at any time."""
+"""`headrace run --reload` restarts with new code, waits while code is broken, and ends on Ctrl-C at any time."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ def test_code_that_can_not_be_imported_is_shown_and_waited_out(commands: Command
     running.ended_with_all()
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_it_while_it_waits_for_a_change(commands: Commands, service: Path) -> None:
     service.write_text("raise SystemExit(3)")
     running = commands("run", "service:app", "--reload")
@@ -101,7 +102,7 @@ def test_the_app_ends_when_its_parent_is_killed(commands: Commands, dsn: str, se
     running.ended_with_all()
 
 
-def test_what_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_watched_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").mkdir()
     assert watched("shop.service:app", []) == [tmp_path]
@@ -117,7 +118,7 @@ def test_without_watchfiles_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
         watched("service:app", [])
 
 
-def test_it_does_not_go_with_several_processes(
+def test_it_does_not_work_with_several_processes(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert call(["run", "service:app", "--reload", "--processes", "2"]) == 64

@@ -1,4 +1,4 @@
-"""`headrace run`: signals drain, and several processes are one service."""
+"""`headrace run`: signals start a drain, and several processes work as one service."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Orders = Callable[..., None]
 
 @pytest.fixture
 def orders(dsn: str, tmp_path: Path) -> Orders:
-    """Publishes orders of these ids, each with a key of its own; `until` names the file that their handlers wait for."""
+    """Publish orders of these ids, each with a key of its own. Their handlers wait for the file `until`."""
 
     async def publish(*ids: int, until: str | Path) -> None:
         database = store.Database(dsn)
@@ -71,7 +71,7 @@ def _ask(dsn: str, question: Callable[[store.Database], Awaitable[Any]]) -> Any:
 
 
 def _settled(dsn: str) -> tuple[int, int]:
-    """Messages in flight, and messages that wait."""
+    """Count messages in flight, and messages that wait."""
     info = _ask(dsn, lambda database: store.consumer(database, "orders", "ship"))
     return info.in_flight, info.lag + info.parked
 
@@ -101,7 +101,7 @@ def test_a_second_signal_gives_back_what_is_not_finished(
     assert _settled(dsn) == (0, 1)
 
 
-def test_a_process_whose_consumer_is_deleted_ends_so_that_its_supervisor_starts_it_again(
+def test_a_process_ends_when_its_consumer_is_deleted_so_that_its_supervisor_restarts_it(
     commands: Commands, dsn: str, orders: Orders, tmp_path: Path
 ) -> None:
     async def delete(database: store.Database) -> None:
@@ -120,6 +120,7 @@ def test_a_process_whose_consumer_is_deleted_ends_so_that_its_supervisor_starts_
     assert not any("Traceback" in line for line in running.lines)
 
 
+@pytest.mark.process
 def test_an_app_that_cannot_start_says_why(commands: Commands) -> None:
     running = commands("run", "service:app", "--database", "postgresql://127.0.0.1:1/x", "--processes", "2")
     assert running.end() == 69
@@ -142,7 +143,7 @@ def test_a_check_does_all_but_run(
 
 
 def _processes(running: Running) -> dict[int, int]:
-    """The ids of the first two processes by their number."""
+    """Return the ids of the first two processes, by their number."""
     told = [running.line("runs with id").split() for _ in range(2)]
     return {int(words[words.index("process") + 1]): int(words[-1]) for words in told}
 
@@ -152,7 +153,7 @@ def test_several_processes_share_the_work_and_drain_together(
 ) -> None:
     running = commands("run", "service:app", "--processes", "2", "--database", dsn)
     pids = set(_processes(running).values())
-    # More than one process may hold, so both must take part.
+    # Any process may hold messages, so both must take part.
     orders(*range(150), until=tmp_path / "go")
     while pids:
         pids.discard(int(running.line("begun").split()[-1]))
@@ -205,7 +206,7 @@ def test_a_process_that_dies_is_replaced_and_its_messages_come_again(
 
 
 def test_an_error_that_would_come_again_stops_all(commands: Commands, dsn: str, tmp_path: Path) -> None:
-    # The parent imports it first, and leaves a file behind that the others stumble over.
+    # The parent imports it first, and leaves a file behind that makes the other imports fail.
     stumble = "if os.path.exists('seen'): raise SystemExit(78)\nopen('seen', 'w').close()\n"
     (tmp_path / "half.py").write_text(SERVICE.replace("app = App", stumble + "app = App"))
     running = commands("run", "half:app", "--processes", "2", "--database", dsn)

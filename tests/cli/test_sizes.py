@@ -18,6 +18,6 @@ def test_sizes(text: str, bytes_: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "0.1B", "-1GB", "GB", "10 G B", "10Gb/s", "1e9", "9999PB", "1" * 5000, "1ſ"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_an_invalid_size_is_refused(text: str) -> None:
     with pytest.raises(UsageProblem, match="--max-storage"):
         size_in_bytes(text, "--max-storage")

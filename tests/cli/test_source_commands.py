@@ -1,4 +1,4 @@
-"""`headrace source`, as a person calls it: on a database, and on a server in front of one."""
+"""`headrace source`, on a database and on a server in front of one."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_source_with_every_setting(github: Operator) -> None:
 
 
 @BOTH_WAYS
-def test_adding_says_where_to_send_and_warns_when_nobody_signs(operator: Operator) -> None:
+def test_adding_says_where_to_send_and_warns_without_signatures(operator: Operator) -> None:
     operator.call("stream", "add", "orders")
     ended = operator.call("source", "webhook", "add", "any", "--stream", "orders")
     assert "Created the source 'any': what is sent to /api/webhook/any" in ended.out
@@ -129,7 +129,7 @@ def test_a_secret_may_come_from_a_file_or_standard_input(
 
 
 @BOTH_WAYS
-def test_what_cannot_be_is_refused_in_one_sentence_and_nothing_is_done(github: Operator) -> None:
+def test_invalid_input_is_refused_in_one_sentence_and_nothing_is_done(github: Operator) -> None:
     before = github.json("source", "ls")
     for code, words, told in REFUSED:
         assert told in github.refused(code, *words.split(" ")), words

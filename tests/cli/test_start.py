@@ -1,4 +1,4 @@
-"""The start is quick because what a command doesn't need isn't imported. How quick, the benchmarks say."""
+"""Commands start quickly because they import only what they need. The benchmarks measure how quickly."""
 
 from __future__ import annotations
 
@@ -29,14 +29,17 @@ def _imported_by(*arguments: str, of: tuple[str, ...]) -> set[str]:
     return set(ended.stdout.splitlines()[-1].split()[1:])
 
 
-def test_the_version_is_told_without_driver_loop_or_tables() -> None:
+@pytest.mark.process
+def test_the_version_is_printed_without_driver_loop_or_tables() -> None:
     assert _imported_by("--version", of=(*_SLOW, "rich")) == set()
 
 
+@pytest.mark.process
 def test_help_imports_no_command() -> None:
     assert _imported_by("--help", of=(*_SLOW, "headrace.cli.run", "headrace.cli.publish")) == set()
 
 
+@pytest.mark.process
 def test_a_request_that_is_only_printed_needs_neither_driver_nor_http() -> None:
     heavy = ("asyncpg", "http.client", "headrace.app", "headrace.store")
     assert _imported_by("stream", "ls", "--as-curl", of=heavy) == set()

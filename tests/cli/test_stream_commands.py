@@ -1,4 +1,4 @@
-"""`headrace stream`, as a person calls it, on real Postgres."""
+"""`headrace stream` on real Postgres."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_an_edit_changes_only_what_is_given(operator: Operator) -> None:
     assert "up to 10 GB" in operator.out("stream", "edit", "orders", "--max-storage", "10GB")
 
 
-def test_what_cannot_be_is_refused_in_one_sentence_and_nothing_is_done(orders: Operator) -> None:
+def test_invalid_input_is_refused_in_one_sentence_and_nothing_is_done(orders: Operator) -> None:
     for code, words, told in REFUSED:
         assert told in orders.refused(code, *words.split(" ")), words
         assert [one["messages"] for one in orders.json("stream", "ls")] == [5, 0], words
@@ -117,7 +117,7 @@ def test_deleting_needs_a_yes(orders: Operator, monkeypatch: pytest.MonkeyPatch)
     assert orders.json("stream", "ls") == []
 
 
-def test_a_stream_whose_consumer_is_at_work_is_deleted_by_force_only(orders: Operator) -> None:
+def test_a_stream_with_a_working_consumer_is_deleted_by_force_only(orders: Operator) -> None:
     orders.call("consumer", "add", "orders", "ship")
     orders.call("consumer", "receive", "ship")
     assert "ship" in orders.refused(75, "stream", "rm", "orders", "--yes")
@@ -186,7 +186,7 @@ def test_a_message_is_sent_as_it_was_written(orders: Operator) -> None:
     assert (second["data"], second["headers"]) == (2, {"trace": "t"})
 
 
-def test_whatever_postgres_takes_for_json_can_be_sent(orders: Operator) -> None:
+def test_all_json_that_postgres_accepts_can_be_sent(orders: Operator) -> None:
     for text in ("-5", "null", "[1e999]", '{"a": 1, "a": 2}', '"\\ud83d\\ude00"'):
         orders.call("stream", "send", "parcels", "k", text)
     orders.call("stream", "send", "parcels", "k", "1", "--headers", '{"x": 1e999}')

@@ -1,4 +1,4 @@
-"""`headrace stream`, `headrace consumer` and `headrace migrate`, on a database that was named."""
+"""`headrace stream`, `headrace consumer` and `headrace migrate` on a database given by an option."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support import servers
 
 @pytest.fixture
 def filled(dsn: str) -> str:
-    """A database with the streams `orders`, which has three messages and a consumer, and `parcels`."""
+    """A database with the stream `orders`, which has three messages and a consumer, and the stream `parcels`."""
 
     async def fill() -> None:
         database = store.Database(dsn)

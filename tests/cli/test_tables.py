@@ -1,4 +1,4 @@
-"""Tables for people: nothing that a terminal would obey, and lines that fit it."""
+"""Tables for people contain no terminal control sequences, and their lines fit the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NASTY = "a\x1b[2Jb\rc\nd\x9be\u202ef\x00g\udc80"
 
 
 @given(st.text())
-def test_whatever_the_text_what_is_printed_is_one_line_and_harmless(text: str) -> None:
+def test_every_text_is_printed_as_one_harmless_line(text: str) -> None:
     assert printable(text).isprintable()
 
 
@@ -54,7 +54,7 @@ def test_on_a_terminal_data_is_cut_to_its_line(data: str, monkeypatch: pytest.Mo
     assert lines[2].split() == ["12,345", "k", "short"]
 
 
-def test_what_must_not_be_cut_is_not_folded_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_that_must_not_be_cut_are_not_folded_either(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("COLUMNS", "30")

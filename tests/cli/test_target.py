@@ -1,4 +1,4 @@
-"""`module:attribute` names an app; every way in which it may not is told apart."""
+"""`module:attribute` names an app, and each kind of invalid target has its own error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def ship(order: dict) -> None: ...
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))  # what a load adds is gone after the test
+    monkeypatch.setattr(sys, "path", list(sys.path))  # undo changes of the path after the test
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
@@ -59,7 +59,7 @@ def test_a_module_a_package_and_a_file() -> None:
         ("target_a:idle", ConfigurationError, "no consumers"),
     ],
 )
-def test_what_is_not_there_is_told(target: str, problem: type[Exception], told: str) -> None:
+def test_a_missing_target_is_reported(target: str, problem: type[Exception], told: str) -> None:
     _write("target_a.py", APP)
     with pytest.raises(problem, match=told):
         load(target)

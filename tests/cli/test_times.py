@@ -1,4 +1,4 @@
-"""Times, places and durations as people write them: what is meant is told, what can't be is refused with what would be right."""
+"""Times, positions and durations as people write them. Valid ones are parsed, invalid ones are refused with a hint."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_time_without_a_zone_is_taken_as_utc_and_that_is_said(text: str, capsy
     ["", " ", "nix", "-1", "0", "+", "1h30", "-1h", "9223372036854775808", "1" * 5000, "2026-02-30", "99999999999999d",
      "0001-01-01T00:00+23:00", "START", "١٢", "\x1b[31m"],
 )  # fmt: skip
-def test_what_is_no_place_is_refused(text: str) -> None:
+def test_an_invalid_place_is_refused(text: str) -> None:
     with pytest.raises(UsageProblem, match=r"^--from ") as refused:
         place(text, "--from", NOW)
     assert str(refused.value).isprintable()
@@ -62,13 +62,13 @@ def test_a_duration_lies_behind_or_ahead_as_the_option_has_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1s", "1 fortnight", "nan", "inf"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(UsageProblem, match="--delay"):
         duration(text, "--delay")
 
 
 @given(st.integers(0, 10**10) | st.floats(0, 10**6, allow_nan=False).map(lambda value: round(value, 3)))
-def test_a_duration_is_told_as_it_can_be_given_again(length: float) -> None:
+def test_a_duration_is_printed_so_that_it_can_be_parsed_again(length: float) -> None:
     assert seconds(lasting(length)) == pytest.approx(length, rel=1e-5, abs=1e-6)
 
 

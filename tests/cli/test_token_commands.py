@@ -1,4 +1,4 @@
-"""`headrace token`, as a person calls it, on real Postgres."""
+"""`headrace token` on real Postgres."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_revoked_token_stays_on_the_list(operator: Operator) -> None:
     assert operator.json("token", "revoke", made["id"]) == listed
 
 
-def test_a_token_that_expired_is_told_so(operator: Operator) -> None:
+def test_an_expired_token_is_listed_as_expired(operator: Operator) -> None:
     operator.call("token", "add", "brief", "--scope", "consume", "--expires", "1ms")
     assert operator.out("token", "ls").rstrip().endswith("expired")
 
@@ -61,7 +61,7 @@ def test_no_token_yet(operator: Operator) -> None:
 
 
 @pytest.mark.parametrize(("code", "command", "told"), REFUSED)
-def test_what_cannot_be_is_refused_in_one_sentence(operator: Operator, code: int, command: str, told: str) -> None:
+def test_invalid_input_is_refused_in_one_sentence(operator: Operator, code: int, command: str, told: str) -> None:
     operator.call("token", "add", "taken", "--scope", "consume")
     assert told in operator.refused(code, *command.split())
     assert [one["name"] for one in operator.json("token", "ls")] == ["taken"]

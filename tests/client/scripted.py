@@ -1,4 +1,4 @@
-"""A server that answers as its script says: what real ones do only when they are ill."""
+"""A scripted server, for answers that real ones give only when they are broken."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Conversation = Callable[["Peer"], None]
 
 
 class Peer:
-    """A client that has connected."""
+    """A connected client."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
 
     def request(self) -> bytes:
-        """Its next request, whole; empty once it has hung up."""
+        """Return its next request as a whole, or nothing once it has disconnected."""
         heard = b""
         while b"\r\n\r\n" not in heard:
             piece = self.sock.recv(65536)
@@ -44,7 +44,7 @@ class Peer:
 
 
 class Scripted:
-    """What it heard: `connections`, and when one was `hung_up`."""
+    """What the server received: `connections`, and `hung_up` once a client has disconnected."""
 
     def __init__(self) -> None:
         self.connections = 0
@@ -56,7 +56,7 @@ class Scripted:
 
 @contextmanager
 def scripted(*conversations: Callable[[Peer, Scripted], None], tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
-    """A server that holds one conversation after another, each with its own connection; the last one is held again."""
+    """A server that runs one scripted conversation for each connection. The last one is repeated."""
     state = Scripted()
     listening = socket.create_server(("127.0.0.1", 0))
     scheme = "http" if tls is None else "https"

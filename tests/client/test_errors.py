@@ -1,4 +1,4 @@
-"""What a server refuses comes back as the error that the database's own call raises."""
+"""A refusal of a server raises the same error as the database's own call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ URL = "http://server:7376"
 
 
 def _heard(error: Exception) -> HeadraceError:
-    """The error that a client raises for one that the server's own code raised."""
+    """Return the error that a client raises for one that the server's code raised."""
     reply = reply_of(error)
     return error_of(URL, reply.status, "reason", reply.body)
 
@@ -56,7 +56,7 @@ def test_an_error_has_the_same_class_on_both_sides(kind: type[HeadraceError]) ->
     ],
     ids=lambda value: getattr(value, "code", ""),
 )
-def test_what_only_servers_refuse(error: Exception, kind: type[HeadraceError]) -> None:
+def test_errors_that_only_servers_raise(error: Exception, kind: type[HeadraceError]) -> None:
     assert type(_heard(error)) is kind
 
 
@@ -67,7 +67,7 @@ def test_stale_ack_ids_are_named() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_who_may_not_is_told_how_to_give_a_token(status: int) -> None:
+def test_an_unauthorized_client_learns_how_to_pass_a_token(status: int) -> None:
     heard = error_of(URL, status, "", msgspec.json.encode({"summary": "No good.", "code": "x"}))
     assert isinstance(heard, ConfigurationError)
     for words in (URL, "No good.", "--token", "headrace context"):
@@ -91,7 +91,9 @@ def test_a_server_that_is_away_is_named() -> None:
     ],
 )
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"detail": "x"}', b"\xff"])
-def test_what_is_no_headrace_server_is_told_so(status: int, kind: type[HeadraceError], told: str, body: bytes) -> None:
+def test_a_server_that_is_not_headrace_is_reported(
+    status: int, kind: type[HeadraceError], told: str, body: bytes
+) -> None:
     heard = error_of(URL, status, "As it is", body)
     assert type(heard) is kind
     assert told in str(heard)

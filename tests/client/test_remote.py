@@ -1,4 +1,4 @@
-"""A server is administered as a database is: by the same methods, which do and tell the same."""
+"""The administration of a server has the same methods and results as that of a database."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def admin(database: store.Database) -> Admin:
 
 @pytest_asyncio.fixture
 async def remote(dsn: str) -> AsyncIterator[Remote]:
-    """The same database, over HTTP."""
+    """The administration of the same database over HTTP."""
     with serving(dsn) as url:
         async with Remote(url) as remote:
             yield remote
@@ -65,11 +65,11 @@ async def _filled(remote: Remote, messages: int = 3) -> None:
 
 
 class TestAgainstADatabase:
-    """Both are asked, and what they say is compared."""
+    """Calls both administrations and compares the results."""
 
     pytestmark = pytest.mark.asyncio
 
-    async def test_what_is_told_is_the_same(self, admin: Admin, remote: Remote) -> None:
+    async def test_both_return_the_same(self, admin: Admin, remote: Remote) -> None:
         await _filled(remote)
         await remote.send("orders", "orders.0", "[1, 1.50]", '{"trace": "t"}', message_id="m")
         await remote.send("orders", "later", "1", deliver_at=datetime.now(UTC) + timedelta(hours=1))
@@ -122,7 +122,7 @@ class TestAgainstADatabase:
         assert await remote.purge("orders", "ship", filter="orders.*", where="data.n > 1") == 1
         assert [one.seq for one in await admin.dead_letters("orders", "ship")] == [2]
 
-    async def test_an_edit_tells_the_settings_as_they_are_now(self, admin: Admin, remote: Remote) -> None:
+    async def test_an_edit_returns_the_new_settings(self, admin: Admin, remote: Remote) -> None:
         await _filled(remote)
         stream = await remote.edit_stream("orders", retain_up_to="7d", max_storage=10**9)
         assert stream == StreamSpec(name="orders", retain_up_to=604800, max_storage=10**9)
@@ -183,7 +183,7 @@ class TestAgainstADatabase:
             with pytest.raises(InvalidInput, match="dedupe_window is"):
                 await who.create_stream("x")
 
-    async def test_what_is_not_there_is_told_by_the_same_errors(self, admin: Admin, remote: Remote) -> None:
+    async def test_missing_objects_raise_the_same_errors(self, admin: Admin, remote: Remote) -> None:
         await _filled(remote)
         asked: list[tuple[Callable[[Any], Any], type[HeadraceError]]] = [
             (lambda who: who.stream("nope"), UnknownStream),
@@ -230,7 +230,7 @@ async def test_a_receiver_that_goes_away_while_it_waits_takes_nothing_along(remo
     await _filled(remote, 0)
     await remote.edit_consumer("orders", "ship", max_waiting=1)
 
-    async def somebody_waits() -> bool:
+    async def a_request_waits() -> bool:
         try:
             return bool(await remote.receive("orders", "ship"))
         except Busy:
@@ -238,10 +238,10 @@ async def test_a_receiver_that_goes_away_while_it_waits_takes_nothing_along(remo
 
     waiting = asyncio.create_task(remote.receive("orders", "ship", wait=600))
     async with asyncio.timeout(30):
-        while not await somebody_waits():  # each look takes its time
+        while not await a_request_waits():  # each attempt takes some time
             pass
         waiting.cancel()
-        while await somebody_waits():
+        while await a_request_waits():
             pass
     with pytest.raises(asyncio.CancelledError):
         await waiting

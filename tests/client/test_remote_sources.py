@@ -1,4 +1,4 @@
-"""Sources of a server are administered as those of a database are: with what they capture, and how that goes."""
+"""Sources are administered over a server as in a database, including their captures."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ async def admin(database: store.Database) -> Admin:
 
 @pytest_asyncio.fixture
 async def remote(dsn: str, admin: Admin) -> AsyncIterator[Remote]:
-    """The same database, over HTTP."""
+    """The administration of the same database over HTTP."""
     with serving(dsn, Options(capture=False)) as url:
         async with Remote(url) as remote:
             yield remote
 
 
-async def test_what_is_made_and_changed_there_is_so_here(
+async def test_changes_over_the_server_are_changes_of_the_database(
     admin: Admin, remote: Remote, database: store.Database
 ) -> None:
     assert await remote.create_source(ORDERS)
@@ -61,7 +61,7 @@ async def test_what_is_made_and_changed_there_is_so_here(
     assert await admin.sources() == []
 
 
-async def test_what_is_told_is_the_same(admin: Admin, remote: Remote, database: store.Database) -> None:
+async def test_both_return_the_same(admin: Admin, remote: Remote, database: store.Database) -> None:
     await admin.create_source(ORDERS)
     number, epoch = await begun(database, "orders")
     failures = [Failed(key="k", data='{"n": 1.5}', error="no") for _ in range(3)]
@@ -89,7 +89,7 @@ async def test_what_is_told_is_the_same(admin: Admin, remote: Remote, database: 
     assert len(await admin.backfills()) == 3
 
 
-async def test_what_is_refused_is_refused_alike(admin: Admin, remote: Remote) -> None:
+async def test_both_refuse_the_same(admin: Admin, remote: Remote) -> None:
     await admin.create_source(ORDERS)
     await admin.pause_source("orders")
     await admin.create_source(WebhookSpec(name="hook", stream="orders"))

@@ -1,4 +1,4 @@
-"""Requests and servers, as they are written down."""
+"""Requests and server URLs in their written form."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_an_empty_name_is_not_taken_for_all_there_are() -> None:
         delete("streams", "")
 
 
-def test_what_is_none_is_left_out() -> None:
+def test_values_that_are_none_are_left_out() -> None:
     assert get("streams", limit=None).target == "/v1/streams"
     assert post("streams", name="x", dedupe=None).content == b'{"name":"x"}'
     assert delete("streams", "x", force=True).target == "/v1/streams/x?force=true"
@@ -56,7 +56,7 @@ def test_times_have_a_zone() -> None:
         ("http://[::1]:7376", ("::1", 7376), False, ""),
     ],
 )
-def test_where_a_server_is(url: str, address: tuple[str, int], secure: bool, root: str) -> None:
+def test_the_url_of_a_server(url: str, address: tuple[str, int], secure: bool, root: str) -> None:
     server = Server(url)
     assert (server.address, server.secure, server.root) == (address, secure, root)
 
@@ -66,14 +66,14 @@ def test_where_a_server_is(url: str, address: tuple[str, int], secure: bool, roo
     ["", "localhost:7376", "ftp://x", "http://", "http://x:port", "http://x:0", "http://x:99999", "http://x?a=b", "http://x#y",
      "http://x /", "http://me:geheim@x", "http://x/\r\nEvil: 1", "postgresql://x/y"],
 )  # fmt: skip
-def test_what_is_no_server_is_refused_with_what_would_be_right(url: str) -> None:
+def test_an_invalid_server_url_is_refused_with_a_valid_example(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"http://localhost:7376|scheme, host") as caught:
         Server(url)
     assert "geheim" not in str(caught.value)
 
 
 @pytest.mark.parametrize("token", ["a b", "a\r\nEvil: 1", "ä"])
-def test_a_token_that_cannot_be_is_refused_and_not_told(token: str) -> None:
+def test_an_invalid_token_is_refused_and_not_printed(token: str) -> None:
     with pytest.raises(ConfigurationError, match="token") as caught:
         Server(token=token)
     assert token not in str(caught.value)

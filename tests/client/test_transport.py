@@ -1,4 +1,4 @@
-"""Requests over real sockets, to servers that behave in all the ways they may."""
+"""Requests over real sockets, to servers that behave well or badly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio
 
 
 def _obliging(peer: Peer, state: Scripted) -> None:
-    """Answers whatever is asked, for as long as somebody asks."""
+    """A server that answers every request until the client disconnects."""
     while request := peer.request():
         state.heard.append(request)
         peer.answer()
@@ -30,13 +30,13 @@ def _obliging(peer: Peer, state: Scripted) -> None:
 
 
 def _once(peer: Peer, state: Scripted) -> None:
-    """Answers one request, and closes the connection without saying so."""
+    """A server that answers one request, and closes the connection without announcing it."""
     state.heard.append(peer.request())
     peer.answer()
 
 
 def _silent(peer: Peer, state: Scripted) -> None:
-    """Hears the request, and never answers."""
+    """A server that reads the request and never answers."""
     state.heard.append(peer.request())
     state.asked.set()
     if not peer.request():
@@ -44,7 +44,7 @@ def _silent(peer: Peer, state: Scripted) -> None:
 
 
 def _rude(peer: Peer, state: Scripted) -> None:
-    """Hears the request, and closes the connection."""
+    """A server that reads the request and closes the connection."""
     state.heard.append(peer.request())
 
 
@@ -65,7 +65,7 @@ async def test_requests_at_the_same_time_have_connections_of_their_own() -> None
         def talk(own: Peer) -> None:
             with own.sock:
                 own.request()
-                both.wait(PATIENCE)  # neither is answered before both are asked
+                both.wait(PATIENCE)  # answers only after both have asked
                 own.answer()
 
         thread = threading.Thread(target=talk, args=[Peer(peer.sock.dup())])
@@ -85,13 +85,13 @@ async def test_a_connection_that_the_server_has_closed_meanwhile_is_made_anew() 
     with scripted(_once) as server:
         transport = Http(Server(server.url))
         await transport.send(get("streams"))
-        await transport.send(post("streams", name="x"))  # also what must not be done twice
+        await transport.send(post("streams", name="x"))  # even if repeating it is not safe
         transport.close()
     assert server.connections == 2
     assert [request.split()[0] for request in server.heard] == [b"GET", b"POST"]
 
 
-async def test_nobody_listens() -> None:
+async def test_a_port_without_a_listener() -> None:
     with scripted(_obliging) as server:
         pass
     async with Remote(server.url) as remote:
@@ -99,7 +99,7 @@ async def test_nobody_listens() -> None:
             await remote.streams()
 
 
-async def test_a_change_whose_answer_is_lost_may_be_done_or_not() -> None:
+async def test_a_change_with_a_lost_answer_may_be_done_or_not() -> None:
     with scripted(_rude) as server:
         async with Remote(server.url) as remote:
             with pytest.raises(InDoubt, match="not known"):
@@ -107,7 +107,7 @@ async def test_a_change_whose_answer_is_lost_may_be_done_or_not() -> None:
     assert len(server.heard) == 1
 
 
-async def test_a_look_whose_answer_is_lost_is_only_a_server_that_is_away() -> None:
+async def test_a_read_with_a_lost_answer_only_means_that_the_server_is_away() -> None:
     with scripted(_rude) as server:
         async with Remote(server.url) as remote:
             with pytest.raises(StoreUnavailable) as caught:
@@ -152,14 +152,14 @@ async def test_a_request_may_wait_longer_for_its_answer(monkeypatch: pytest.Monk
         async with Remote(server.url) as remote:
             asking = asyncio.create_task(remote.receive("orders", "ship", wait=PATIENCE))
             assert await asyncio.to_thread(server.asked.wait, PATIENCE)
-            # Longer than an answer may take that nobody waits for.
+            # Longer than the timeout of a request that does not wait for messages.
             done, _ = await asyncio.wait([asking], timeout=0.2)
             assert not done
             release.set()
             assert await asking == []
 
 
-async def test_who_is_cancelled_hangs_up_at_once() -> None:
+async def test_a_cancelled_request_hangs_up_at_once() -> None:
     with scripted(_silent) as server:
         async with Remote(server.url) as remote:
             asking = asyncio.create_task(remote.receive("orders", "ship", wait=3600))
@@ -184,11 +184,11 @@ async def test_an_error_leaves_the_connection_as_good_as_it_was() -> None:
     assert server.connections == 1
 
 
-async def test_what_is_too_large_is_told_though_the_server_has_not_heard_it_out() -> None:
+async def test_a_too_large_request_is_reported_even_if_the_server_has_not_read_it_all() -> None:
     def hasty(peer: Peer, state: Scripted) -> None:
         peer.sock.recv(1000)
         peer.answer(b'{"summary": "Too large.", "code": "too_large"}', "413 Too Large", "Connection: close\r\n")
-        while peer.sock.recv(1_000_000):  # or the answer would be lost with what nobody reads
+        while peer.sock.recv(1_000_000):  # unread data would reset the connection and lose the answer
             pass
 
     with scripted(hasty) as server:
@@ -207,7 +207,7 @@ async def test_what_is_too_large_is_told_though_the_server_has_not_heard_it_out(
         b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnope",
     ],
 )
-async def test_what_is_no_headrace_server_is_told_so(raw: bytes) -> None:
+async def test_a_server_that_is_not_headrace_is_reported(raw: bytes) -> None:
     def other(peer: Peer, state: Scripted) -> None:
         peer.request()
         peer.send(raw)
@@ -245,7 +245,7 @@ async def test_an_answer_in_chunks() -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate for localhost with its key, signed by itself."""
+    """A self-signed certificate for localhost with its key."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("there is no openssl to make a certificate with")
@@ -259,6 +259,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.mark.process
 async def test_an_authority_of_ones_own_can_be_trusted(certificate: Path) -> None:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate)

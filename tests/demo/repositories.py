@@ -42,7 +42,7 @@ class Made:
 
 
 def with_everything(path: Path) -> Made:
-    """A history with every sort of change that git knows, and names of every sort that it allows."""
+    """Make a history with every kind of change that git has, and every kind of name that it allows."""
     made = Made(path)
     for number in range(5):
         made.write(f"src/file {number}.py", f"{number}\n" * 10)

@@ -1,4 +1,4 @@
-"""`headrace demo`: git's own tree judges what the stream delivered."""
+"""`headrace demo`. The delivered stream is compared with git's own tree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Demo = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def demo(dsn: str, capfd: pytest.CaptureFixture[str]) -> Demo:
-    """The demo's exit code, and what it printed. Whatever happens, it leaves no stream behind."""
+    """Run the demo. Returns its exit code and output. It must leave no stream behind, even if it fails."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         code = call(["demo", "--database", dsn, *map(str, arguments)])
@@ -88,7 +88,7 @@ def _file(path: Path, text: str) -> Path:
         (None, "{}", 66, "can't be read"),
     ],
 )
-def test_files_that_are_something_else_are_told(
+def test_files_that_are_something_else_are_reported(
     demo: Demo, tmp_path: Path, history: str | None, tree: str, code: int, told: str
 ) -> None:
     if history is not None:

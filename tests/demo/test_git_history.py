@@ -1,4 +1,4 @@
-"""Reading a repository: its changes, oldest first, lead from nothing to exactly its tree."""
+"""Reading a repository. Its changes, oldest first, rebuild exactly its tree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.demo.repositories import Made, with_everything
 
 
 def _replayed(path: Path) -> tuple[dict[str, str], list[Change]]:
-    """The tree that the changes lead to, each of which must follow the one before."""
+    """Return the tree that the changes build. Each change must follow the one before."""
     state: dict[str, str | None] = {}
     seen = []
     for key, change in FromRepository(path).messages():
@@ -120,7 +120,7 @@ def test_object_ids_of_sha_256(tmp_path: Path) -> None:
     assert _replayed(made.path)[0] == FromRepository(made.path).tree()
 
 
-def test_what_is_no_repository_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_without_a_repository_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     with pytest.raises(NoInput, match="--repo"):
         Repository(tmp_path / "nowhere")
@@ -133,7 +133,7 @@ def test_what_is_no_repository_is_told(tmp_path: Path, monkeypatch: pytest.Monke
         Repository(tmp_path)
 
 
-def test_a_broken_repository_is_told(tmp_path: Path) -> None:
+def test_a_broken_repository_is_reported(tmp_path: Path) -> None:
     made = Made(tmp_path / "broken")
     made.write("a", "a")
     made.commit()

@@ -1,4 +1,4 @@
-"""Publishing and acking on connections of the user's, with each driver that is known, on the real thing."""
+"""Publishing and acking on the user's own connections, with each supported driver on real Postgres."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ async def test_a_connection_that_broke_is_the_database_s_absence(app: App, dsn: 
 
 
 @pytest.mark.asyncio
-async def test_what_is_no_connection_is_said_to_be_none(app: App) -> None:
+async def test_an_object_that_is_not_a_connection_is_refused(app: App) -> None:
     for given in (object(), "postgresql://…", psycopg.Connection.__new__(psycopg.Connection)):
         with pytest.raises(ConfigurationError, match="Nothing can be published or acked on a"):
             await app.publish("orders", "a", 1, tx=given)

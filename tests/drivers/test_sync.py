@@ -1,4 +1,4 @@
-"""Publishing and acking from synchronous code: psycopg, SQLAlchemy, and Django."""
+"""Publishing and acking from synchronous code: psycopg, SQLAlchemy and Django."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def by_connection(dsn: str) -> Iterator[Any]:
 
 @contextmanager
 def by_django(dsn: str) -> Iterator[Any]:
-    """Django's own connection inside `transaction.atomic()`, rolled back by an exception, as its users do."""
+    """Django's own connection inside `transaction.atomic()`, rolled back by an exception, as in applications."""
     wrapper = django_connection(dsn)
     from django.db import transaction
 
@@ -198,7 +198,7 @@ async def test_an_ack_outside_of_a_transaction_is_refused(app: App, dsn: str) ->
     assert said.notes[0].startswith("The connection is not inside a transaction")
 
 
-def test_what_is_no_synchronous_connection_is_said_to_be_none() -> None:
+def test_an_object_that_is_not_a_synchronous_connection_is_refused() -> None:
     for given in (object(), psycopg.AsyncConnection.__new__(psycopg.AsyncConnection)):
         with pytest.raises(ConfigurationError, match=r"headrace\.drivers\.sync can't work on a"):
             sync.publish(given, "orders", "a", 1)

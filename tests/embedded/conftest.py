@@ -27,7 +27,7 @@ with EmbeddedPostgres(sys.argv[1]).acquire() as tenancy:
 
 
 class User:
-    """Another process that uses the server: it has acquired when `url` returns, and leaves when told to."""
+    """Another process that uses the server. It has acquired it when `url` returns, and releases it on request."""
 
     def __init__(self, data_dir: Path, program: str = ASK_AND_WAIT, **options: Any) -> None:
         self.process = subprocess.Popen(
@@ -61,7 +61,7 @@ class User:
 
 @pytest.fixture
 def user() -> Iterator[Callable[..., User]]:
-    """Starts processes that use a server."""
+    """Start processes that use a server."""
     with contextlib.ExitStack() as stack:
 
         def start(data_dir: Path, *args: Any, **options: Any) -> User:
@@ -74,7 +74,7 @@ def user() -> Iterator[Callable[..., User]]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    """A data directory that is made once for the tests of a module."""
+    """A data directory that is created once for the tests of a module."""
     pg = EmbeddedPostgres(tmp_path_factory.mktemp("made") / "postgres")
     pg.acquire().release()
     yield pg
@@ -83,21 +83,21 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]
 
 @pytest.fixture
 def pg(made: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
-    """The module's server, which is down when the test begins."""
+    """The module's server, which is stopped when the test begins."""
     yield made
     made.stop("immediate")
 
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
-    """A data directory of the test's own, in which nothing was made yet."""
+    """A data directory of the test's own, in which nothing has been created yet."""
     pg = EmbeddedPostgres(tmp_path / "postgres")
     yield pg
     pg.destroy()
 
 
 def ask(url: str, sql: str) -> Any:
-    """The first value of what the database answers."""
+    """Return the first value of the query's result."""
 
     async def asking() -> Any:
         connection = await asyncpg.connect(url)

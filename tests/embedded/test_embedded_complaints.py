@@ -1,4 +1,4 @@
-"""Bad luck and bad input: one clear sentence each, that says what would be right. Nothing is lost."""
+"""Failures and invalid input produce one clear sentence each, with the remedy. Nothing is lost."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_setting_that_cannot_be_written(pg, settings):
         (errno.EACCES, "/some/home can't be used .*make it writable"),
     ],
 )
-def test_what_the_file_system_says(code, sentence):
+def test_errors_of_the_file_system(code, sentence):
     with pytest.raises(EmbeddedPostgresError, match=sentence), explained(HOME):
         raise OSError(code, os.strerror(code), str(HOME))
 
@@ -123,7 +123,7 @@ def test_what_the_file_system_says(code, sentence):
         ("", "it said nothing"),
     ],
 )
-def test_what_postgres_says(output, sentence):
+def test_errors_of_postgres(output, sentence):
     assert sentence in about_output(output, home=HOME, port=None, doing="start")
 
 

@@ -1,4 +1,4 @@
-"""Where the data lies, which programs are taken, and which user runs them."""
+"""The place of the data, the choice of Postgres programs, and the user that runs them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOBODY = Account("nobody", 65534, 65534)
 
 @pytest.fixture
 def open_directory():
-    """A directory that any user can enter, which pytest's own are not."""
+    """A directory that any user can enter. pytest's own directories can't be entered."""
     with tempfile.TemporaryDirectory(dir="/tmp") as path:
         os.chmod(path, 0o755)
         yield Path(path)
@@ -93,7 +93,7 @@ class TestThePrograms:
             find_installation()
 
 
-def test_a_directory_that_is_someone_elses_is_not_used_for_the_socket(tmp_path):
+def test_a_directory_of_another_user_is_not_used_for_the_socket(tmp_path):
     (tmp_path / "target").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "target")
     with pytest.raises(EmbeddedPostgresError, match="belongs to someone else"):
@@ -106,7 +106,7 @@ def test_the_path_of_the_socket_is_short_however_deep_the_data():
 
 
 def a_python_for(account: Account) -> Path:
-    """Ours may lie below /root, where nobody else can execute it."""
+    """Return a Python that the user can execute. Ours may be below /root, where other users can't execute it."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for python in (Path(sys.executable), Path("/usr/local/bin", name), Path("/usr/bin", name)):
         if account.can_execute(python):
@@ -115,7 +115,7 @@ def a_python_for(account: Account) -> Path:
 
 
 def hide(installation: Installation, directory: Path) -> Installation:
-    """The wheel's programs and libraries, as if it were installed below the directory."""
+    """Pretend that the wheel's programs and libraries are installed below the directory."""
 
     def link(source: str, target: str) -> None:
         try:
@@ -160,24 +160,24 @@ class TestAsRoot:
             pass
         for path in (open_directory / "postgres").iterdir():
             assert path.stat().st_uid == NOBODY.uid, path
-        output = self.as_nobody(open_directory / "postgres")
+        output = self.as_unprivileged_user(open_directory / "postgres")
         assert output.split() == ["True", "nobody", str(NOBODY.uid)]
 
     def test_root_in_the_directory_of_a_user_leaves_data_that_the_user_can_use(self, open_directory):
         os.chown(open_directory, NOBODY.uid, NOBODY.gid)
         EmbeddedPostgres(open_directory / ".headrace" / "postgres").acquire().release()
-        output = self.as_nobody(open_directory / ".headrace" / "postgres")
+        output = self.as_unprivileged_user(open_directory / ".headrace" / "postgres")
         assert output.split() == ["True", "nobody", str(NOBODY.uid)]
 
     def test_an_ordinary_user_needs_no_root(self, open_directory):
         os.chown(open_directory, NOBODY.uid, NOBODY.gid)
-        output = self.as_nobody(open_directory / "postgres")
+        output = self.as_unprivileged_user(open_directory / "postgres")
         assert output.split() == ["True", "nobody", str(NOBODY.uid)]
 
     def test_data_of_root_are_not_for_an_ordinary_user(self, open_directory):
         pg = EmbeddedPostgres(open_directory / "postgres")
         pg.acquire().release()
-        output = self.as_nobody(open_directory / "postgres", check=False)
+        output = self.as_unprivileged_user(open_directory / "postgres", check=False)
         assert "EmbeddedPostgresError: The data directory" in output
         assert "HEADRACE_DATA" in output
 
@@ -187,12 +187,12 @@ class TestAsRoot:
         hidden = hide(find_installation(), tmp_path)
         assert not NOBODY.can_execute(hidden.program("initdb"))
         copy = usable_by(NOBODY, hidden)
-        # It really runs: the programs of a wheel need libraries from beside the wheel's package.
+        # It really runs, because the programs of a wheel need libraries beside the wheel's package.
         assert hidden.version in NOBODY.run([copy.program("initdb"), "-V"]).stdout
         assert usable_by(NOBODY, hidden) == copy
         assert len(list((open_directory / "cache").glob("postgres-*"))) == 1
 
-    def as_nobody(self, data_dir: Path, *, check: bool = True) -> str:
+    def as_unprivileged_user(self, data_dir: Path, *, check: bool = True) -> str:
         python = a_python_for(NOBODY)
         ours = Path(headrace.embedded.__file__).parents[2]
         wheels = find_installation().bin.parents[2]

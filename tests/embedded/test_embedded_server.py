@@ -1,4 +1,4 @@
-"""The server itself: how it is set up, what it tells of itself, and what it recovers from."""
+"""The embedded server: its setup, its status, and its recovery from failures."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_settings(running, setting, value):
     assert ask(running.url(), f"show {setting}") == value
 
 
-def test_status_tells_what_runs(running):
+def test_status_reports_what_runs(running):
     status = running.status()
     assert status.running
     assert status.users == (os.getpid(),)
@@ -148,7 +148,7 @@ def test_a_process_id_that_another_program_has_now_is_no_obstacle(pg):
     assert postmaster.wait_until_down(seat, 10)
     pid_file = seat.cluster / "postmaster.pid"
     account = account_for(seat.cluster)
-    # It has to be a program of the server's user: Postgres itself sees through others.
+    # It has to be a process of the server's user, because Postgres itself detects those of other users.
     identity = {} if account.is_us else {"user": account.uid, "group": account.gid, "extra_groups": ()}
     with subprocess.Popen(["sleep", "60"], **identity) as innocent:
         lines = pid_file.read_text().split("\n")
@@ -201,7 +201,7 @@ def test_the_log_is_kept_small(tmp_path):
 
 
 def crash(pg: EmbeddedPostgres) -> None:
-    """Kills the server and waits for its end (its other processes may take a moment more)."""
+    """Kill the server and wait for its end. Its other processes may take a moment longer."""
     pid = pg.status().pid
     assert pid is not None
     handle = os.pidfd_open(pid)

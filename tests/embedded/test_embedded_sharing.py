@@ -1,4 +1,4 @@
-"""Several processes share one server; it lives as long as one of them does, however the others end."""
+"""Several processes share one server, which runs until the last of them ends, in whatever way they end."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_many_that_come_at_once_find_one_server(fresh, user):
 
 
 def test_many_that_come_and_go_leave_nothing_running(pg):
-    # A spawned pool: its processes acquire and release in every order, and each finds a server that answers.
+    # The processes of a spawned pool acquire and release in every order, and each finds a running server.
     with multiprocessing.get_context("spawn").Pool(3) as pool:
         answers = pool.map(come_and_go, [pg.data_dir] * 12, chunksize=1)
     assert answers == [1] * 12
@@ -161,7 +161,7 @@ def test_a_starter_that_is_killed_at_any_moment_is_no_obstacle(fresh, user):
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-def test_what_was_committed_outlives_every_stop(pg, mode):
+def test_committed_data_survives_every_stop(pg, mode):
     with pg.acquire() as tenancy:
         ask(tenancy.url, f"create table {mode} as select 42 as answer")
         pg.stop(mode)

@@ -1,4 +1,7 @@
-"""Embedded: signals and logging left alone, tasks as frameworks use them, and a consumer's death that doesn't vanish."""
+"""Embedding an app: signals, logging, tasks of frameworks, and the death of a consumer.
+
+Signals and logging are not changed, and the death of a consumer is always reported.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def app(dsn: str) -> App:
 
 @pytest.fixture
 def bug(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Kills every fetcher once it is set, at its next turn."""
+    """A bug that, once it is set, kills every fetcher at its next iteration."""
     now = asyncio.Event()
     want = Fetcher._want
 
@@ -48,7 +51,7 @@ def bug(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 
 
 def die(app: App, bug: asyncio.Event) -> None:
-    """Have the consumers die, without waiting for it: there may be no app left that could be waited for."""
+    """Make the consumers die, without waiting for it, because the app may be gone by then."""
     assert app._service is not None
     bug.set()
     for pipeline in app._service.pipelines:
@@ -89,7 +92,7 @@ async def test_start_and_end_may_come_from_different_tasks(app: App) -> None:
 @pytest.mark.asyncio
 async def test_the_end_may_come_in_another_order_than_scopes_would_allow(app: App) -> None:
     stack = AsyncExitStack()
-    with anyio.CancelScope():  # left before what was entered inside it
+    with anyio.CancelScope():  # closed before the context that was entered inside it
         await stack.enter_async_context(app.running())
     await app.publish("orders", "a", 1)
     await app.idle()
@@ -97,7 +100,7 @@ async def test_the_end_may_come_in_another_order_than_scopes_would_allow(app: Ap
 
 
 @pytest.mark.asyncio
-async def test_what_keeps_it_from_starting_comes_out_as_it_is() -> None:
+async def test_an_error_at_the_start_is_raised_unchanged() -> None:
     app = App("postgresql://127.0.0.1:1/x")
     with pytest.raises(StoreUnavailable):
         async with app.running():
@@ -141,7 +144,7 @@ async def test_a_death_unnoticed_by_the_block_makes_it_unready_and_is_raised_at_
     app: App, bug: asyncio.Event
 ) -> None:
     stack = AsyncExitStack()
-    await asyncio.create_task(stack.enter_async_context(app.running()))  # a task that is over when it happens
+    await asyncio.create_task(stack.enter_async_context(app.running()))  # a task that has ended by then
     die(app, bug)
 
     async def unready() -> bool:
@@ -153,7 +156,7 @@ async def test_a_death_unnoticed_by_the_block_makes_it_unready_and_is_raised_at_
 
 
 @pytest.mark.asyncio
-async def test_an_error_of_the_block_and_a_death_are_both_told(app: App, bug: asyncio.Event) -> None:
+async def test_an_error_of_the_block_and_a_death_are_both_reported(app: App, bug: asyncio.Event) -> None:
     async def work() -> None:
         async with app.running():
             try:
@@ -178,7 +181,7 @@ async def test_aiohttp_goes_through_its_whole_end_when_a_consumer_dies(app: App,
 
     async def other(_web: web.Application) -> AsyncIterator[None]:
         yield
-        await asyncio.sleep(0)  # which a scope that stays cancelled would not let happen
+        await asyncio.sleep(0)  # a scope that stays cancelled would interrupt this
         ended.append("other")
 
     server = web.Application()

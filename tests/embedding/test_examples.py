@@ -1,4 +1,6 @@
-"""The examples of docs/embedding.md, as servers and programs of their own: an order over HTTP is shipped, and the end is a clean one."""
+"""The examples of docs/embedding.md, run as servers and programs. An order over HTTP is shipped, and
+the exit is clean.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ Serve = Callable[..., Running]
 
 @pytest.fixture
 def serve(environment: dict[str, str], tmp_path: Path) -> Iterator[Serve]:
-    """Starts `python -m …`; what still runs at the end is killed."""
+    """Start `python -m …`. Programs that still run at the end are killed."""
     running: list[Running] = []
 
     def start(*words: str) -> Running:

@@ -1,4 +1,5 @@
-"""A consumer in a simulation: actors on a downstream, messages by the second, and a governor that watches. Nothing is left to chance."""
+"""A simulated consumer: actors on a downstream service, arrivals by the second, and a governor. The
+simulation is deterministic."""
 
 from __future__ import annotations
 
@@ -11,26 +12,28 @@ import msgspec
 from headrace.flow.governor import INTERVAL, Governor, Sample
 
 Latency = Callable[[int, float], float]
-"""Seconds that a call takes which is begun when so many are in flight, itself included, at a time."""
+"""The seconds that a call takes, by the number of calls in flight when it starts, itself included,
+and by the time."""
 
 
 def waits(latency: float) -> Latency:
-    """A handler that waits for something elsewhere that has no limit."""
+    """A handler that waits for an external service without limits."""
     return lambda in_flight, at: latency
 
 
 def computes(seconds: float, cores: int = 1) -> Latency:
-    """A handler that needs a processor: more at a time than there are cores only take longer."""
+    """A handler that needs CPU. More calls at the same time than cores only take longer."""
     return lambda in_flight, at: seconds * max(1.0, in_flight / cores)
 
 
 def chokes(latency: float, comfortable: int) -> Latency:
-    """A handler on something that takes so many at a time, and is the slower the more there are, worse than in proportion."""
+    """A handler on a service that handles a limited number of calls well. More calls slow it down
+    more than proportionally."""
     return lambda in_flight, at: latency * max(1.0, in_flight / comfortable) ** 2
 
 
 class Tick(msgspec.Struct):
-    """What was so between two samples."""
+    """The state of the simulation between two samples."""
 
     at: float
     actors: int
@@ -42,10 +45,10 @@ class Consumer:
     """Actors that a governor scales.
 
     Args:
-        latency: what a call takes.
-        arrivals: messages a second at a time; None for a backlog that never ends.
-        keys: lanes that there are at most.
-        jitter: the share by which calls differ, and by which the whole machine is slower for a while.
+        latency: The duration of a call.
+        arrivals: Messages per second, by the time. None for a backlog that never ends.
+        keys: The maximum number of lanes.
+        jitter: The share by which calls differ, and by which the whole machine is slower for a while.
     """
 
     def __init__(
@@ -60,14 +63,14 @@ class Consumer:
         self._jitter = jitter
         self._dice = random.Random(seed)
         self._slower = 1.0
-        self._calls: list[float] = []  # when each ends
+        self._calls: list[float] = []  # when each call ends
         self._now = 0.0
         self._queue = 0.0
         self._finished = 0
         self._starved = 0
 
     def run(self, seconds: float, *, memory: float | None = None, most: int | None = None) -> list[Tick]:
-        """Go on for so long. Returns the ticks of that time."""
+        """Run for this many seconds. Returns the ticks of that time."""
         first = len(self.ticks)
         for tick in range(round(seconds / INTERVAL)):
             if tick % 3 == 0:
@@ -83,7 +86,7 @@ class Consumer:
         return self.ticks[first:]
 
     def _advance(self, until: float) -> None:
-        step = INTERVAL / 20  # messages come in this grain
+        step = INTERVAL / 20  # messages arrive in steps of this length
         while self._now < until - 1e-9:
             end = self._now + step
             if self._arrivals is not None:
@@ -107,12 +110,12 @@ class Consumer:
 
 
 def rate(ticks: list[Tick]) -> float:
-    """Messages a second."""
+    """Messages per second."""
     return sum(tick.finished for tick in ticks) / (len(ticks) * INTERVAL)
 
 
 def fixed(actors: int, latency: Latency, seconds: float = 5.0, **how: float) -> float:
-    """Messages a second with so many actors all the time."""
+    """Messages per second with a constant number of actors."""
     consumer = Consumer(Governor(actors, actors), latency, jitter=how.get("jitter", 0.0))
     consumer.run(1.0)
     return rate(consumer.run(seconds))

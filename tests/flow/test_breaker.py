@@ -1,4 +1,5 @@
-"""The breaker: opens after failures in a row, tries one, and takes longer pauses while that fails."""
+"""The circuit breaker: it opens after failures in a row, probes with one message, and doubles its
+pause while probes fail."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ WHY = "the warehouse is away"
 
 
 def opened(failures: int = 3, pause: float = 5.0, longest: float = 300.0) -> Circuit:
-    """A circuit that has opened at 0."""
+    """A circuit that opened at 0."""
     circuit = Circuit(Breaker(failures=failures, pause=pause, longest=longest))
     assert [circuit.failed(0.0, WHY) for _ in range(failures)] == [False] * (failures - 1) + [True]
     return circuit
 
 
-def test_failures_in_a_row_open_it_for_a_pause() -> None:
+def test_failures_in_a_row_open_the_circuit_for_a_pause() -> None:
     circuit = opened(pause=5)
     assert circuit.state == "open"
     assert circuit.left(1.0) == 4.0
@@ -26,7 +27,7 @@ def test_failures_in_a_row_open_it_for_a_pause() -> None:
     assert circuit.statistics(2.0) == {"state": "open", "probe_in": 3.0, "failures": 3, "reason": WHY}
 
 
-def test_a_success_in_between_starts_the_count_anew() -> None:
+def test_a_success_in_between_resets_the_count() -> None:
     circuit = Circuit(Breaker(failures=2))
     for _ in range(10):
         assert not circuit.failed(0.0, WHY)
@@ -34,7 +35,7 @@ def test_a_success_in_between_starts_the_count_anew() -> None:
     assert circuit.state == "closed"
 
 
-def test_a_probe_that_succeeds_closes_it_and_the_next_pause_is_the_first_again() -> None:
+def test_a_probe_that_succeeds_closes_the_circuit_and_resets_the_pause() -> None:
     circuit = opened(failures=1, pause=5)
     circuit.probe()
     circuit.failed(5.0, WHY)
@@ -56,7 +57,7 @@ def test_each_probe_that_fails_doubles_the_pause_up_to_the_longest() -> None:
     assert pauses == [10, 20, 40, 60, 60, 60]
 
 
-def test_what_ends_while_it_is_open_changes_nothing() -> None:
+def test_handlers_that_end_while_it_is_open_change_nothing() -> None:
     circuit = opened()
     assert not circuit.failed(1.0, "another")
     assert not circuit.succeeded()

@@ -1,4 +1,5 @@
-"""Custody: each outcome reaches the store once and in the order of its key, and no lease that is settled whole swallows a failure."""
+"""The in-flight tracker: each outcome reaches the store once and in the order of its key, and
+settling a whole lease never hides a failure."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class Held(NamedTuple):
 
 
 class NaiveStore:
-    """What the store does with a settlement, said as simply as can be."""
+    """The effect of a settlement in the store, in its simplest form."""
 
     def __init__(self) -> None:
         self.leases: dict[int, set[int]] = {}
@@ -37,24 +38,24 @@ class NaiveStore:
             if lease not in self.leases:
                 lost.append(Lost(lease, None))
             for seq in self.leases.pop(lease, set()):
-                self.tell(lease, seq, None)
+                self.record(lease, seq, None)
         for lease, seq, failure in zip(settlement.leases, settlement.seqs, settlement.failures, strict=True):
             if seq not in self.leases.get(lease, set()):
                 lost.append(Lost(lease, seq, lease not in self.leases))
                 continue
-            self.tell(lease, seq, failure)
+            self.record(lease, seq, failure)
             self.leases[lease].remove(seq)
             if not self.leases[lease]:
                 del self.leases[lease]
         return lost
 
-    def tell(self, lease: int, seq: int, failure: Failure | None) -> None:
+    def record(self, lease: int, seq: int, failure: Failure | None) -> None:
         assert (lease, seq) not in self.told, "an outcome was told twice"
         self.told[lease, seq] = failure
 
 
 class CustodyMachine(RuleBasedStateMachine):
-    """Leases, outcomes, parcels, losses and extensions in any order, beside the naive store."""
+    """Leases, outcomes, parcels, losses and extensions in any order, compared with the naive store."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,10 +68,10 @@ class CustodyMachine(RuleBasedStateMachine):
         self.outcomes: dict[tuple[int, int], Failure | None] = {}
         self.taken = self.arrived = 0
         self.stolen: set[int] = set()  # leases that the store has ended
-        self.known_lost: set[int] = set()  # ... and that custody has been told of
-        self.parcel: Parcel | None = None  # collected, and on its way
-        self.answer: list[Lost] | None = None  # the store's, when it has got the parcel
-        self.asked: list[Lease] | None = None  # an extension on its way
+        self.known_lost: set[int] = set()  # ... and that custody knows to be lost
+        self.parcel: Parcel | None = None  # collected, and not yet answered
+        self.answer: list[Lost] | None = None  # the store's answer, once it has settled the parcel
+        self.asked: list[Lease] | None = None  # the leases of an extension without an answer
 
     @rule(keys=st.lists(st.sampled_from("abc"), min_size=1, max_size=3))
     def a_lease_is_taken(self, keys: list[str]) -> None:
@@ -91,7 +92,7 @@ class CustodyMachine(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(sorted({message.lane for message in self.open})))
         message = next(
             message for message in self.open if message.lane == key
-        )  # as lanes have it, a key's messages in turn
+        )  # as with lanes, the outcomes of a key's messages are in order
         self.open.remove(message)
         self.outcomes[message.lease.id, message.seq] = failure
         if failure is not None:
@@ -133,11 +134,12 @@ class CustodyMachine(RuleBasedStateMachine):
     def the_store_settles_it(self) -> None:
         assert self.parcel is not None
         self.answer = self.store.settle(self.parcel.settlement)
-        self.nothing_of_a_key_was_settled_before_what_precedes_it()
+        self.no_message_was_settled_before_earlier_ones_of_its_key()
         assert {item.lease_id for item in self.answer} <= self.stolen
 
-    def nothing_of_a_key_was_settled_before_what_precedes_it(self) -> None:
-        """A crash now brings back what is not settled: never a message whose successor is settled and so never comes again."""
+    def no_message_was_settled_before_earlier_ones_of_its_key(self) -> None:
+        """A crash now delivers again what is not settled. That must never include a message before
+        a settled one of its key, because the settled one never comes again."""
         for key in "abc":
             held = [m for m in self.messages if m.lane == key and m.lease.id not in self.stolen]
             settled = [(m.lease.id, m.seq) in self.store.told for m in held]
@@ -166,7 +168,7 @@ class CustodyMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.custody.leases)
     @rule()
     def the_database_is_rewound(self) -> None:
-        """Its leases count no more, though it may hold them still, as an extension is told that is on its way."""
+        """All leases are void, even if the store may still hold them, as for an extension that is in progress."""
         gone = {lease.id for lease in self.custody.void()}
         self.stolen |= gone | self.store.leases.keys()
         self.store.leases.clear()
@@ -196,12 +198,12 @@ class CustodyMachine(RuleBasedStateMachine):
         self.asked = None
 
     @invariant()
-    def what_is_held_is_what_has_not_arrived(self) -> None:
+    def held_messages_are_those_that_are_not_settled(self) -> None:
         assert self.custody.held == self.taken - self.arrived
         assert self.custody.statistics()["held"] == self.custody.held
 
     @invariant()
-    def what_was_told_is_what_was_said(self) -> None:
+    def settled_outcomes_are_the_reported_outcomes(self) -> None:
         for place, failure in self.store.told.items():
             assert self.outcomes[place] is failure
 
@@ -212,7 +214,7 @@ class CustodyMachine(RuleBasedStateMachine):
         assert self.custody.failed == sum(1 for kind in kinds if kind != "release")
 
     def teardown(self) -> None:
-        """In the end every outcome has been told, but for those whose lease was lost, and nothing is left behind."""
+        """In the end every outcome except those of lost leases has reached the store, and no message is held."""
         if self.parcel is not None and self.answer is None:
             self.the_store_settles_it()
         if self.parcel is not None:
@@ -248,7 +250,7 @@ def take(custody: Custody[Held], lease_id: int, size: int) -> list[Held]:
 
 
 def take_keys(custody: Custody[Held], lease_id: int, keys: Sequence[str], *, first: int) -> list[Held]:
-    """A lease of messages with these keys, numbered from `first` on."""
+    """Take a lease of messages with these keys, numbered from `first`."""
     seqs = range(first, first + len(keys))
     lease = custody.take(lease_id, seqs, keys, 30.0)
     return [Held(seq, key, lease) for seq, key in zip(seqs, keys, strict=True)]
@@ -277,7 +279,7 @@ def test_acks_of_an_unfinished_lease_linger_and_then_go(custody: Custody[Held]) 
     assert custody.due is None
 
 
-def test_a_failure_waits_for_nobody_and_takes_the_acks_of_its_lease_along(custody: Custody[Held]) -> None:
+def test_a_failure_is_settled_at_once_together_with_the_acks_of_its_lease(custody: Custody[Held]) -> None:
     messages = take(custody, 7, 3)
     custody.ack(messages[0], 0.0)
     custody.fail(messages[1], RETRY)
@@ -292,7 +294,7 @@ def test_a_failure_waits_for_nobody_and_takes_the_acks_of_its_lease_along(custod
     assert last.settlement.whole == [7]
 
 
-def test_a_lease_whose_last_message_is_acked_is_not_settled_whole_while_a_failure_is_untold(
+def test_a_lease_is_not_settled_whole_while_a_failure_is_not_settled(
     custody: Custody[Held],
 ) -> None:
     messages = take(custody, 7, 2)
@@ -303,7 +305,7 @@ def test_a_lease_whose_last_message_is_acked_is_not_settled_whole_while_a_failur
     assert parcel.settlement == Settlement(leases=[7, 7], seqs=[1, 2], failures=[RETRY, None])
 
 
-def test_nothing_more_is_told_of_a_lost_lease_and_its_messages_are_no_longer_held(custody: Custody[Held]) -> None:
+def test_messages_of_a_lost_lease_are_neither_settled_nor_held(custody: Custody[Held]) -> None:
     first, second = take(custody, 7, 2)
     assert custody.extended([first.lease], [], 60.0) == [first.lease]
     assert first.lease.lost
@@ -336,7 +338,7 @@ def test_a_lease_that_is_done_waits_for_an_earlier_message_of_its_key_that_linge
     assert parcel.settlement == Settlement(whole=[71], leases=[70], seqs=[1], failures=[None])
 
 
-def test_leases_that_wait_go_as_soon_as_what_they_wait_for_is_done(custody: Custody[Held]) -> None:
+def test_waiting_leases_are_settled_as_soon_as_the_messages_before_them_are_done(custody: Custody[Held]) -> None:
     one, two = take_keys(custody, 70, "kx", first=1)
     (seven,) = take_keys(custody, 71, "k", first=7)
     custody.ack(one, 0.0)
@@ -371,7 +373,7 @@ def test_leases_of_other_keys_wait_for_nothing(custody: Custody[Held]) -> None:
 
 
 @pytest.mark.parametrize("failure", [RETRY, REJECT])
-def test_a_failure_takes_along_what_was_recorded_before_it(custody: Custody[Held], failure: Failure) -> None:
+def test_a_failure_is_settled_together_with_earlier_outcomes(custody: Custody[Held], failure: Failure) -> None:
     one, _ = take_keys(custody, 70, "kx", first=1)
     seven, _ = take_keys(custody, 71, "ky", first=7)
     custody.ack(one, 0.0)
@@ -395,7 +397,7 @@ def test_a_message_that_was_settled_before_loses_nothing_else_of_its_lease(custo
     assert last.settlement.whole == [7]
 
 
-def test_what_the_store_may_not_have_yet_is_unsettled(custody: Custody[Held]) -> None:
+def test_messages_without_an_answer_from_the_store_are_unsettled(custody: Custody[Held]) -> None:
     one, two, _ = take_keys(custody, 7, "abc", first=1)
     assert not custody.unsettled("a")
     custody.ack(one, 0.0)

@@ -1,4 +1,5 @@
-"""Demand: enough at hand to hide a lease call, never more than is allowed; and a poll that grows tired."""
+"""Demand: how many messages a process holds to hide the latency of a lease call, within the limits,
+and the growing interval of the poll."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from headrace.flow.demand import BATCH, DEAF, LONGEST, SHORTEST, SPAN, Demand, L
 
 
 def at_rate(demand: Demand, rate: int, *, seconds: int = 2, actors: int = 1, since: float = 0.0, done: int = 0) -> int:
-    """Observe a steady rate of messages per second. Returns how many are done in the end."""
+    """Observe a steady rate of messages per second. Returns the final number of handled messages."""
     for tick in range(seconds * 10 + 1):
         demand.observe(since + tick / 10, done + rate * tick // 10, actors)
     return done + rate * seconds
@@ -26,7 +27,7 @@ def test_there_is_work_for_twice_the_actors_at_least() -> None:
     assert demand.want(0) == 32
 
 
-def test_the_target_is_what_is_done_in_a_tenth_of_a_second() -> None:
+def test_the_target_is_a_tenth_of_the_messages_handled_in_a_second() -> None:
     demand = Demand(100_000)
     at_rate(demand, 20_000)
     assert demand.target == pytest.approx(20_000 * SPAN, rel=0.01)
@@ -42,7 +43,7 @@ def test_a_pause_does_not_turn_large_batches_into_small_ones_at_once() -> None:
     assert demand.target == 2
 
 
-def test_more_is_asked_for_only_when_half_is_gone() -> None:
+def test_the_next_lease_call_is_made_only_when_half_of_the_target_is_used() -> None:
     demand = Demand(1000)
     demand.observe(0.0, 0, 50)
     assert demand.want(51) == 0
@@ -56,7 +57,7 @@ def test_more_is_asked_for_only_when_half_is_gone() -> None:
         max_size=30,
     ),
 )
-def test_no_more_is_ever_wanted_than_may_be_unsettled_or_fits_a_call(
+def test_demand_never_exceeds_max_ack_pending_or_the_limit_of_a_call(
     limit: int, steps: list[tuple[float, int, int, int]]
 ) -> None:
     demand = Demand(limit)
@@ -80,7 +81,7 @@ def rests(poll: Poll, *, deaf: bool, times: int = 12) -> list[float]:
     return [poll.rest(None, deaf=deaf) for _ in range(times)]
 
 
-def test_the_poll_grows_from_the_shortest_to_the_longest_and_starts_anew_when_something_was_found() -> None:
+def test_the_poll_interval_grows_to_the_longest_and_restarts_when_messages_were_found() -> None:
     poll = Poll()
     poll.found()
     found = rests(poll, deaf=False)
@@ -91,15 +92,15 @@ def test_the_poll_grows_from_the_shortest_to_the_longest_and_starts_anew_when_so
     assert poll.rest(None, deaf=False) == SHORTEST
 
 
-def test_who_hpolicy_no_notifications_looks_more_often() -> None:
+def test_a_process_without_notifications_polls_more_often() -> None:
     assert max(rests(Poll(), deaf=True)) == DEAF
 
 
-def test_who_has_found_nothing_yet_begins_with_the_longest_rest() -> None:
+def test_a_process_that_has_found_nothing_begins_with_the_longest_interval() -> None:
     assert rests(Poll(), deaf=False) == [LONGEST] * 12
 
 
-def test_where_very_many_wait_each_polls_seldom_and_not_all_at_once() -> None:
+def test_with_very_many_processes_each_polls_rarely_and_not_at_the_same_time() -> None:
     polls = [Poll() for _ in range(100)]
     seconds = [[poll.rest(None, deaf=False, longest=500.0) for _ in range(3)][-1] for poll in polls]
     assert min(seconds) >= 250
@@ -177,7 +178,7 @@ def test_a_process_with_few_notifications_goes_on_listening() -> None:
 @pytest.mark.parametrize("sign", ["more", "many", "no other subscription"])
 def test_it_listens_again_when_there_is_more_than_the_others_take(sign: str) -> None:
     policy = closed()
-    for _ in range(100):  # its polls find what the others would have found a moment later
+    for _ in range(100):  # its polls find the messages that the others would have found a moment later
         policy.fetched(1, more=False)
     assert not policy.listen
     if sign == "more":
@@ -188,7 +189,7 @@ def test_it_listens_again_when_there_is_more_than_the_others_take(sign: str) -> 
         policy.resume()
     assert policy.listen
     notify(policy, 20)
-    assert policy.listen  # its share counts anew
+    assert policy.listen  # its share is counted from the start
 
 
 A_SECOND = 300  # messages
@@ -196,7 +197,8 @@ A_SECOND = 300  # messages
 
 @given(listeners=st.integers(1, 64), seed=st.integers(0, 10_000))
 def test_of_many_processes_with_equal_shares_a_few_go_on_listening(listeners: int, seed: int) -> None:
-    """All get the same notifications, and take the messages in turn. A process that has stopped takes none any more."""
+    """All processes get the same notifications, and take turns with the messages. A process that
+    has stopped listening takes none."""
     chance = Random(seed).random
     crowd = [ListenPolicy(chance) for _ in range(listeners)]
     waiting = unheard = 0

@@ -1,4 +1,5 @@
-"""Durable lanes: of each key one message, or one batch, is out at a time, and nothing is forgotten while its lane rests."""
+"""Durable lanes: one message or one batch of each key is handled at a time, and no message is lost
+while its lane waits for a settlement."""
 
 from __future__ import annotations
 
@@ -21,15 +22,15 @@ class Item(NamedTuple):
 
 
 class DurableMachine(RuleBasedStateMachine):
-    """Actors that take single messages or runs, in any order with the settling of what they took."""
+    """Actors that take single messages or runs, in any order with the settlements of those."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lanes: DurableLanes[Item] = DurableLanes()
         self.seq = 0
-        self.singles: dict[str, Lane[Item]] = {}  # lanes with an actor that handles one message after the other
+        self.singles: dict[str, Lane[Item]] = {}  # lanes with an actor that handles one message at a time
         self.batches: dict[str, Lane[Item]] = {}  # lanes with an actor that handles a batch
-        self.out: dict[str, set[int]] = defaultdict(set)  # handed to an actor, and not settled
+        self.out: dict[str, set[int]] = defaultdict(set)  # given to an actor and not settled
         self.order: dict[str, list[int]] = defaultdict(list)
         self.given_back: set[int] = set()
 
@@ -76,7 +77,7 @@ class DurableMachine(RuleBasedStateMachine):
         self.lanes.settled([(key, seq)])
 
     @rule(key=st.sampled_from(KEYS))
-    def what_waits_is_given_back(self, key: str) -> None:
+    def waiting_messages_are_released(self, key: str) -> None:
         behind = self.lanes.close(key)
         self.given_back |= {item.seq for item in behind}
         self.lanes.settled((item.lane, item.seq) for item in behind)
@@ -93,7 +94,7 @@ class DurableMachine(RuleBasedStateMachine):
             assert seqs == sorted(set(seqs))
 
     def teardown(self) -> None:
-        """Whatever rests goes on once it is settled, until nothing is left."""
+        """Waiting lanes continue once their messages are settled, until no message is left."""
         for _ in range(2 * self.seq + 2):
             for key in list(self.batches):
                 self.lanes.put_down(self.batches.pop(key))

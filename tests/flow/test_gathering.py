@@ -1,4 +1,5 @@
-"""Gathering: a batch fills in the order of each key, from what is ready, and nobody else has its lanes meanwhile."""
+"""Gathering: a batch fills in the order of each key from the ready lanes, and no other actor takes
+those lanes in the meantime."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class Item(NamedTuple):
 
 
 class GatheringMachine(RuleBasedStateMachine):
-    """Messages come, batches are begun, wait to fill, and are done, in any order."""
+    """Messages arrive, batches begin, wait to fill, and end, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +103,7 @@ class GatheringMachine(RuleBasedStateMachine):
             assert seqs == sorted(seqs)
 
     def teardown(self) -> None:
-        """Whatever happened before, everything is handled in the end, once."""
+        """Whatever happened before, every message is handled once in the end."""
         while self.at_work or self.filling or self.lanes.ready:
             self.an_actor_begins_a_batch()
             for batch in self.filling[:]:
@@ -120,7 +121,7 @@ class GatheringMachine(RuleBasedStateMachine):
 TestGathering = GatheringMachine.TestCase
 
 
-def test_a_batch_takes_what_comes_for_the_keys_that_it_holds_before_other_keys() -> None:
+def test_a_batch_takes_new_messages_of_its_own_keys_before_other_keys() -> None:
     lanes: Lanes[Item] = Lanes()
     lanes.add([Item("a", 1)])
     lane = lanes.take()
@@ -145,7 +146,7 @@ def test_when_all_is_cleared_no_batch_waits_any_longer() -> None:
     assert batch.messages == [Item("a", 1)]
 
 
-def test_a_batch_that_fills_looks_only_into_lanes_that_have_more() -> None:
+def test_a_batch_that_fills_reads_only_lanes_that_have_more() -> None:
     class Counted(Lanes[Item]):
         looks = 0
 

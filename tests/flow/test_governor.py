@@ -1,4 +1,5 @@
-"""The governor: finds the concurrency by looking at what more actors bring, and lets go of those that bring nothing."""
+"""The governor: it finds the concurrency by measuring the gain of more actors, and removes actors
+that bring none."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ steps = st.lists(st.tuples(st.floats(0, 5), samples, st.none() | st.integers(1, 
 
 
 @given(low=st.integers(1, 100), more=st.integers(0, 100), given_steps=steps)
-def test_whatever_it_sees_it_stays_between_its_limits(
+def test_the_number_of_actors_stays_within_its_limits(
     low: int, more: int, given_steps: list[tuple[float, Sample, int | None]]
 ) -> None:
     governor = Governor(low, low + more)
@@ -78,11 +79,11 @@ def test_a_downstream_that_chokes_is_rarely_asked_for_more_than_it_takes(seed: i
     found = consumer.run(10)
     assert max(tick.in_flight for tick in found) <= 32
     settled = consumer.run(60)
-    assert max(tick.in_flight for tick in settled) <= 28  # 1.4 times what it takes, for a second at a time
+    assert max(tick.in_flight for tick in settled) <= 28  # 1.4 times the comfortable number, for a second at a time
     assert sum(tick.in_flight > 20 for tick in settled) <= 0.2 * len(settled)
 
 
-def test_a_handler_that_computes_keeps_the_least() -> None:
+def test_a_handler_that_computes_keeps_the_minimum() -> None:
     consumer = Consumer(Governor(2, 64), computes(0.005))
     consumer.run(5)
     seen = [tick.actors for tick in consumer.run(60)]
@@ -109,7 +110,7 @@ def test_a_downstream_that_recovers_is_used_again() -> None:
     assert rate(consumer.run(10)) >= 0.9 * 64 / 0.02
 
 
-def test_a_downstream_that_hangs_is_left_with_the_least() -> None:
+def test_a_downstream_that_hangs_keeps_the_minimum() -> None:
     consumer = Consumer(Governor(1, 64), lambda n, at: 0.02 if at < 10 else 1e9)
     consumer.run(10)
     consumer.run(60)
@@ -123,7 +124,7 @@ def test_handlers_of_half_a_minute_need_not_end_before_there_are_more() -> None:
 
 
 def doubling(at: float) -> float:
-    """500 a second, double that every 5 seconds up to 4,000, and back again."""
+    """500 messages per second, doubled every 5 seconds up to 4,000, and back again."""
     return 500.0 * 2 ** (3 - abs(3 - int(at / 5) % 6))
 
 
@@ -139,7 +140,7 @@ def test_it_follows_a_load_that_doubles_and_halves() -> None:
 
 @settings(max_examples=20)
 @given(high=st.integers(2, 200), load=st.integers(0, 300))
-def test_actors_that_have_nothing_to_do_are_let_go(high: int, load: int) -> None:
+def test_actors_without_work_are_removed(high: int, load: int) -> None:
     governor = Governor(1, high)
     consumer = Consumer(governor, waits(0.01))
     consumer.run(6)
@@ -149,7 +150,7 @@ def test_actors_that_have_nothing_to_do_are_let_go(high: int, load: int) -> None
     assert governor.decision.actors <= max(4, 4 * load * 0.01)
 
 
-def test_a_short_lull_lets_nobody_go() -> None:
+def test_a_short_lull_removes_no_actor() -> None:
     governor = Governor(1, 64)
     consumer = Consumer(governor, waits(0.01))
     consumer.run(8)
@@ -183,12 +184,12 @@ def test_without_memory_to_spare_there_are_no_more_and_soon_fewer() -> None:
     assert rate(consumer.run(5, memory=0.5)) >= 0.9 * 64 / 0.01
 
 
-def test_connections_bound_it() -> None:
+def test_connections_bound_the_number_of_actors() -> None:
     consumer = Consumer(Governor(1, 64), waits(0.01))
     assert max(tick.actors for tick in consumer.run(20, most=7)) == 7
 
 
-def test_of_batches_a_round_is_a_batch_for_each_actor() -> None:
+def test_with_batches_a_round_is_one_batch_for_each_actor() -> None:
     governor, now = Governor(1, 8, unit=100), 0.0
     for _ in range(60):
         now += INTERVAL
@@ -198,7 +199,7 @@ def test_of_batches_a_round_is_a_batch_for_each_actor() -> None:
     assert governor.decision.latency == pytest.approx(INTERVAL, rel=0.05)
 
 
-def test_what_is_seen_while_others_go_first_says_nothing() -> None:
+def test_samples_are_ignored_while_consumers_of_higher_priority_run() -> None:
     consumer = Consumer(Governor(1, 64), waits(0.01))
     consumer.run(8)
     actors, now = consumer.governor.decision.actors, consumer.ticks[-1].at
@@ -208,7 +209,7 @@ def test_what_is_seen_while_others_go_first_says_nothing() -> None:
     assert consumer.governor.decision.actors == actors
 
 
-def test_each_decision_says_what_it_saw() -> None:
+def test_each_decision_has_its_measurements() -> None:
     consumer = Consumer(Governor(1, 64), chokes(0.05, 20))
     consumer.run(30)
     history = list(consumer.governor.history)

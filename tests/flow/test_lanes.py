@@ -1,4 +1,5 @@
-"""Lanes: each key in turn, one actor at a time, and nothing overtakes a message that went back."""
+"""Lanes: each key's messages in order, one actor at a time, and no message overtakes an earlier one
+that was released."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class Item(NamedTuple):
 
 
 class Actor:
-    """Somebody with a lane, and the message that he is on."""
+    """An actor with a lane, and its current message."""
 
     def __init__(self, lane: Lane[Item]) -> None:
         self.lane = lane
@@ -28,7 +29,8 @@ class Actor:
 
 
 class LanesMachine(RuleBasedStateMachine):
-    """Lease calls, actors, failures and confirmations in any order, beside a naive model of what must be where."""
+    """Lease calls, actors, failures and confirmations in any order, compared with a naive model of
+    where each message must be."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,9 +43,9 @@ class LanesMachine(RuleBasedStateMachine):
         self.call_out = False
         self.waiting: dict[str, deque[Item]] = defaultdict(deque)
         self.actors: list[Actor] = []
-        self.parcels: list[list[str]] = []  # give-backs that the store has not confirmed
+        self.parcels: list[list[str]] = []  # releases that the store has not confirmed
         self.barred: set[str] = set()  # confirmed since the call began
-        self.fate: Counter[Item] = Counter()  # how often each message has left the lanes, whichever way
+        self.fate: Counter[Item] = Counter()  # how often each message has left the lanes, in any way
 
     def note_low(self) -> None:
         self.lows += 1
@@ -206,7 +208,7 @@ class LanesMachine(RuleBasedStateMachine):
         assert max(Counter(actor.lane.key for actor in self.actors).values(), default=0) <= 1
 
     def teardown(self) -> None:
-        """Whatever happened before, everything that waits comes out in the end, once."""
+        """Whatever happened before, every waiting message leaves the lanes once in the end."""
         expected = [item for waiting in self.waiting.values() for item in waiting]
         found = []
         for actor in self.actors:
@@ -248,13 +250,13 @@ def test_messages_of_a_key_that_come_while_its_lane_is_worked_on_join_it() -> No
     assert lanes.take() is None
 
 
-def test_what_a_call_brings_for_a_key_that_was_confirmed_while_it_was_out_is_refused() -> None:
+def test_messages_of_a_key_that_was_confirmed_during_the_lease_call_are_refused() -> None:
     lanes: Lanes[Item] = Lanes()
     lanes.add(items("a1"))
     lane = lanes.take()
     assert lane is not None
     lanes.next(lane)
-    lanes.begin_call()  # a lease call that still sees the key as ours
+    lanes.begin_call()  # a lease call that began while this process still held the key
     lanes.give_back("a")
     lanes.confirm(["a"])  # message 1 is back in the store before the call has ended
     assert lanes.add(items("a2", "b3")) == items("a2")
@@ -272,5 +274,5 @@ def test_a_key_stays_closed_until_each_of_its_messages_is_confirmed() -> None:
     assert lanes.add(items("a1")) == []
 
 
-def test_closing_a_key_that_has_no_lane_finds_nothing() -> None:
+def test_closing_a_key_without_a_lane_does_nothing() -> None:
     assert Lanes[Item]().close("a") == []

@@ -1,4 +1,5 @@
-"""Priority: while one consumer has lanes that wait, all below it are held, and none above."""
+"""Priority: while a consumer has waiting lanes, all consumers of lower priority are held, and none
+of higher priority."""
 
 from __future__ import annotations
 
@@ -12,16 +13,16 @@ from headrace.flow.priority import Priorities
     priorities=st.lists(st.integers(-3, 3), min_size=1, max_size=6),
     events=st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["press", "rest", "leave"])), max_size=40),
 )
-def test_a_consumer_is_held_exactly_while_one_of_higher_priority_presses(
+def test_a_consumer_is_held_exactly_while_one_of_higher_priority_has_waiting_lanes(
     priorities: list[int], events: list[tuple[int, str]]
 ) -> None:
     house = Priorities()
     told = [False] * len(priorities)
 
-    def telling(place: int) -> None:
+    def note_held(place: int) -> None:
         told[place] = ranks[place].held
 
-    ranks = [house.join(priority, lambda place=place: telling(place)) for place, priority in enumerate(priorities)]
+    ranks = [house.join(priority, lambda place=place: note_held(place)) for place, priority in enumerate(priorities)]
     there = set(range(len(ranks)))
     assert house.differ == (len(set(priorities)) > 1)
     for chosen, event in events:
@@ -40,7 +41,7 @@ def test_a_consumer_is_held_exactly_while_one_of_higher_priority_presses(
             assert told[other] == rank.held
 
 
-def test_a_consumer_is_told_once_for_each_change() -> None:
+def test_a_consumer_is_notified_once_for_each_change() -> None:
     house, changes = Priorities(), []
     low = house.join(0, lambda: changes.append(low.held))
     first, second = house.join(1), house.join(2)

@@ -1,4 +1,5 @@
-"""Wide lanes: of a key only so many messages are handled at a time, nobody idles while one could be, and none is lost."""
+"""Wide lanes: a limited number of a key's messages is handled at the same time, no actor is idle
+while one of them could be handled, and none is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class Item(NamedTuple):
 
 
 class WideLanesMachine(RuleBasedStateMachine):
-    """Messages come, actors take lanes and go on in them, and some give theirs back, in any order."""
+    """Messages arrive, actors take lanes and continue in them, and some release their messages, in any order."""
 
     lanes: WideLanes[Item]
 
@@ -93,7 +94,7 @@ class WideLanesMachine(RuleBasedStateMachine):
 
     @property
     def free(self) -> set[str]:
-        """Keys of which one more message could be handled."""
+        """The keys of which one more message could be handled."""
         at_work = Counter(lane.key for lane in self.actors)
         return {key for key, count in self.waiting.items() if count and at_work[key] < self.width}
 
@@ -115,7 +116,7 @@ class WideLanesMachine(RuleBasedStateMachine):
             }  # fmt: skip
 
     def teardown(self) -> None:
-        """Whatever happened before, everything that waits comes out in the end, once."""
+        """Whatever happened before, every waiting message leaves the lanes once in the end."""
         while self.actors or self.free:
             self.an_actor_takes_a_lane()
             for lane in self.actors[:]:

@@ -1,4 +1,4 @@
-"""Ack ids: what was sealed is opened again; whatever was altered, cut, or made up is refused."""
+"""Ack ids: a sealed id can be opened, and an altered, cut or invented one is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ids = AckIds(b"k" * 32)
 
 
 @given(KEYS, FIELDS)
-def test_what_was_sealed_is_opened(key: bytes, fields: tuple[int, int, int, int, int]) -> None:
+def test_a_sealed_id_is_opened(key: bytes, fields: tuple[int, int, int, int, int]) -> None:
     sealed = AckIds(key).seal(*fields)
     assert AckIds(key).open(sealed) == AckId(*fields), "another server with the same key reads it"
     assert set(sealed) <= set(ALPHABET), "it may stand in a URL, and in JSON, as it is"
@@ -64,7 +64,7 @@ def test_nothing_can_be_cut_off_put_in_or_swapped(fields: tuple[int, int, int, i
 
 
 @given(FIELDS, FIELDS, st.integers(1, 35))
-def test_two_ids_make_no_third(
+def test_two_ids_can_not_be_combined_into_a_third(
     one: tuple[int, int, int, int, int], other: tuple[int, int, int, int, int], cut: int
 ) -> None:
     first, second = ids.seal(*one), ids.seal(*other)
@@ -83,21 +83,21 @@ def test_the_id_of_another_database_is_refused(
 
 
 @given(st.one_of(st.text(), st.text(ALPHABET, min_size=48, max_size=48), st.text(min_size=48, max_size=48)))
-def test_what_is_made_up_is_refused(text: str) -> None:
+def test_an_invented_id_is_refused(text: str) -> None:
     refused(text)
 
 
 @pytest.mark.parametrize("thing", [None, 7, 1.5, True, b"x" * 48, ["x"], {"ack_id": "x"}])
-def test_what_is_no_text_is_refused(thing: object) -> None:
+def test_an_id_that_is_no_text_is_refused(thing: object) -> None:
     refused(thing)
 
 
-def test_attempts_and_sizes_that_outgrow_their_field_are_told_as_its_largest() -> None:
+def test_attempts_and_sizes_that_exceed_their_field_are_stored_as_its_maximum() -> None:
     opened = ids.open(ids.seal(1, 2, 3, 2**40, 2**20))
     assert (opened.attempt, opened.size) == (2**32 - 1, 2**16 - 1)
 
 
-def test_what_is_refused_says_what_would_be_right_and_repeats_little_of_it() -> None:
+def test_the_error_of_a_refused_id_says_what_would_be_right_and_repeats_little_of_it() -> None:
     with pytest.raises(InvalidInput, match="give back those that came with the messages") as caught:
         ids.open("x" * 100_000)
     assert len(str(caught.value)) < 200

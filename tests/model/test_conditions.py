@@ -1,4 +1,4 @@
-"""Conditions on content: three ways to write one, one tree, and clear refusals."""
+"""Conditions on content: three ways to write a condition, one tree, and clear errors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ conditions: st.SearchStrategy[Condition] = st.recursive(
 
 
 def refusal(make: Callable[[], Any]) -> str:
-    """What is said against it: one sentence in one line that can be printed."""
+    """The error message, which must be one sentence on one printable line."""
     with pytest.raises(InvalidFilter) as caught:
         make()
     said = str(caught.value)
@@ -262,11 +262,11 @@ def test_a_text_that_is_no_condition_gets_the_place_and_what_would_be_right(text
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else "",
 )
-def test_what_else_is_no_condition_gets_its_place_in_the_tree(value: Any, said: str) -> None:
+def test_an_invalid_tree_gets_the_place_of_the_error(value: Any, said: str) -> None:
     assert said in refusal(lambda: parse(value))
 
 
-def test_in_python() -> None:
+def test_conditions_in_python() -> None:
     assert parse("data.a.b in ('x', 1)") == field("a.b").in_(["x", 1])
     assert parse("data.a not in (true)") == field("a").not_in({True})
     assert parse("data.a is null or data.b is not null") == field("a").is_null() | field("b").is_not_null()

@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Durations in the notation of settings."""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ def test_a_timedelta_is_its_seconds(value: timedelta) -> None:
      timedelta(seconds=-1), "9" * 400, 10**400],
     ids=lambda value: repr(value)[:20],
 )  # fmt: skip
-def test_what_is_no_duration_is_named_with_its_setting(value: object) -> None:
+def test_an_invalid_duration_is_named_with_its_setting(value: object) -> None:
     with pytest.raises(ConfigurationError, match=r"^ack_wait=.*\.$"):
         seconds(value, "ack_wait")  # type: ignore[arg-type]

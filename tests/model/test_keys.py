@@ -14,7 +14,7 @@ from tests.support.words import filters, keys
 
 
 def is_key(text: str) -> bool:
-    """The grammar a second time, and slowly."""
+    """A second, slow implementation of the grammar."""
     return (
         1 <= len(text.encode()) <= 1024 and "\0" not in text and all(t not in ("", "*", ">") for t in text.split("."))
     )
@@ -26,7 +26,7 @@ def is_filter(text: str) -> bool:
 
 
 def naively(wanted: list[str], tokens: list[str]) -> bool:
-    """Whether the tokens match, one after another."""
+    """Whether the tokens match, compared one by one."""
     if wanted == [">"]:
         return tokens != []
     if not wanted or not tokens:
@@ -35,7 +35,7 @@ def naively(wanted: list[str], tokens: list[str]) -> bool:
 
 
 def complaint(check: Callable[[str], str], text: str) -> str:
-    """What `check` says against it, which is one sentence in one line."""
+    """The error message of `check`, which must be one sentence on one line."""
     with pytest.raises(InvalidInput) as caught:
         check(text)
     said = str(caught.value)
@@ -154,7 +154,7 @@ def test_a_bad_filter_gets_one_clear_sentence(text: str, said: str) -> None:
     assert said in complaint(check_filter, text)
 
 
-def test_what_is_no_string_is_named() -> None:
+def test_a_value_that_is_no_string_is_named() -> None:
     with pytest.raises(InvalidKey, match="not int"):
         check_key(42)  # type: ignore[arg-type]
     with pytest.raises(InvalidFilter, match="not bytes"):

@@ -1,4 +1,4 @@
-"""Payloads on their way in."""
+"""Encoding and validation of payloads for publishing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ values = st.recursive(
 
 
 def holds_nul(value: Any) -> bool:
-    """Whether any string in it, names included, has a NUL."""
+    """Whether any string in the data, field names included, contains a NUL."""
     if isinstance(value, str):
         return "\0" in value
     if isinstance(value, dict):
@@ -54,7 +54,7 @@ def test_a_nul_is_found_in_raw_json_however_many_backslashes_stand_before_it(inn
         assert encode(msgspec.Raw(text.encode())) == text
 
 
-def test_structs_and_what_msgspec_knows_are_written() -> None:
+def test_structs_and_other_types_of_msgspec_are_encoded() -> None:
     class Order(msgspec.Struct):
         total: int
 
@@ -72,7 +72,7 @@ def too_deep() -> list[Any]:
 @pytest.mark.parametrize(
     "make", [object, lambda: {("a", "b"): 1}, lambda: "\ud800", lambda: msgspec.Raw(b"\xff"), too_deep, lambda: 1j]
 )
-def test_what_json_cannot_hold_gets_one_clear_sentence(make: Any) -> None:
+def test_data_that_json_cannot_hold_gets_one_clear_sentence(make: Any) -> None:
     with pytest.raises(InvalidData, match=r"^The data can't be written as JSON: [^\n]*\.$"):
         encode(make())
 

@@ -1,4 +1,4 @@
-"""A consumer's settings."""
+"""Settings of consumers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_backoff_is_written_in_many_ways(written: Any, expected: Backoff) -> N
 
 
 @pytest.mark.parametrize("written", [[], "soon", ["1s", "soon"], -1, object()])
-def test_what_is_no_backoff_is_refused(written: Any) -> None:
+def test_an_invalid_backoff_is_refused(written: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^backoff="):
         Backoff.of(written)
 

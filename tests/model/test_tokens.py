@@ -1,4 +1,4 @@
-"""Tokens: their looks, and what their scopes open."""
+"""Tokens: their format, and the calls that their scopes permit."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ BASE62 = set(string.ascii_letters + string.digits)
 STREAM_LETTERS = string.ascii_lowercase + string.digits + "-_"
 
 stream_names = st.text(STREAM_LETTERS, min_size=1, max_size=48).filter(lambda name: name[0] not in "-_")
-# Few streams, so that the ones asked for are often those that are named; some that begin like others.
+# Few streams, so that calls often use streams that scopes name. Some names are prefixes of others.
 streams = st.sampled_from(["orders", "orders2", "order", "admin", "publish", "o"])
 needs = st.sampled_from(NEEDS)
 scopes = st.builds(Scope, needs, st.none() | streams)
 
 
 def is_scope(text: str) -> bool:
-    """The grammar a second time, and slowly."""
+    """A second, slow implementation of the grammar."""
     words = text.split(":")
     if len(words) > 2 or words[0] not in ("publish", "consume", "admin"):
         return False
@@ -45,7 +45,7 @@ def is_scope(text: str) -> bool:
 
 
 def opened(held: list[Scope]) -> set[tuple[Need, str | None]]:
-    """All that some scopes open, one by one, of all calls there could be."""
+    """Every call that the scopes permit, checked one by one."""
     found: set[tuple[Need, str | None]] = set()
     for one in held:
         actions = NEEDS if one.action == "admin" else (one.action,)
@@ -57,7 +57,7 @@ def opened(held: list[Scope]) -> set[tuple[Need, str | None]]:
 
 
 @given(st.lists(scopes, max_size=4), needs, st.none() | streams)
-def test_scopes_open_what_they_name_and_nothing_else(held: list[Scope], need: Need, stream: str | None) -> None:
+def test_scopes_permit_what_they_name_and_nothing_else(held: list[Scope], need: Need, stream: str | None) -> None:
     assert allows(frozenset(map(str, held)), need, stream) == ((need, stream) in opened(held))
 
 

@@ -1,4 +1,4 @@
-"""A pgbouncer in transaction mode between the tests and their server, with three server connections for everybody."""
+"""A pgbouncer in transaction mode for the tests' server, with three server connections in total."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Pooler:
     """A running pgbouncer.
 
     Attributes:
-        address: where it listens, as `host:port`.
+        address: Its address as `host:port`.
     """
 
     def __init__(self, address: str, settings: Path) -> None:
@@ -49,12 +49,13 @@ class Pooler:
         self._settings = settings
 
     def url(self, dsn: str) -> str:
-        """The URL through the pooler of the database of this name."""
+        """Return the URL of the database of this name through the pooler."""
         return f"postgresql://anybody@{self.address}{urlsplit(dsn).path}"
 
     async def aim(self, dsn: str) -> None:
-        """Send what comes from now on to the server of this URL, as after a failover."""
-        # By its name: what `*` has been taken for is not looked up again.
+        """Connect to the server of this URL from now on, as after a failover."""
+        # The new entry has the database's name, because databases that `*` has matched are not looked up
+        # again.
         named = f"[databases]\n{urlsplit(dsn).path[1:]} = {_target(dsn)}"
         self._settings.write_text(_settings(self._settings, self.address, dsn).replace("[databases]", named))
         admin = await asyncpg.connect(self.url("/pgbouncer"))
@@ -64,7 +65,7 @@ class Pooler:
 
 @contextmanager
 def pooling(dsn: str) -> Iterator[Pooler]:
-    """A pgbouncer in front of the server of this URL. Skips the test where there is none."""
+    """A pgbouncer for the server of this URL. Skips the test where pgbouncer is not installed."""
     if PROGRAM is None:
         pytest.skip("pgbouncer is not installed")
     with socket.create_server(("127.0.0.1", 0)) as found:
@@ -99,14 +100,14 @@ def _settings(path: Path, address: str, dsn: str) -> str:
 
 @pytest.fixture(scope="session")
 def pooler(server_dsn: str) -> Iterator[str]:
-    """The address of a pgbouncer in front of the tests' server, as `host:port`."""
+    """The address of a pgbouncer for the tests' server, as `host:port`."""
     with pooling(server_dsn) as pooler:
         yield pooler.address
 
 
 @pytest.fixture
 def through(pooler: str) -> Callable[[str], str]:
-    """From the URL of a database to that of the same one through the pooler."""
+    """A function that converts the URL of a database to its URL through the pooler."""
 
     def through(dsn: str) -> str:
         return f"postgresql://anybody@{pooler}{urlsplit(dsn).path}"
@@ -116,12 +117,12 @@ def through(pooler: str) -> Callable[[str], str]:
 
 @pytest.fixture
 def pooled_dsn(dsn: str, through: Callable[[str], str]) -> str:
-    """The URL of the test's database, through the pooler."""
+    """The URL of the test's database through the pooler."""
     return through(dsn)
 
 
 async def renew_connections(pooler_dsn: str) -> None:
-    """Have the pooler close its connections to the server, each as soon as it is free, and open new ones."""
+    """Make the pooler replace its server connections, each as soon as it is free."""
     admin = await asyncpg.connect(urlsplit(pooler_dsn)._replace(path="/pgbouncer").geturl())
     await admin.execute("RECONNECT")
     await admin.close()
@@ -142,7 +143,9 @@ def _target(dsn: str) -> str:
 
 
 def _account(dsn: str) -> list[str]:
-    """As root it must become another user, one that may enter the directory of the server's socket."""
+    """Return pgbouncer's user option. As root it must run as another user, which may enter the directory
+    of the server's socket.
+    """
     if os.geteuid() != 0:
         return []
     host, _, _ = _address(dsn)

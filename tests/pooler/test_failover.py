@@ -1,4 +1,4 @@
-"""A server behind a pooler, which hears nothing of its database, when that fails over to a standby that lagged behind."""
+"""A server behind a pooler does not notice that its database fails over to a standby that lagged behind."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.asyncio
 
 
 class Failing:
-    """An API whose database is about to fail over.
+    """An API with a database that is about to fail over.
 
     Args:
-        api: behind a pooler.
-        pooler: in front of the primary.
-        primary: a running server.
-        other: its standby.
+        api: An API behind a pooler.
+        pooler: The pooler of the primary.
+        primary: A running server.
+        other: Its standby.
     """
 
     def __init__(self, api: Api, pooler: Pooler, primary: Any, other: Standby) -> None:
@@ -38,7 +38,7 @@ class Failing:
         self._other = other
 
     async def fall_behind(self) -> None:
-        """From now on the standby learns of nothing."""
+        """Stop the replication to the standby."""
         primary = await asyncpg.connect(self._primary.url())
         copy = await asyncpg.connect(self._other.url)
         there = await primary.fetchval("select pg_current_wal_flush_lsn()::text")
@@ -52,20 +52,20 @@ class Failing:
         await anyio.to_thread.run_sync(self._other.stop)
 
     async def fail_over(self) -> None:
-        """The primary is gone, and the standby takes its place."""
+        """Replace the primary with the standby."""
         await anyio.to_thread.run_sync(self._primary.stop, "immediate")
         await anyio.to_thread.run_sync(self._other.start)
         await anyio.to_thread.run_sync(self._other.promote)
         await self._pooler.aim(self._other.url)
 
     async def publish(self, count: int, what: str) -> None:
-        """Messages with keys and data of their own. Tried again while the database is away."""
+        """Publish messages with new keys and data. Retries while the database is away."""
         messages = [{"key": f"{what}.{n}", "data": {what: n}} for n in range(count)]
         answer = await self.when_up("POST", "/streams/orders/messages", {"messages": messages})
         assert answer == {"data": {"published": count}}
 
     async def receive(self, consumer: str) -> list[dict[str, Any]]:
-        """All that there is for it, which is acked."""
+        """Receive and ack all available messages."""
         messages: list[dict[str, Any]] = []
         while found := (await self.when_up("POST", f"{consumer}/receive", {"batch_size": 100}))["data"]:
             await self.api.post(f"{consumer}/ack", {"ack_ids": [one["ack_id"] for one in found]})
@@ -73,7 +73,7 @@ class Failing:
         return messages
 
     async def when_up(self, method: str, path: str, body: Any) -> Any:
-        """What an answer says, when it is another one than that the database can't be reached."""
+        """Repeat a request while the answer is 503, and check that it is then 200."""
         answers: list[httpx.Response] = []
 
         async def answered() -> bool:

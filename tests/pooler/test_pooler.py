@@ -1,4 +1,4 @@
-"""Through a pooler that gives each transaction another connection, everything is as without one."""
+"""Everything works through a pooler that gives each transaction another connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.torture.publishers import Publishers
 
 @pytest_asyncio.fixture
 async def pooled(pooled_dsn: str) -> AsyncIterator[store.Database]:
-    """An open `Database` through the pooler, with more connections than that has."""
+    """An open `Database` through the pooler, with more connections than the pooler has."""
     database = store.Database(pooled_dsn, max_connections=20)
     await database.open()
     yield database
@@ -63,7 +63,9 @@ async def test_an_app_starts_on_an_empty_database_and_works(empty_dsn: str, thro
 
 @pytest.mark.asyncio
 async def test_twenty_owners_at_once_meet_no_prepared_statement(pooled: store.Database) -> None:
-    """Another client's statements are on the server connection that one gets, and one's own are not."""
+    """Behind a pooler a client gets server connections with another client's prepared statements, and
+    without its own.
+    """
     await store.create_stream(pooled, "orders")
     spec = ConsumerSpec(stream="orders", name="ship", max_ack_pending=10_000)
     reader = Reader(pooled, spec, (await store.declare_consumer(pooled, spec)).id, Clock())
@@ -123,7 +125,9 @@ async def test_workers_and_publishers_go_on_while_connections_are_renewed(
 async def test_a_worker_that_freezes_in_a_transaction_does_not_stop_the_others(
     pooled: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind a pooler a call has to be a transaction, and its client may freeze before it commits, holding the lock."""
+    """Behind a pooler a call has to be a transaction, and its client may freeze while it holds the
+    lock, before it commits.
+    """
     await store.create_stream(pooled, "orders")
     spec = ConsumerSpec(stream="orders", name="ship")
     reader = Reader(pooled, spec, (await store.declare_consumer(pooled, spec)).id, Clock())

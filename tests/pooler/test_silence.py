@@ -1,4 +1,4 @@
-"""Connections to a pooler that die in silence, where nobody knows which backend works for whom."""
+"""Connections to a pooler die in silence, and the client does not know which backend serves which connection."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ async def test_a_call_that_the_server_works_on_is_waited_for(proxy: Proxy, conne
 async def test_a_transaction_that_died_in_the_middle_of_a_statement_lets_go_of_its_locks(
     database: store.Database, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver has a statement prepared, and then sends the arguments. In between it counts as active, and no timeout of the server's ends it."""
+    """A driver prepares a statement and then sends the arguments. In between the statement counts as
+    active, and no timeout of the server ends it.
+    """
     prepare = Connection._get_statement
 
     async def prepare_and_die(self: Any, query: str, *args: Any, **options: Any) -> Any:

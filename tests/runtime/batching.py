@@ -1,4 +1,4 @@
-"""What the tests of batches publish, and decode."""
+"""Message types and helpers for the tests of batches."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Sum(msgspec.Struct):
 
 
 class Picky(Exception):
-    """Can be pickled, but not unpickled."""
+    """An exception that can be pickled and not unpickled."""
 
     def __init__(self, *, why: str) -> None:
         super().__init__(why)
@@ -80,7 +80,7 @@ def fail(order: dict[str, Any], message: Message) -> Any:
 
 
 def spin(order: dict[str, Any]) -> None:
-    """Never yields, never ends, and hears no polite signal."""
+    """Run for ever, without yielding and without reacting to SIGTERM."""
     write(order["into"], os.getpid())
     if not order.get("once") or len(Path(order["into"]).read_text().splitlines()) == 1:
         while True:
@@ -88,7 +88,7 @@ def spin(order: dict[str, Any]) -> None:
 
 
 def wait(order: dict[str, Any]) -> None:
-    """Works until somebody writes to the pipe."""
+    """Run until a test writes to the pipe."""
     write(order["into"], os.getpid())
     Path(order["pipe"]).read_text()
     write(order["into"], "done")

@@ -1,4 +1,5 @@
-"""A worker that dies of one message: `python -m tests.runtime.poisoned DSN NOTES [single|batch]`. It ends with 0 when nothing is left."""
+"""A worker that one message kills: `python -m tests.runtime.poisoned DSN NOTES [single|batch]`. It
+exits with 0 when no message is left."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import anyio
 from headrace import App, Batch, Message
 
 POISONED = 9
-"""The exit code of a worker that has died of it."""
+"""The exit code of a worker that the message has killed."""
 
 MAX_DELIVER = 3
 
@@ -27,7 +28,7 @@ async def main(dsn: str, notes: Path, kind: str) -> None:
     app = App(dsn)
 
     async def single(message: Message) -> None:
-        await anyio.lowlevel.checkpoint()  # so that others are at work beside it
+        await anyio.lowlevel.checkpoint()  # so that other handlers run beside it
         taken(message, notes)
 
     async def batch(batch: Batch) -> None:

@@ -1,4 +1,5 @@
-"""An app at work in a test: run it within a time, note what its handlers see, and look into the database beside it."""
+"""Helpers for a running app in a test: run it with a time limit, record what its handlers receive,
+and query the database beside it."""
 
 from __future__ import annotations
 
@@ -13,26 +14,26 @@ from headrace import App, Message, store
 from headrace.model.records import ConsumerInfo, DeadLetter
 
 WITHIN = 60.0
-"""Seconds that anything here may take before it counts as hung. Nothing comes near, unless it hangs."""
+"""The time limit in seconds after which a test counts as hung. Everything here takes far less."""
 
 
 @asynccontextmanager
 async def running(app: App, *, within: float = WITHIN) -> AsyncIterator[App]:
-    """The app at work, drained at the end; or a `TimeoutError`."""
+    """Run the app in the block and drain it at the end. Raises a `TimeoutError` if that takes too long."""
     with anyio.fail_after(within):
         async with app.running():
             yield app
 
 
 async def work_off(app: App, *messages: tuple[str, Any], stream: str = "orders") -> None:
-    """Publish (key, data) messages, and run the app until nothing is left."""
+    """Publish (key, data) messages, and run the app until no message is left."""
     async with running(app):
         await app.publish_many(stream, messages)
         await app.idle()
 
 
 class Seen:
-    """What handlers note, in order, and waiting for it."""
+    """What handlers record, in order, with a way to wait for it."""
 
     def __init__(self) -> None:
         self.notes: list[Any] = []
@@ -44,7 +45,7 @@ class Seen:
         self._news = anyio.Event()
 
     async def until(self, count: int) -> list[Any]:
-        """Wait until there are so many notes. Returns them."""
+        """Wait until there are this many notes. Returns them."""
         with anyio.fail_after(WITHIN):
             while len(self.notes) < count:
                 await self._news.wait()
@@ -52,7 +53,7 @@ class Seen:
 
 
 class Gate:
-    """A handler's place to wait: it says that it has come, and goes on when it is let through."""
+    """A point where handlers wait until the test opens it. It counts the handlers that wait."""
 
     def __init__(self) -> None:
         self.inside = 0
@@ -73,14 +74,14 @@ class Gate:
             self._news = anyio.Event()
 
     async def until(self, count: int) -> None:
-        """Wait until so many handlers wait here."""
+        """Wait until this many handlers wait here."""
         with anyio.fail_after(WITHIN):
             while self.inside != count:
                 await self._news.wait()
 
     @property
     def passed(self) -> bool:
-        """Whether it is open."""
+        """Whether the gate is open."""
         return self._open.is_set()
 
     def open(self) -> None:
@@ -88,7 +89,7 @@ class Gate:
 
 
 async def eventually(question: Callable[[], Awaitable[Any]]) -> Any:
-    """Ask the database again and again, until the answer is true. Returns it."""
+    """Query the database repeatedly until the answer is true. Returns the answer."""
     with anyio.fail_after(WITHIN):
         while not (answer := await question()):
             await anyio.lowlevel.checkpoint()
@@ -108,7 +109,7 @@ async def seek(app: App, name: str, position: int | None = 0, stream: str = "ord
 
 
 async def parked(app: App) -> list[Any]:
-    """The parked messages: seq, attempts, and seconds until they are due, None for at once."""
+    """The parked messages: seq, attempts, and seconds until they are due. None means that they are due now."""
     return await app.database.fetch(
         """select seq, attempts, case when isfinite(due_at) then extract(epoch from due_at - clock_timestamp())::float8 end as due_in
            from headrace.parked order by seq"""
@@ -116,14 +117,14 @@ async def parked(app: App) -> list[Any]:
 
 
 async def make_due(app: App) -> None:
-    """Let every parked message be due now."""
+    """Make every parked message due now."""
     await app.database.fetchval(
         "update headrace.parked set due_at = clock_timestamp() where due_at > clock_timestamp()"
     )
 
 
 def numbered(keys: Iterable[str]) -> list[tuple[str, Any]]:
-    """A message for each key; its data is its number, from 1."""
+    """One message for each key. Its data is its number, from 1."""
     return [(key, number) for number, key in enumerate(keys, 1)]
 
 

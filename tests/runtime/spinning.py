@@ -1,4 +1,4 @@
-"""An application whose handlers run in processes for very long, for `headrace run`."""
+"""An app for `headrace run` with handlers that run in processes for a very long time."""
 
 from __future__ import annotations
 

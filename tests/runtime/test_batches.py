@@ -1,4 +1,4 @@
-"""Batch handlers: how batches fill, and what becomes of each message."""
+"""Batch handlers: how batches fill, and the outcome of each message."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def app(dsn: str) -> App:
 
 
 @pytest.mark.asyncio
-async def test_a_batch_takes_what_waits_of_all_keys_up_to_its_size(app: App) -> None:
+async def test_a_batch_takes_waiting_messages_of_all_keys_up_to_its_size(app: App) -> None:
     sizes: list[int] = []
     found: list[int] = []
 
@@ -81,7 +81,7 @@ async def test_a_batch_that_does_not_fill_runs_when_its_time_is_up(app: App) -> 
 
 
 @pytest.mark.asyncio
-async def test_draining_ends_the_wait_and_runs_what_there_is(app: App) -> None:
+async def test_draining_ends_the_wait_and_runs_an_incomplete_batch(app: App) -> None:
     found: list[list[int]] = []
 
     @app.consumer("orders", batch=100, batch_timeout="60s", concurrency=2)
@@ -102,7 +102,7 @@ async def filling(app: App) -> bool:
 
 
 @pytest.mark.asyncio
-async def test_one_batch_fills_at_a_time_and_another_begins_with_what_is_left(app: App) -> None:
+async def test_one_batch_fills_at_a_time_and_the_next_begins_with_the_rest(app: App) -> None:
     gate, seen = Gate(), Seen()
 
     @app.consumer("orders", batch=4, batch_timeout="60s", concurrency=3)
@@ -157,7 +157,7 @@ async def test_a_handler_takes_the_payloads_the_batch_or_both(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_list_that_the_handler_returns_says_what_becomes_of_each(app: App) -> None:
+async def test_a_list_that_the_handler_returns_has_the_outcome_of_each_message(app: App) -> None:
     @app.consumer("orders", batch=4, concurrency=1, backoff="1h")
     async def ship(batch: list[int]) -> list[Any]:
         return [None, Retry("later", after="1h"), Reject("never"), None]
@@ -180,7 +180,7 @@ async def settled(app: App, name: str) -> bool:
 
 
 @pytest.mark.asyncio
-async def test_a_batch_can_be_told_what_becomes_of_one(app: App) -> None:
+async def test_a_batch_can_set_the_outcome_of_one_message(app: App) -> None:
     seen = Seen()
 
     @app.consumer("orders", batch=4, concurrency=1)
@@ -202,7 +202,7 @@ async def test_a_batch_can_be_told_what_becomes_of_one(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_follows_a_failed_message_of_its_key_comes_again_whatever_was_said_of_it(app: App) -> None:
+async def test_messages_after_a_failed_one_of_their_key_come_again_whatever_their_outcome(app: App) -> None:
     seen = Seen()
 
     @app.consumer("orders", batch=10, concurrency=1)
@@ -224,7 +224,7 @@ async def test_what_follows_a_failed_message_of_its_key_comes_again_whatever_was
 
 
 @pytest.mark.asyncio
-async def test_without_order_nothing_follows(app: App) -> None:
+async def test_without_order_a_failed_message_holds_up_no_other(app: App) -> None:
     seen = Seen()
 
     @app.consumer("orders", batch=10, concurrency=1, ordered=False)
@@ -349,7 +349,7 @@ async def test_a_payload_that_does_not_fit_is_rejected_and_spoils_no_other_key(a
 
 @pytest.mark.asyncio
 async def test_nothing_of_a_batch_stays_in_memory_once_it_is_done(app: App) -> None:
-    """Messages are hidden from the garbage collection, so that a circle through one is never found."""
+    """Messages are not tracked by the garbage collector, so a reference cycle through one is never collected."""
 
     @app.consumer("orders", batch=8)
     async def ship(batch: Batch) -> None:

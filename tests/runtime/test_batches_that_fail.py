@@ -1,4 +1,4 @@
-"""Batches whose handler raises, the order of keys through that, and what can't be."""
+"""Batches that fail: handlers that raise, the order of keys after that, and invalid settings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_batch_that_raises_comes_again_as_a_whole_and_counts_for_each(ap
 
 
 @pytest.mark.asyncio
-async def test_bisecting_finds_what_fails_and_acks_the_others(app: App) -> None:
+async def test_bisecting_finds_the_failing_message_and_acks_the_others(app: App) -> None:
     calls: list[list[int]] = []
 
     @app.consumer("orders", batch=8, concurrency=1, on_batch_error="bisect")
@@ -68,7 +68,7 @@ async def test_bisecting_finds_what_fails_and_acks_the_others(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_follows_the_culprit_in_its_key_is_given_back_untouched(app: App) -> None:
+async def test_messages_after_the_failing_one_of_their_key_are_released_uncounted(app: App) -> None:
     calls: list[list[tuple[int, int]]] = []
 
     @app.consumer("orders", batch=8, concurrency=1, on_batch_error="bisect")
@@ -87,7 +87,7 @@ async def test_what_follows_the_culprit_in_its_key_is_given_back_untouched(app: 
 
 
 @pytest.mark.asyncio
-async def test_halves_are_decoded_anew(app: App) -> None:
+async def test_halves_are_decoded_again(app: App) -> None:
     calls: list[list[list[int]]] = []
 
     @app.consumer("orders", batch=2, batch_timeout="60s", concurrency=1, on_batch_error="bisect")
@@ -105,7 +105,7 @@ async def test_halves_are_decoded_anew(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_batch_whose_lease_is_lost_is_not_bisected_and_counts_no_attempt(app: App) -> None:
+async def test_a_batch_that_lost_its_lease_is_not_bisected_and_counts_no_attempt(app: App) -> None:
     calls: list[list[int]] = []
 
     @app.consumer("orders", batch=2, batch_timeout="60s", concurrency=1, on_batch_error="bisect")
@@ -152,7 +152,7 @@ async def test_a_timeout_stops_one_call_of_the_handler(app: App, on_batch_error:
 
 
 @pytest.mark.asyncio
-async def test_a_batch_that_is_stopped_at_the_end_of_the_drain_is_given_back(dsn: str) -> None:
+async def test_a_batch_that_is_stopped_at_the_end_of_the_drain_is_released(dsn: str) -> None:
     app = App(dsn, shutdown_timeout=0.1)
     seen = Seen()
 
@@ -172,7 +172,7 @@ async def test_a_batch_that_is_stopped_at_the_end_of_the_drain_is_given_back(dsn
 
 
 @pytest.mark.asyncio
-async def test_of_a_lease_that_is_over_no_batch_is_started(app: App) -> None:
+async def test_no_batch_of_an_ended_lease_is_started(app: App) -> None:
     gate, seen = Gate(), Seen()
 
     @app.consumer("orders", batch=1, concurrency=1)
@@ -192,7 +192,7 @@ async def test_of_a_lease_that_is_over_no_batch_is_started(app: App) -> None:
     assert sorted(seen.notes) == [(1, 1), (1, 1), (2, 1)]
 
 
-def test_what_a_batch_would_ack_now_leaves_out_what_failed_and_what_follows_it() -> None:
+def test_the_acks_of_a_batch_leave_out_failed_messages_and_those_after_them() -> None:
     batch = batch_of("aabab")
     assert [message.seq for message in batch.done] == [1, 2, 3, 4, 5]
     batch.retry(batch[1])
@@ -265,7 +265,7 @@ async def test_order_per_key_holds_through_failures_and_retries(
     assert (info.parked, info.in_flight, info.dead_letters) == (0, 0, 0)
 
 
-# --- what can't be
+# --- invalid settings
 
 
 def test_settings_of_batches_without_a_batch_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""The circuit breaker in a running consumer: what is leased, what is given back, and whose attempts count."""
+"""The circuit breaker in a running consumer: which messages are leased and released, and which attempts count."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def until_state(app: App, state: str) -> None:
     await eventually(is_so)
 
 
-async def until_given_back(app: App) -> None:
+async def until_released(app: App) -> None:
     async def is_so() -> bool:
         return (await consumer(app, "ship")).in_flight == 0
 
@@ -41,16 +41,16 @@ async def until_given_back(app: App) -> None:
 
 @asynccontextmanager
 async def opened(app: App, keys: str = "abcdefgh") -> AsyncIterator[None]:
-    """The app at work on a message for each key, until the breaker is open and all is given back."""
+    """Run the app on a message for each key, until the breaker is open and all messages are released."""
     async with running(app):
         await app.publish_many("orders", numbered(keys))
         await until_state(app, "open")
-        await until_given_back(app)
+        await until_released(app)
         yield
 
 
 @pytest.mark.asyncio
-async def test_after_failures_in_a_row_nothing_is_leased_and_what_waits_goes_back_untouched(app: App) -> None:
+async def test_after_failures_in_a_row_nothing_is_leased_and_waiting_messages_are_released_uncounted(app: App) -> None:
     seen = Seen()
 
     @app.consumer("orders", concurrency=1, breaker=Breaker(failures=3, pause=HOUR, longest=HOUR))
@@ -167,7 +167,7 @@ async def test_a_probe_that_fails_lets_another_message_be_the_next(app: App) -> 
 
 
 @pytest.mark.asyncio
-async def test_handlers_that_run_when_it_opens_end_as_they_end_and_lose_no_attempt(app: App) -> None:
+async def test_handlers_that_run_when_it_opens_finish_and_lose_no_attempt(app: App) -> None:
     gate, seen = Gate(), Seen()
 
     @app.consumer("orders", concurrency=3, breaker=Breaker(failures=1, pause=HOUR, longest=HOUR))
@@ -185,7 +185,7 @@ async def test_handlers_that_run_when_it_opens_end_as_they_end_and_lose_no_attem
         await until_state(app, "open")
         gate.open()
         await seen.until(1)
-        await until_given_back(app)
+        await until_released(app)
         assert sorted((row["seq"], row["attempts"]) for row in await parked(app)) == [(1, 1), (2, 0)]
         assert (await consumer(app, "ship")).lag == 0
 

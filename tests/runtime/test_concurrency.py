@@ -1,4 +1,4 @@
-"""How many handlers run at a time, and which never do."""
+"""Concurrency: how many handlers run at the same time, and which messages never do."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_no_more_are_unsettled_than_max_ack_pending_over_all_processes(dsn
 
 
 class Watch:
-    """Sees that each key's messages are handled strictly in turn, whoever handles them."""
+    """Checks that the messages of each key are handled in order, in whichever process."""
 
     def __init__(self, keys: list[str]) -> None:
         self.left = defaultdict(list)

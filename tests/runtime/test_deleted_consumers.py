@@ -1,4 +1,4 @@
-"""A consumer that is deleted while it runs stops alone, and whatever else its process runs goes on."""
+"""A consumer that is deleted while it runs: it stops, and everything else in its process continues."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_consumer_that_is_deleted_stops_alone_and_its_handlers_finish(
     assert not any(record.exc_info for record in caplog.records)
 
 
-async def test_a_process_whose_every_consumer_is_deleted_drains_and_says_why(dsn: str) -> None:
+async def test_a_process_drains_and_logs_why_when_all_its_consumers_are_deleted(dsn: str) -> None:
     app, gate = App(dsn), Gate()
 
     @app.consumer("orders")
@@ -118,9 +118,7 @@ async def test_an_embedded_app_goes_on_when_its_every_consumer_is_deleted(dsn: s
         assert app.readiness().ready
 
 
-async def test_nothing_of_a_transaction_is_committed_once_its_consumer_is_deleted(
-    dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_transaction_commits_once_its_consumer_is_deleted(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
     app, gate = App(dsn), Gate()
 
     @app.consumer("orders", transactional=True)
@@ -140,7 +138,7 @@ async def test_nothing_of_a_transaction_is_committed_once_its_consumer_is_delete
     assert ends(caplog) == 1
 
 
-async def test_a_handler_hears_that_its_lease_is_lost_once_its_consumer_is_deleted(dsn: str) -> None:
+async def test_a_handler_gets_lease_lost_once_its_consumer_is_deleted(dsn: str) -> None:
     app, gate, told = App(dsn), Gate(), Seen()
 
     @app.consumer("orders")
@@ -161,7 +159,7 @@ async def test_a_handler_hears_that_its_lease_is_lost_once_its_consumer_is_delet
         assert await told.until(2) == ["extend", "ack"]
 
 
-async def test_a_consumer_that_is_deleted_while_its_worker_says_that_it_waits_stops_alone(
+async def test_a_consumer_that_is_deleted_while_its_worker_subscribes_stops_alone(
     database: store.Database, connect: Connect
 ) -> None:
     await store.create_stream(database, "orders")

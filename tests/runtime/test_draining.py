@@ -1,4 +1,4 @@
-"""What becomes of messages when the app is stopped."""
+"""Draining: the outcome of messages when the app is stopped."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.runtime.running import WITHIN, Gate, consumer, eventually, numbered, 
 
 
 async def left(app: App) -> tuple[int, int, dict[int, int]]:
-    """Messages in flight and dead, and the attempts of those that wait, by their seq."""
+    """The messages in flight, the dead letters, and the attempts of waiting messages by seq."""
     info = await consumer(app, "ship")
     return info.in_flight, info.dead_letters, {row["seq"]: row["attempts"] for row in await parked(app)}
 
 
 @asynccontextmanager
 async def at_work(app: App, keys: str, ready: Any) -> AsyncIterator[None]:
-    """The app connected, with messages published; inside the block it works on them, and the block ends when it has ended."""
+    """Run the app on published messages inside the block. The block ends when the app has stopped."""
     async with app:
         await store.create_stream(app.database, "orders")
         await app.publish_many("orders", numbered(keys))
@@ -34,7 +34,7 @@ async def at_work(app: App, keys: str, ready: Any) -> AsyncIterator[None]:
 
 
 @pytest.mark.asyncio
-async def test_running_handlers_finish_and_what_never_started_is_given_back_uncounted(dsn: str) -> None:
+async def test_running_handlers_finish_and_messages_that_never_started_are_released_uncounted(dsn: str) -> None:
     app, gate = App(dsn), Gate()
 
     @app.consumer("orders", concurrency=2)
@@ -45,7 +45,7 @@ async def test_running_handlers_finish_and_what_never_started_is_given_back_unco
         async with at_work(app, "aabbcd", lambda: gate.until(2)):
             await eventually(lambda: leased(app, 6))
             app.stop()
-            await eventually(lambda: all_given_back(app, 4))
+            await eventually(lambda: all_released(app, 4))
             assert gate.inside == 2
             gate.open()
         assert await left(app) == (0, 0, {2: 0, 4: 0, 5: 0, 6: 0})
@@ -56,12 +56,12 @@ async def leased(app: App, count: int) -> bool:
     return bool(app.statistics()["consumers"]["orders:ship"]["leased"] == count)
 
 
-async def all_given_back(app: App, count: int) -> bool:
+async def all_released(app: App, count: int) -> bool:
     return len(await parked(app)) == count
 
 
 @pytest.mark.asyncio
-async def test_what_was_given_back_is_handled_by_the_next_process_in_order(dsn: str) -> None:
+async def test_released_messages_are_handled_by_the_next_process_in_order(dsn: str) -> None:
     seen: list[tuple[int, int]] = []
     gate = Gate()
 
@@ -78,7 +78,7 @@ async def test_what_was_given_back_is_handled_by_the_next_process_in_order(dsn: 
     async with at_work(first := make(), "aaaa", lambda: gate.until(1)):
         await eventually(lambda: leased(first, 3))
         first.stop()
-        await eventually(lambda: all_given_back(first, 2))
+        await eventually(lambda: all_released(first, 2))
         gate.open()
     async with running(second := make()):
         await second.idle()
@@ -86,7 +86,7 @@ async def test_what_was_given_back_is_handled_by_the_next_process_in_order(dsn: 
 
 
 @pytest.mark.asyncio
-async def test_a_second_stop_stops_the_handlers_and_gives_back_their_messages(
+async def test_a_second_stop_stops_the_handlers_and_releases_their_messages(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, gate = App(dsn), Gate()
@@ -120,7 +120,7 @@ async def test_handlers_have_the_shutdown_timeout_to_finish(dsn: str, caplog: py
 
 
 @pytest.mark.asyncio
-async def test_a_message_that_its_handler_has_acked_itself_is_not_given_back(dsn: str) -> None:
+async def test_a_message_that_its_handler_has_acked_is_not_released(dsn: str) -> None:
     app, gate = App(dsn), Gate()
 
     @app.consumer("orders", concurrency=1)
@@ -150,7 +150,7 @@ async def test_a_plain_function_is_waited_for_and_its_outcome_counts(dsn: str, m
         async with at_work(app, "aa", inside.wait):
             app.stop()
             app.stop()
-            await eventually(lambda: all_given_back(app, 1))
+            await eventually(lambda: all_released(app, 1))
             go.set()
         assert await left(app) == (0, 0, {2: 0})
 
@@ -167,7 +167,7 @@ async def test_a_handler_that_fails_during_the_drain_has_failed(dsn: str) -> Non
     async with app:
         async with at_work(app, "ab", lambda: gate.until(1)):
             app.stop()
-            await eventually(lambda: all_given_back(app, 1))
+            await eventually(lambda: all_released(app, 1))
             gate.open()
         assert await left(app) == (0, 0, {1: 1, 2: 0})
 
@@ -186,7 +186,7 @@ async def test_an_app_that_is_stopped_before_it_has_begun_ends(dsn: str) -> None
         app.stop()
     async with running(app):
         app.stop()
-        await app.idle()  # nothing more will be done, so there is nothing to wait for
+        await app.idle()  # no more work will be done, so this does not wait
     assert app.statistics() == {}
 
 
@@ -203,16 +203,16 @@ async def test_the_end_of_the_block_drains(dsn: str) -> None:
             await app.publish_many("orders", numbered("ab"))
             await gate.until(1)
 
-            async def open_when_given_back() -> None:
-                await eventually(lambda: all_given_back(app, 1))
+            async def open_when_released() -> None:
+                await eventually(lambda: all_released(app, 1))
                 gate.open()
 
-            group.start_soon(open_when_given_back)
+            group.start_soon(open_when_released)
         assert await left(app) == (0, 0, {2: 0})
 
 
 @pytest.mark.asyncio
-async def test_a_drain_waits_only_so_long_for_a_database_that_is_away(
+async def test_a_drain_waits_a_limited_time_for_a_database_that_is_away(
     dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("headrace.runtime.drain.LAST_SETTLE", 0.1)

@@ -1,4 +1,4 @@
-"""What failures look like in the log."""
+"""The log records of failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def message(seq: int) -> Message:
     )
 
 
-def test_a_failure_is_told_with_its_message_its_error_and_what_becomes_of_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_logged_with_its_message_its_error_and_its_outcome(caplog: pytest.LogCaptureFixture) -> None:
     log = FailureLog(lambda: 0.0)
     with caplog.at_level(logging.WARNING, "headrace"):
         log.tell(message(7), Failure("retry", 1.5, "ValueError: no", "Traceback …\nValueError: no\n"))
@@ -33,7 +33,7 @@ def test_a_failure_is_told_with_its_message_its_error_and_what_becomes_of_it(cap
     ]
 
 
-def test_thousands_of_failures_are_counted_and_not_told_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_thousands_of_failures_are_counted_and_not_logged_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     log = FailureLog(lambda: now)
     with caplog.at_level(logging.WARNING, "headrace"):

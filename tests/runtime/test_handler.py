@@ -1,4 +1,4 @@
-"""What a handler is given follows from its annotations, wherever they stand."""
+"""Handler parameters: each argument follows from its annotation, at any position."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ DELIVERY: Any = SimpleNamespace(transaction=object())
 
 
 def given(function: Callable[..., Any], *, batch: bool = False, transactional: bool = True) -> Any:
-    """What the handler returns when it is given the order, the delivery, and the pool for each dependency."""
+    """Returns what the handler returns when it is called with the order, the delivery, and the pool
+    for each dependency."""
     handler = Handler(function, batch=batch, transactional=transactional)
     result = handler.apply(ORDER, DELIVERY, **dict.fromkeys(handler.dependencies, POOL))
     return asyncio.run(result) if asyncio.iscoroutine(result) else result
 
 
-# --- roles, at any place
+# --- roles, at any position
 
 
-def test_every_order_of_parameters_gives_each_what_it_is_annotated_with() -> None:
+def test_parameters_receive_their_annotated_types_in_any_order() -> None:
     def usual(order: Order, message: Message) -> Any:
         return order, message
 
@@ -127,7 +128,7 @@ def test_a_batch_handler_takes_a_list_or_the_batch() -> None:
 # --- functions of every kind
 
 
-def test_a_partial_has_given_some_parameters_already() -> None:
+def test_a_partial_has_some_parameters_bound_already() -> None:
     def ship(pool: Pool, order: Order, message: Message, limit: int) -> Any:
         return order, message, pool, limit
 
@@ -187,7 +188,7 @@ def test_an_object_with_an_async_call_is_async() -> None:
     assert given(Shipping()) == ORDER
 
 
-def test_what_could_never_run_is_refused() -> None:
+def test_a_handler_that_could_never_run_is_refused() -> None:
     class Shipping:
         def __init__(self, order: Order) -> None: ...
 
@@ -209,7 +210,7 @@ def test_what_could_never_run_is_refused() -> None:
 # --- annotations
 
 
-def test_what_is_returned_need_not_be_resolved_and_what_is_taken_must() -> None:
+def test_return_annotations_need_not_be_resolved_and_parameter_annotations_must() -> None:
     def returns(order: Order) -> Decimal: ...  # type: ignore[empty-body]
     def takes(order: Order, message: Message, price: Decimal = 0) -> None: ...  # type: ignore[assignment]
     def attribute(order: msgspec.Nothing) -> None: ...  # type: ignore[name-defined]
@@ -224,7 +225,7 @@ def test_what_is_returned_need_not_be_resolved_and_what_is_taken_must() -> None:
         Handler(attribute)
 
 
-def test_an_annotation_that_is_no_python_is_told() -> None:
+def test_an_annotation_that_is_invalid_python_is_reported() -> None:
     def broken(order) -> None: ...  # type: ignore[no-untyped-def]
 
     broken.__annotations__["order"] = "list["
@@ -232,7 +233,7 @@ def test_an_annotation_that_is_no_python_is_told() -> None:
         Handler(broken)
 
 
-def test_a_dependency_that_is_not_marked_as_one_is_told_how() -> None:
+def test_a_dependency_that_is_not_marked_is_refused_with_how_to_mark_it() -> None:
     def unmarked(order: Order, pool: Pool) -> None: ...
     def required(order: Order, *, pool: Pool) -> None: ...
 
@@ -244,7 +245,7 @@ def test_a_dependency_that_is_not_marked_as_one_is_told_how() -> None:
         Handler(required)
 
 
-def test_a_delivery_of_the_other_kind_and_a_transaction_of_nobody_are_refused() -> None:
+def test_a_delivery_of_the_other_kind_and_a_transaction_without_a_setting_are_refused() -> None:
     app = App("postgresql://nowhere")
 
     def batch(batch: Batch) -> None: ...

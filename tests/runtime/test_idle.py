@@ -97,8 +97,9 @@ async def test_the_more_consumers_are_idle_the_less_often_each_subscribes_and_po
     assert 10 <= len(subscriptions.calls) <= 15
 
 
-async def test_a_consumer_whose_lease_call_has_to_wait_stays_subscribed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise thousands that start at once lose their subscriptions before their lease calls, and start again, for ever."""
+async def test_a_consumer_stays_subscribed_while_its_lease_call_has_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise thousands that start at once lose their subscriptions before their lease calls, and
+    start again, for ever."""
     Subscriptions(monkeypatch)
     clock = Clock()
     consumers = of(clock)
@@ -110,7 +111,7 @@ async def test_a_consumer_whose_lease_call_has_to_wait_stays_subscribed(monkeypa
     assert one.subscribed
 
 
-async def test_all_subscribe_anew_after_the_connection_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_consumers_subscribe_again_after_the_connection_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     Subscriptions(monkeypatch)
     consumers = of(Clock())
     await consumers.subscribe(1)

@@ -1,4 +1,4 @@
-"""The janitor of a running app: streams are kept as they should be, and what was scheduled comes in time."""
+"""The janitor of a running app: it applies retention, and publishes scheduled messages in time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def consuming(app: App, seen: Seen) -> None:
         seen.note(message.data)
 
 
-async def test_a_running_app_removes_what_is_too_old(app: App, database: store.Database, seen: Seen) -> None:
+async def test_a_running_app_removes_messages_that_are_too_old(app: App, database: store.Database, seen: Seen) -> None:
     await store.create_stream(database, StreamSpec(name="orders", retain_up_to=3600))
     await store.publish_many(database, "orders", ["a"] * 5, ["1"] * 5)
     await database.fetch("update headrace_streams.orders set created_at = now() - interval '2 hours' where seq < 4")
@@ -51,7 +51,7 @@ async def is_first(database: store.Database, seq: int) -> bool:
     return bool(await database.fetchval("select min(seq) = $1 from headrace_streams.orders", seq))
 
 
-async def test_what_is_published_for_later_comes_in_time(app: App, seen: Seen) -> None:
+async def test_a_scheduled_message_is_delivered_in_time(app: App, seen: Seen) -> None:
     late = []
 
     @app.consumer("orders")
@@ -68,7 +68,7 @@ async def test_what_is_published_for_later_comes_in_time(app: App, seen: Seen) -
     assert sorted(late)[1] < 0.25
 
 
-async def test_who_schedules_wakes_the_janitor_of_his_process(
+async def test_scheduling_a_message_wakes_the_janitor_of_the_same_process(
     app: App, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(janitor, "SCHEDULE", FOREVER)
@@ -81,7 +81,9 @@ async def test_who_schedules_wakes_the_janitor_of_his_process(
         assert await seen.until(3) == [0, 1, 2]
 
 
-async def test_what_another_process_schedules_is_found(app: App, database: store.Database, seen: Seen) -> None:
+async def test_a_message_that_another_process_schedules_is_delivered(
+    app: App, database: store.Database, seen: Seen
+) -> None:
     consuming(app, seen)
     async with running(app):
         await store.publish(database, "orders", "a", "1", deliver_at=datetime.now(UTC) + timedelta(seconds=0.05))
@@ -102,7 +104,7 @@ async def test_two_processes_at_once_publish_each_scheduled_message_once(dsn: st
     assert sorted(seen.notes) == list(range(20))
 
 
-async def test_a_failure_of_the_database_is_weather_and_another_one_does_not_stop_the_app(
+async def test_a_database_failure_is_retried_and_any_other_one_does_not_stop_the_app(
     app: App, seen: Seen, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures: list[Exception] = [
@@ -158,4 +160,4 @@ async def test_the_janitor_rests_longer_while_there_is_nothing_to_do(
 
 class _Fair:
     def cleared(self) -> None:
-        """Nothing to say."""
+        """Do nothing."""

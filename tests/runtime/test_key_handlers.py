@@ -1,4 +1,5 @@
-"""Handlers of a key's run, and consumers without order of which a key may still have only so many at a time."""
+"""Handlers of a key's run, and unordered consumers with a limit on the messages of a key that are
+handled at the same time."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ async def test_keys_wait_for_their_own_messages_side_by_side_when_a_time_is_give
 
 
 @pytest.mark.asyncio
-async def test_of_a_key_without_order_no_more_are_handled_at_a_time_than_its_concurrency(app: App) -> None:
+async def test_without_order_a_key_has_at_most_key_concurrency_handlers(app: App) -> None:
     gate = Gate()
     at_work: Counter[str] = Counter()
     most: Counter[str] = Counter()
@@ -86,7 +87,7 @@ async def test_of_a_key_without_order_no_more_are_handled_at_a_time_than_its_con
 
 
 @pytest.mark.asyncio
-async def test_all_of_the_key_s_places_are_filled_when_more_comes_while_one_is_at_work(app: App) -> None:
+async def test_the_concurrency_of_a_key_is_used_when_messages_arrive_while_one_is_handled(app: App) -> None:
     gate = Gate()
 
     @app.consumer("orders", ordered=False, key_concurrency=3, concurrency=8)
@@ -104,7 +105,7 @@ async def test_all_of_the_key_s_places_are_filled_when_more_comes_while_one_is_a
 
 
 @pytest.mark.asyncio
-async def test_a_failure_gives_nothing_back_but_its_own_message(app: App) -> None:
+async def test_a_failure_releases_no_other_message(app: App) -> None:
     attempts: list[tuple[int, int]] = []
 
     @app.consumer("orders", ordered=False, key_concurrency=1, concurrency=4, backoff=0)

@@ -1,4 +1,4 @@
-"""Leases in a worker's hands: extended, lost, and leased without anybody knowing."""
+"""Leases in a worker: extended, lost, and leased by a call without an answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def statistics(app: App) -> dict[str, Any]:
 
 
 async def settled_everything(app: App) -> None:
-    """Nothing is left behind: no lease, nothing parked or dead, nothing held."""
+    """Check that no lease, parked message or dead letter is left, and no message is held."""
     info = await consumer(app, "ship")
     assert (info.lag, info.in_flight, info.parked, info.dead_letters) == (0, 0, 0, 0)
     held = statistics(app)
@@ -34,7 +34,7 @@ async def settled_everything(app: App) -> None:
 
 @pytest.mark.asyncio
 async def test_leases_are_extended_while_a_handler_takes_longer_than_ack_wait(app: App) -> None:
-    """What waits behind it is still ours when its turn comes, too."""
+    """Messages that wait behind it are still leased when their turn comes."""
     attempts: list[tuple[int, int]] = []
 
     async def expiry() -> float:
@@ -59,7 +59,7 @@ async def test_leases_are_extended_while_a_handler_takes_longer_than_ack_wait(ap
 
 
 @pytest.mark.asyncio
-async def test_after_a_seek_in_mid_flight_stale_acks_count_for_nothing_and_what_waited_is_not_started(
+async def test_after_a_seek_stale_acks_have_no_effect_and_waiting_messages_are_not_started(
     app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = Gate()
@@ -85,7 +85,7 @@ async def test_after_a_seek_in_mid_flight_stale_acks_count_for_nothing_and_what_
 
 
 @pytest.mark.asyncio
-async def test_an_ack_for_a_lease_that_a_seek_ended_changes_nothing_and_is_said_in_the_log(
+async def test_an_ack_for_a_lease_that_a_seek_ended_changes_nothing_and_is_logged(
     app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[int] = []
@@ -105,8 +105,9 @@ async def test_an_ack_for_a_lease_that_a_seek_ended_changes_nothing_and_is_said_
 
 
 @pytest.mark.asyncio
-async def test_a_message_that_another_worker_got_meanwhile_is_not_settled_by_the_first(dsn: str) -> None:
-    """A worker that froze: its lease expires, another one gets the message, and the late ack must not end that."""
+async def test_a_message_that_another_worker_has_leased_is_not_settled_by_the_first(dsn: str) -> None:
+    """A worker froze. Its lease expires, another worker leases the message, and the late ack must
+    not end that lease."""
     frozen, other = App(dsn), App(dsn)
     frozen_gate, other_gate = Gate(), Gate()
     attempts: list[int] = []
@@ -145,7 +146,7 @@ async def lost_something(app: App) -> bool:
 
 
 class LostAnswers:
-    """Calls of a verb that are done, but whose answer is lost; or that are never done."""
+    """Calls that are executed and lose their answer, or that are never executed."""
 
     def __init__(self, verb: Any, times: int, *, done: bool = True) -> None:
         self.verb = verb
@@ -168,7 +169,7 @@ class LostAnswers:
 
 
 @pytest.mark.asyncio
-async def test_what_was_leased_by_a_call_whose_answer_is_lost_is_reclaimed_and_handled_at_once(
+async def test_messages_leased_by_a_call_without_an_answer_are_reclaimed_and_handled_at_once(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lossy = LostAnswers(store.lease, 3)
@@ -188,7 +189,7 @@ async def test_what_was_leased_by_a_call_whose_answer_is_lost_is_reclaimed_and_h
 
 
 @pytest.mark.asyncio
-async def test_what_is_at_work_is_not_reclaimed_with_a_lost_lease_call(
+async def test_messages_in_handlers_are_not_reclaimed_with_a_lost_lease_call(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate()
@@ -267,7 +268,7 @@ async def test_a_lease_that_was_partly_settled_when_the_answer_was_lost_goes_on(
 
 
 @pytest.mark.asyncio
-async def test_acks_of_one_lease_are_told_by_its_id_alone(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_acks_of_a_whole_lease_are_settled_by_its_id_alone(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Settlement] = []
     real = store.settle
 
@@ -288,7 +289,7 @@ async def test_acks_of_one_lease_are_told_by_its_id_alone(app: App, monkeypatch:
     assert [len(settlement.leases) for settlement in told] == [0] * len(told)
 
 
-# --- weather
+# --- database retry
 
 
 @pytest.mark.asyncio

@@ -1,4 +1,4 @@
-"""What becomes of a message: by what its handler returns, raises, or says itself."""
+"""Outcomes: how a message is settled by what its handler returns, raises, or calls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def app(dsn: str) -> App:
 
 
 @pytest.mark.asyncio
-async def test_a_message_whose_handler_returned_is_done(app: App) -> None:
+async def test_a_message_is_acked_when_its_handler_returns(app: App) -> None:
     seen: list[int] = []
 
     @app.consumer("orders")
@@ -50,7 +50,7 @@ async def test_a_message_whose_handler_returned_is_done(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_message_whose_handler_raised_comes_again_with_its_attempt_counted(app: App) -> None:
+async def test_a_message_comes_again_with_its_attempt_counted_when_its_handler_raises(app: App) -> None:
     seen: list[tuple[int, int]] = []
 
     @app.consumer("orders", backoff=0)
@@ -76,7 +76,7 @@ async def test_the_backoff_decides_when_it_comes_again(app: App) -> None:
     async def growing() -> None: ...
 
     async def failed(times: int) -> Any:
-        """The one parked message, when it has been tried so many times."""
+        """The one parked message, once it has been tried this many times."""
         await seen.until(times)
         return (await eventually(lambda: parked(app)))[0]
 
@@ -91,7 +91,7 @@ async def test_the_backoff_decides_when_it_comes_again(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_retry_says_when_and_counts(app: App) -> None:
+async def test_a_retry_sets_the_delay_and_counts_the_attempt(app: App) -> None:
     seen = Seen()
 
     @app.consumer("orders", backoff="1s")
@@ -185,7 +185,7 @@ class Unshowable(Exception):
 
 
 @pytest.mark.asyncio
-async def test_no_error_text_can_harm_the_rest(app: App) -> None:
+async def test_no_error_text_breaks_other_settlements(app: App) -> None:
     errors: list[BaseException] = [
         ValueError("a NUL \0 in the text"),
         ValueError("half a pair \ud800"),
@@ -222,7 +222,7 @@ async def test_no_error_text_can_harm_the_rest(app: App) -> None:
 
 @pytest.mark.asyncio
 async def test_a_cancellation_that_the_handler_brought_on_itself_is_a_failure_and_costs_no_actor(app: App) -> None:
-    """Something that it waited for was cancelled, not the handler."""
+    """The handler awaited something that was cancelled. The handler itself was not cancelled."""
     seen: list[int] = []
 
     @app.consumer("orders", concurrency=2, max_deliver=1)
@@ -244,7 +244,7 @@ async def test_a_cancellation_that_the_handler_brought_on_itself_is_a_failure_an
     assert letters[0].error.startswith("CancelledError")
 
 
-# --- said by the handler itself
+# --- settled by the handler itself
 
 
 @pytest.mark.asyncio
@@ -255,7 +255,7 @@ async def test_an_ack_of_the_handler_s_own_is_in_the_store_when_it_returns(app: 
     async def ship(message: Message) -> NoReturn:
         await message.ack()
         flights.append((await consumer(app, "ship")).in_flight)
-        await message.ack()  # a second one does nothing
+        await message.ack()  # a second ack does nothing
         await message.nack()
         raise ValueError("what happens after an ack no longer counts")
 
@@ -282,7 +282,7 @@ async def test_a_nack_takes_its_delay_or_else_the_backoff(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_message_nacked_for_no_time_comes_again_before_what_waits_behind_it(app: App) -> None:
+async def test_a_message_nacked_without_delay_comes_again_before_later_ones_of_its_key(app: App) -> None:
     seen: list[tuple[int, int]] = []
 
     @app.consumer("orders", backoff="1h")
@@ -338,14 +338,14 @@ async def test_settling_a_message_after_its_handler_has_ended_does_nothing(app: 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("verb", ["ack", "nack", "reject", "extend"])
-async def test_settling_or_extending_says_that_the_lease_was_lost(app: App, verb: str) -> None:
+async def test_settling_or_extending_reports_that_the_lease_was_lost(app: App, verb: str) -> None:
     seen = Seen()
 
     @app.consumer("orders")
     async def ship(message: Message) -> None:
         if seen.notes:
             return
-        await seek(app, "ship")  # it ends what is in flight
+        await seek(app, "ship")  # the seek ends leases in flight
         with pytest.raises(LeaseLost, match="The lease of message 1 of 'orders' was lost") as caught:
             await getattr(message, verb)()
         seen.note(str(caught.value))

@@ -1,4 +1,4 @@
-"""What a handler takes, and what becomes of a payload that does not fit."""
+"""Payloads: what a handler receives, and what happens to a payload that can't be decoded."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Picky(msgspec.Struct):
 
 
 class Custom:
-    """A class of which nobody knows how it is written in JSON."""
+    """A class that has no known JSON form."""
 
 
 def taking(annotation: Any, note: Callable[[Any], None]) -> Callable[[Any], Any]:
-    """A handler that takes the payload as that type."""
+    """A handler that takes the payload as this type."""
 
     async def handler(payload) -> None:  # type: ignore[no-untyped-def]
         note(payload)
@@ -150,7 +150,7 @@ async def test_a_handler_may_take_payload_and_message_in_either_order_one_of_the
 
 
 @pytest.mark.asyncio
-async def test_a_message_says_what_it_is(dsn: str) -> None:
+async def test_a_message_has_its_stream_key_and_metadata(dsn: str) -> None:
     app = App(dsn)
     seen: list[Message] = []
 
@@ -209,7 +209,7 @@ async def test_a_payload_that_does_not_fit_is_a_dead_letter_at_once_and_says_whe
 
 
 @pytest.mark.asyncio
-async def test_what_comes_after_a_payload_that_does_not_fit_goes_on(dsn: str) -> None:
+async def test_messages_after_a_payload_that_does_not_fit_go_on(dsn: str) -> None:
     app = App(dsn)
     seen: list[int] = []
 
@@ -293,7 +293,7 @@ def test_annotations_that_can_not_be_decoded_are_refused_with_what_would_be_righ
     assert "an annotation that can't be resolved: name 'Decimal' is not defined" in refused(unresolved)
 
 
-def test_functions_that_no_message_could_be_handed_to_are_refused() -> None:
+def test_functions_that_can_not_take_a_message_are_refused() -> None:
     async def two(order: Order, name: Name) -> None: ...
     async def keyword(order: Order, *, name: str) -> None: ...
 
@@ -334,7 +334,7 @@ async def test_plain_functions_run_side_by_side_as_many_as_the_concurrency_says(
 
 
 @pytest.mark.asyncio
-async def test_what_a_plain_function_raises_is_a_failure(dsn: str) -> None:
+async def test_an_exception_of_a_plain_function_is_a_failure(dsn: str) -> None:
     app = App(dsn)
 
     @app.consumer("orders", max_deliver=1)

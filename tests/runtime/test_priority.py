@@ -31,7 +31,7 @@ def keys(count: int) -> list[str]:
 
 
 @pytest.mark.asyncio
-async def test_while_a_higher_one_has_lanes_that_wait_a_lower_one_keeps_to_its_least(app: App) -> None:
+async def test_while_a_higher_consumer_has_waiting_lanes_a_lower_one_keeps_to_its_minimum(app: App) -> None:
     urgent, usual = Gate(), Gate()
 
     @app.consumer("alarms", concurrency=1, priority=1)
@@ -56,7 +56,7 @@ async def test_while_a_higher_one_has_lanes_that_wait_a_lower_one_keeps_to_its_l
 
 
 @pytest.mark.asyncio
-async def test_a_lower_one_is_slowed_and_never_stopped(app: App) -> None:
+async def test_a_lower_consumer_is_slowed_and_never_stopped(app: App) -> None:
     urgent, seen = Gate(), Seen()
 
     @app.consumer("alarms", concurrency=1, priority=1)
@@ -77,7 +77,7 @@ async def test_a_lower_one_is_slowed_and_never_stopped(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_lower_one_holds_no_higher_one(app: App) -> None:
+async def test_a_lower_consumer_holds_no_higher_one(app: App) -> None:
     usual, urgent = Gate(), Gate()
 
     @app.consumer("orders", concurrency=1)
@@ -99,7 +99,7 @@ async def test_a_lower_one_holds_no_higher_one(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_higher_one_that_is_drained_or_broken_holds_nobody(app: App) -> None:
+async def test_a_higher_consumer_that_is_drained_or_broken_holds_no_other(app: App) -> None:
     usual = Gate()
 
     @app.consumer("alarms", concurrency=1, priority=1, breaker=1)
@@ -137,7 +137,7 @@ async def test_an_app_drains_while_one_is_held(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_without_different_priorities_nobody_asks(app: App) -> None:
+async def test_without_different_priorities_no_consumer_is_checked(app: App) -> None:
     @app.consumer("alarms", priority=3)
     async def alarm() -> None: ...
 

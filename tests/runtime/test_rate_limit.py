@@ -1,4 +1,4 @@
-"""A rate limit, in running apps: shared by all, and waited for without asking again and again."""
+"""Rate limits in running apps: all processes share the limit, and wait for it without polling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.runtime.running import Seen, numbered, running
 
 
 class Watch:
-    """The time of day for leases; it stands still until the test moves it."""
+    """The clock of leases. It stands still until the test moves it."""
 
     def __init__(self) -> None:
         self.now = datetime(2030, 1, 1, tzinfo=UTC)
@@ -72,7 +72,7 @@ async def test_an_app_is_not_idle_while_messages_wait_for_the_limit(dsn: str) ->
 
 
 @pytest.mark.asyncio
-async def test_what_is_published_meanwhile_makes_nobody_ask(dsn: str) -> None:
+async def test_a_publish_while_waiting_for_the_limit_causes_no_lease_call(dsn: str) -> None:
     watch, seen = Watch(), Seen()
     async with working(dsn, watch, seen, rate_limit=1, rate_burst=1) as (app, fetcher):
         await app.publish("orders", "a", 1)
@@ -81,6 +81,6 @@ async def test_what_is_published_meanwhile_makes_nobody_ask(dsn: str) -> None:
         asked = fetcher._begun
         for number in range(2, 40):
             await app.publish("orders", "a", number)
-        assert fetcher._begun <= asked + 2  # one that was under way, and one for a second that may have passed
+        assert fetcher._begun <= asked + 2  # one call that was in progress, and one for a second that may have passed
         app.stop()
     assert seen.notes == [1]

@@ -1,4 +1,4 @@
-"""Point-in-time recovery: the server is put back to an earlier moment, at the same address, and the workers live on."""
+"""Point-in-time recovery under running workers: the server returns to an earlier moment at the same address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def in_flight(app: App) -> int:
 
 
 async def prepare(server: Archived) -> None:
-    """The schema, and the backup from which the recovery begins."""
+    """Migrate, and take the backup from which the recovery begins."""
     database = store.Database(server.server.url())
     await database.open()
     await store.migrate(database)
@@ -28,8 +28,10 @@ async def prepare(server: Archived) -> None:
     await database.close()
 
 
-async def test_the_order_of_a_key_holds_for_a_worker_that_lives_through_a_recovery(tmp_path: Path) -> None:
-    """The ack of `a` 1 is taken back, and its lease is there again. The worker has forgotten both, and no call of its failed."""
+@pytest.mark.process
+async def test_the_order_of_a_key_holds_for_a_worker_that_survives_a_recovery(tmp_path: Path) -> None:
+    """The recovery undoes the ack of `a` 1 and restores its lease. The worker has forgotten both,
+    and none of its calls failed."""
     with archived(tmp_path / "postgres") as server:
         await prepare(server)
         app, seen, gates = App(server.server.url()), Seen(), {"before": Gate(), "during": Gate()}
@@ -49,7 +51,8 @@ async def test_the_order_of_a_key_holds_for_a_worker_that_lives_through_a_recove
             await app.database.fetchval("select pg_create_restore_point('before the ack')")
             gates["before"].open()
             await eventually(nothing_in_flight)
-            # While these are in work there is no room for more, so nothing is leased during the recovery.
+            # The handlers of these leave no room for more, so nothing is leased during the
+            # recovery.
             await app.publish_many("orders", [(key, {"n": 1, "wait": "during"}) for key in "xy"])
             await gates["during"].until(2)
             await anyio.to_thread.run_sync(server.recover, "before the ack")
@@ -60,8 +63,9 @@ async def test_the_order_of_a_key_holds_for_a_worker_that_lives_through_a_recove
         assert [n for key, n in seen.notes if key == "a"] == [1, 1, 2]
 
 
-async def test_a_worker_takes_nothing_from_another_consumer_that_has_its_number_now(dsn: str) -> None:
-    """The consumer was made after the moment of the recovery, and then another one was, before the worker asked again."""
+async def test_a_worker_leases_nothing_from_another_consumer_that_got_its_number(dsn: str) -> None:
+    """The consumer was created after the recovery point. Before the worker leased again, another
+    consumer was created with the same number."""
     app, seen, gate = App(dsn), Seen(), Gate()
 
     @app.consumer("orders", max_ack_pending=1)

@@ -1,4 +1,4 @@
-"""Functions that are replaced, and segments that are dropped, just while a call uses them end no worker."""
+"""Functions that are replaced and segments that are dropped during a call do not end a worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.runtime.running import Seen, running
 from tests.support.readers import begun, publish
 from tests.support.waiting import start, until_blocked
 
-migrating = importlib.import_module("headrace.store.migrate")  # the verb has the module's name
+migrating = importlib.import_module("headrace.store.migrate")  # `headrace.store.migrate` is also the name of a function
 
 pytestmark = pytest.mark.asyncio
 
@@ -25,14 +25,14 @@ MINE = conditions.parse("data.mine = true")
 
 
 async def replace_functions(connection: Any) -> None:
-    """What an upgrade does."""
+    """Replace the functions as an upgrade does."""
     async with connection.transaction():
         await connection.execute(migrating.functions())
 
 
 @asynccontextmanager
 async def held(connect: Connect, consumer: int) -> AsyncIterator[Any]:
-    """No lease call of this consumer gets past its first step meanwhile."""
+    """Hold the lock that lease calls of this consumer take first."""
     async with begun(connect) as (connection, transaction):
         await connection.fetch("select pg_advisory_xact_lock(1212498508, $1)", consumer)
         yield connection
@@ -91,7 +91,7 @@ async def test_a_worker_with_a_condition_survives_functions_that_are_replaced_un
             assert await seen.until(number) == list(range(1, number + 1))
 
 
-async def test_an_ack_in_a_transaction_that_was_swept_away_costs_no_attempt(
+async def test_an_ack_in_a_transaction_that_hits_replaced_functions_costs_no_attempt(
     dsn: str, database: store.Database, connect: Connect
 ) -> None:
     app, attempts = App(dsn), Seen()
@@ -128,8 +128,8 @@ async def test_a_large_publish_survives_functions_that_are_replaced_under_it(
     assert await published == 3
 
 
-async def test_only_a_schema_that_is_missing_is_said_to_be(database: store.Database) -> None:
-    """Of a call in a transaction, which can't be made again by itself."""
+async def test_only_a_missing_schema_is_reported_as_missing(database: store.Database) -> None:
+    """The call is part of a transaction, so it can't be retried automatically."""
     with pytest.raises(StoreUnavailable, match="replaced meanwhile"):
         async with database.transaction() as connection:
             await connection.fetch("select headrace.not_there()")

@@ -1,6 +1,8 @@
-"""A worker whose database was rewound by a failover: what it leased before counts no more, what it leases since does.
+"""A worker and a failover that rewinds its database. Leases from before the rewind are void, and
+leases since then count.
 
-And it works for its own consumer, for no other one that was given its number.
+The worker keeps working for its own consumer, and not for another consumer that got the same
+number.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ async def test_a_worker_gets_no_messages_of_a_consumer_that_a_failover_gave_its_
     async with running(app):
         await app.publish("orders", "a", 1)
         await app.idle()
-        # As the failover would have left it. The lock keeps lease calls out, which a real failover would have ended.
+        # The state after such a failover. The lock stops lease calls, which a real failover would
+        # have ended.
         async with app.database.transaction() as connection:
             await connection.execute("select pg_advisory_xact_lock(1212498508, id) from headrace.consumers")
             await connection.execute("update headrace.consumers set name = 'bill', uid = gen_random_uuid()")
@@ -43,15 +46,16 @@ async def test_a_worker_gets_no_messages_of_a_consumer_that_a_failover_gave_its_
 
 
 async def rewind(database: store.Database) -> None:
-    """As a failover leaves it, which takes nothing back here."""
+    """Delete the history as a failover does, but undo nothing."""
     await database.fetch("delete from headrace.history")
 
 
 @pytest.mark.asyncio
-async def test_an_outcome_from_before_a_rewind_takes_nothing_back_that_was_leased_since(
+async def test_an_outcome_from_before_a_rewind_releases_nothing_leased_since(
     dsn: str, database: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may come late: its connection had died in silence, and a lease call on another one had told of the rewind long before."""
+    """The outcome arrives late because its connection died in silence. A lease call on another
+    connection reported the rewind long before."""
     app, seen, late = App(dsn, streams=["orders"]), Seen(), Gate()
     settle = store.settle
 
@@ -78,10 +82,11 @@ async def test_an_outcome_from_before_a_rewind_takes_nothing_back_that_was_lease
 
 
 @pytest.mark.asyncio
-async def test_a_lease_whose_answer_comes_after_a_settle_told_of_a_rewind_goes_back(
+async def test_a_lease_answered_after_a_settle_reported_a_rewind_is_released(
     dsn: str, database: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may hold what follows messages that this worker has just let go of, and that are leased to it still."""
+    """The lease may hold messages that follow released ones of the same key, which are still leased
+    to this worker."""
     app, seen, settling, leasing = App(dsn, streams=["orders"]), Seen(), Gate(), Gate()
     settle, lease = store.settle, store.lease
 

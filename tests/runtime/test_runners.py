@@ -1,4 +1,4 @@
-"""Where handlers run: in threads, and in processes, which can be stopped, and may die."""
+"""Runners: handlers in threads, and in processes that can be killed."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def gone(pid: int) -> bool:
     return False
 
 
-def told(path: Path) -> list[str]:
-    """What handlers in other processes have written."""
+def written(path: Path) -> list[str]:
+    """The lines that handlers in other processes have written."""
     return path.read_text().splitlines() if path.exists() else []
 
 
 def killed(pid: int) -> None:
-    """Kill a process of ours, and wait until it is dead."""
+    """Kill a process of this test, and wait until it is dead."""
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 async def lines(path: Path, count: int) -> list[str]:
-    """Wait until a handler in another process has written so many lines."""
+    """Wait until a handler in another process has written this many lines."""
 
     async def look() -> list[str] | None:
-        found = told(path)
+        found = written(path)
         return found if len(found) >= count else None
 
     found: list[str] = await eventually(look)
@@ -67,7 +67,7 @@ async def test_a_handler_in_a_process_gets_its_payload_and_the_fields_of_its_mes
         await app.publish("orders", "a", {"numbers": [1, 2], "into": str(notes)}, headers={"by": "us"})
         await app.publish("orders", "b", {"numbers": [3, 4], "into": str(notes)})
         await app.idle()
-    first, second = (line.split() for line in told(notes))
+    first, second = (line.split() for line in written(notes))
     assert int(first[0]) != os.getpid()
     assert first[0] == second[0], "the process is kept"
     assert first[1:] == ["a", "1", "1", "3", "{'by':", "'us'}"]
@@ -87,7 +87,7 @@ async def test_batches_run_in_processes_with_their_outcomes(app: App, notes: Pat
         await app.idle()
         (letter,) = await dead_letters(app, "add_many")
         (other,) = await dead_letters(app, "reject_by_batch")
-    assert told(notes) == ["a 1 5 3", "b 2 6 3", "c 3 7 3"]
+    assert written(notes) == ["a 1 5 3", "b 2 6 3", "c 3 7 3"]
     assert (letter.seq, letter.error) == (2, "no sixes")
     assert (other.seq, other.error) == (2, "by the batch")
 
@@ -146,13 +146,13 @@ async def test_a_process_that_dies_fails_only_its_own_attempt(app: App, notes: P
 async def test_a_timeout_kills_a_busy_process_and_the_next_attempt_has_a_new_one(app: App, notes: Path) -> None:
     app.consumer("orders", runner="process", concurrency=1, timeout="300ms", backoff=0, name="ship")(errands.spin)
     await work_off(app, ("a", {"into": str(notes), "once": True}))
-    first, second = map(int, told(notes))
+    first, second = map(int, written(notes))
     assert first != second
     assert gone(first)
 
 
 @pytest.mark.asyncio
-async def test_the_end_of_a_drain_kills_a_busy_process_and_its_message_is_given_back(app: App, notes: Path) -> None:
+async def test_the_end_of_a_drain_kills_a_busy_process_and_releases_its_message(app: App, notes: Path) -> None:
     app.consumer("orders", runner="process", concurrency=1, name="ship")(errands.spin)
     async with app:
         async with running(app):
@@ -165,7 +165,8 @@ async def test_the_end_of_a_drain_kills_a_busy_process_and_its_message_is_given_
 
 @pytest.mark.asyncio
 async def test_signals_to_the_whole_group_do_not_stop_a_process(app: App, notes: Path) -> None:
-    """As Ctrl-C in a terminal sends them, and a service manager: it is for the drain to say when a process ends."""
+    """Ctrl-C in a terminal and service managers send signals to the whole group. The drain decides
+    when a process ends."""
     app.consumer("orders", runner="process", concurrency=1, name="ship")(errands.spin)
     async with running(app):
         await app.publish("orders", "a", {"into": str(notes)})
@@ -190,7 +191,7 @@ def test_a_signal_to_the_whole_group_does_not_stop_a_process_that_is_about_to_st
     assert not worker.alive
 
 
-def test_a_process_that_can_not_import_the_handler_says_why() -> None:
+def test_a_process_that_can_not_import_the_handler_reports_why() -> None:
     worker = Worker(Place("tests.runtime.errands", "no_such_handler"), batch=False)
     worker.start()
     with pytest.raises(ProcessFailed, match="no attribute 'no_such_handler'"):
@@ -208,15 +209,15 @@ async def test_a_process_that_died_while_it_was_idle_is_replaced_and_costs_no_at
     async with running(app):
         await app.publish("orders", "a", {"numbers": [1], "into": str(notes)})
         await app.idle()
-        killed(int(told(notes)[0].split()[0]))
+        killed(int(written(notes)[0].split()[0]))
         await app.publish("orders", "a", {"numbers": [2], "into": str(notes)})
         await app.idle()
         assert await dead_letters(app, "add") == []
-    assert len(told(notes)) == 2
+    assert len(written(notes)) == 2
 
 
 def headrace_run(dsn: str, **environment: Any) -> subprocess.Popen[bytes]:
-    """`headrace run`, which is under uvloop, in a process group of its own, as in a terminal."""
+    """`headrace run` with uvloop, in a process group of its own, as in a terminal."""
     command = [Path(sys.executable).with_name("headrace"), "run", "tests.runtime.spinning:app", "--database", dsn]
     return subprocess.Popen(
         command, env={**os.environ, **{name: str(value) for name, value in environment.items()}}, start_new_session=True
@@ -235,7 +236,7 @@ def test_ctrl_c_in_a_terminal_lets_the_handler_in_a_process_finish(dsn: str, not
     finally:
         worker.kill()
         worker.wait()
-    assert told(notes)[1] == "done"
+    assert written(notes)[1] == "done"
     anyio.run(nothing_is_left, App(dsn))
 
 
@@ -246,7 +247,7 @@ async def nothing_is_left(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_a_handler_in_a_process_returns_is_published(app: App) -> None:
+async def test_messages_that_a_handler_in_a_process_returns_are_published(app: App) -> None:
     app.consumer("orders", filter="a", runner="process", concurrency=1, publishes="orders")(errands.forward)
     seen = Seen()
 
@@ -259,7 +260,7 @@ async def test_what_a_handler_in_a_process_returns_is_published(app: App) -> Non
 
 
 def test_a_killed_worker_takes_its_busy_processes_with_it(dsn: str, notes: Path) -> None:
-    """After kill -9 nothing is left that would work on, not even a handler that spins."""
+    """After kill -9 no process is left that would continue, not even one with a handler that spins."""
     worker = headrace_run(dsn, KEY="spin", NOTES=notes)
     try:
         (pid,) = anyio.run(lines, notes, 1)
@@ -291,10 +292,10 @@ async def test_a_plain_function_that_returns_an_awaitable_is_done_when_that_is(a
 
 class Thing:
     def __call__(self, number: int) -> None:
-        """A handler that has no place of its own."""
+        """A handler that has no importable name."""
 
 
-def test_what_can_not_be_imported_can_not_run_in_a_process() -> None:
+def test_a_handler_that_can_not_be_imported_can_not_run_in_a_process() -> None:
     def inside(number: int) -> None:
         """A function inside another one."""
 
@@ -312,11 +313,11 @@ def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def unwrapped(number: int) -> None:
-    """Is found in place of the wrapper."""
+    """The importer finds this function in place of the wrapper."""
 
 
 @pytest.mark.asyncio
-async def test_a_name_that_stands_for_something_else_is_found_at_start(app: App) -> None:
+async def test_a_name_that_refers_to_another_object_is_refused_at_start(app: App) -> None:
     app.consumer("orders", runner="process", name="ship")(wrapped(unwrapped))
     with pytest.raises(ConfigurationError, match=r"write @app\.consumer above all other decorators"):
         async with running(app):
@@ -324,7 +325,7 @@ async def test_a_name_that_stands_for_something_else_is_found_at_start(app: App)
 
 
 def with_dependency(number: int, thing: Depends[Thing]) -> None:
-    """Takes what can't be sent."""
+    """Take an argument that can't be pickled."""
 
 
 def test_a_handler_in_a_process_takes_no_dependencies_no_transaction_and_is_no_coroutine() -> None:

@@ -1,4 +1,4 @@
-"""Concurrency that scales itself, in a running app."""
+"""Adaptive concurrency in a running app."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.runtime.running import Gate, Seen, numbered, running
 
 @pytest.fixture
 def app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> App:
-    """An app that takes its samples often."""
+    """An app with a short sampling interval."""
     monkeypatch.setattr("headrace.runtime.scaler.INTERVAL", 0.005)
     return App(dsn)
 
 
 @pytest.mark.asyncio
-async def test_the_decisions_and_their_reasons_are_seen(app: App) -> None:
+async def test_statistics_show_the_decisions_and_their_reasons(app: App) -> None:
     gate = Gate()
 
     @app.consumer("orders", concurrency=(2, 12))
@@ -62,7 +62,7 @@ async def test_transactional_handlers_are_no_more_than_there_are_connections_for
 
 
 @pytest.mark.asyncio
-async def test_batches_scale_too(app: App) -> None:
+async def test_batches_have_adaptive_concurrency_too(app: App) -> None:
     gate = Gate()
 
     @app.consumer("orders", concurrency=(1, 5), batch=4)
@@ -102,7 +102,7 @@ def files(root: Path, **contents: str) -> Path:
 MEGABYTE = 1 << 20
 
 
-def test_memory_in_use_is_told_by_the_tightest_cgroup(tmp_path: Path) -> None:
+def test_memory_in_use_is_that_of_the_tightest_cgroup(tmp_path: Path) -> None:
     process = files(tmp_path / "self", cgroup="0::/pod/box\n")
     files(tmp_path / "fs" / "pod", memory__max=f"{100 * MEGABYTE}", memory__current=f"{50 * MEGABYTE}",
           memory__stat="anon 1\ninactive_file 0\n")  # fmt: skip
@@ -111,7 +111,7 @@ def test_memory_in_use_is_told_by_the_tightest_cgroup(tmp_path: Path) -> None:
     assert memory.share_in_use(tmp_path / "fs", process) == 0.75
 
 
-def test_memory_in_use_is_told_by_a_cgroup_of_the_first_version_as_a_container_sees_it(tmp_path: Path) -> None:
+def test_memory_in_use_is_that_of_a_version_1_cgroup_as_a_container_sees_it(tmp_path: Path) -> None:
     process = files(tmp_path / "self", cgroup="5:memory:/docker/5f\n0::/\n")
     files(tmp_path / "fs" / "memory", memory__limit_in_bytes=f"{10 * MEGABYTE}", memory__usage_in_bytes=f"{9 * MEGABYTE}",
           memory__stat="total_inactive_file 0\n")  # fmt: skip
@@ -124,5 +124,5 @@ def test_without_a_limit_the_memory_is_that_of_the_machine(tmp_path: Path) -> No
     assert memory.share_in_use(tmp_path / "fs", process) == 0.0
 
 
-def test_where_it_cannot_be_told_no_memory_is_guessed(tmp_path: Path) -> None:
+def test_where_memory_is_unknown_no_value_is_guessed(tmp_path: Path) -> None:
     assert memory.share_in_use(tmp_path / "fs", tmp_path / "self") is None

@@ -1,4 +1,5 @@
-"""Nothing of a key is settled before what precedes it, so a crash at any moment repeats messages, and never skips back over one."""
+"""Settlement order: a message is not settled before earlier messages of its key, so a crash at any
+moment repeats messages and never breaks the order."""
 
 from __future__ import annotations
 
@@ -24,12 +25,13 @@ def app(dsn: str) -> App:
 
 @pytest.fixture(autouse=True)
 def acks_linger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Acks of an unfinished lease wait until the end of the test, as if every crash came within that time."""
+    """Make acks of an unfinished lease wait until the end of the test, so that the test covers a
+    crash in that time."""
     monkeypatch.setattr("headrace.flow.custody.LINGER", 3600.0)
 
 
 class Settles:
-    """What the worker has the store settle: every call, in order."""
+    """Record the settle calls of the worker, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[Settlement] = []
@@ -54,13 +56,14 @@ class Settles:
 
 
 async def leased(app: App) -> set[int]:
-    """The messages that some lease holds: those that a crash would bring back."""
+    """The messages that leases hold. A crash would deliver these again."""
     rows = await app.database.fetch("select unnest(seqs) as seq from headrace.leases")
     return {row["seq"] for row in rows}
 
 
 class Stalled:
-    """Two leases of a worker: (k 1, x 2), of which x is stuck in its handler, and (k 3); then one of another key (y 4)."""
+    """Two leases of a worker, (k 1, x 2) and (k 3), and then one of another key, (y 4). The handler
+    of x is stuck."""
 
     def __init__(self, app: App, seen: Seen, gate: Gate) -> None:
         self.app = app
@@ -98,7 +101,7 @@ async def test_a_later_message_of_a_key_is_not_acked_before_an_earlier_one(
 
     async with running(app):
         await stalled.begin()
-        await settles.until(1)  # of y, which waits for nothing
+        await settles.until(1)  # the ack of y, which waits for nothing
         assert await leased(app) == {1, 2, 3}, "a crash now would bring back 1, and never 3"
         stalled.gate.open()
         await app.idle()
@@ -127,7 +130,7 @@ async def test_a_dead_letter_of_a_key_does_not_overtake_an_ack(
         stalled.gate.open()
 
 
-async def test_an_ack_in_a_transaction_of_the_handler_comes_after_what_precedes_it(
+async def test_an_ack_in_a_transaction_of_the_handler_comes_after_earlier_acks_of_its_key(
     app: App, dsn: str, stalled: Stalled
 ) -> None:
     leased_then: list[set[int]] = []
@@ -152,9 +155,10 @@ async def test_an_ack_in_a_transaction_of_the_handler_comes_after_what_precedes_
 async def test_a_message_that_is_refused_alone_costs_the_rest_of_its_lease_nothing(
     app: App, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message that a transaction has acked is given back all the same: the store refuses that, and keeps the lease of the others.
+    """A message that a transaction has acked is released all the same. The store refuses that and
+    keeps the lease of the others.
 
-    A worker that took the lease for lost would never settle it, and extend it for ever.
+    A worker that treated the lease as lost would never settle it, and would extend it for ever.
     """
     settles, gate, seen = Settles(monkeypatch), Gate(), Seen()
     connection = await asyncpg.connect(dsn)
@@ -187,7 +191,7 @@ async def test_a_message_that_is_refused_alone_costs_the_rest_of_its_lease_nothi
 
 @pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
 async def test_an_outcome_from_before_a_rewind_does_not_count(app: App, transactional: bool) -> None:
-    """A failover takes back the ack of 1, and the lease of 3, a later message of the key, is still there."""
+    """A failover undoes the ack of 1. The lease of 3, a later message of the key, is still there."""
     gates, seen = {2: Gate(), 3: Gate()}, Seen()
 
     @app.consumer("orders", ack_wait="1h", transactional=transactional)
@@ -226,7 +230,7 @@ async def test_an_outcome_from_before_a_rewind_does_not_count(app: App, transact
 
 @pytest.fixture
 def held_back(monkeypatch: pytest.MonkeyPatch) -> Settles:
-    """Settles that don't reach the store until `open` is set."""
+    """Hold settles back from the store until `open` is set."""
     settles = Settles(monkeypatch)
     settles.open = anyio.Event()
     return settles
@@ -266,7 +270,7 @@ async def test_with_ack_before_next_a_key_s_next_message_waits_for_the_commit_of
     assert [number for number in seen.notes if number in (1, 3, 5)] == [1, 3, 5]
 
 
-async def test_what_ack_before_next_holds_back_is_drained_in_order(app: App, held_back: Settles) -> None:
+async def test_messages_that_ack_before_next_holds_back_are_drained_in_order(app: App, held_back: Settles) -> None:
     seen = Seen()
 
     @app.consumer("orders", ack_before_next=True, ack_wait="1h")

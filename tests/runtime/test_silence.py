@@ -1,4 +1,4 @@
-"""Connections that die in silence, under an app at work: nothing is closed, and nothing is heard any more."""
+"""Connections that die in silence under a running app: they are not closed, and receive nothing any more."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_handlers_go_on_within_seconds_after_the_network_heals(
 
 
 @pytest.mark.asyncio
-async def test_a_transaction_whose_connection_died_in_silence_frees_its_locks_and_is_done_once(
+async def test_a_transaction_on_a_connection_that_died_in_silence_frees_its_locks_and_is_done_once(
     database: store.Database, proxy: Proxy
 ) -> None:
     await database.fetch("create table effects (id bigint)")

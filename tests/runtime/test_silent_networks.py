@@ -1,4 +1,4 @@
-"""Packets that are lost, without a word from anybody: a cable that is pulled, an address that moved."""
+"""Networks that lose packets without an error: a cable that is pulled out, and an address that moved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.namespaces import Network, Server
 from tests.support.silent_work import in_order, publish
 
 SOON = 20.0
-"""Seconds within which everything goes on. It takes two to five; TCP alone would take 15 minutes."""
+"""The time limit in seconds for everything to continue. It takes two to five. TCP alone would take 15 minutes."""
 
 
 @pytest.fixture
@@ -31,6 +31,7 @@ def far_server(tmp_path: Path, there: Network) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.process
 def test_handlers_go_on_within_seconds_after_an_address_moved_and_after_a_cable_was_out(
     there: Network, far_server: Server
 ) -> None:
@@ -57,7 +58,7 @@ def test_handlers_go_on_within_seconds_after_an_address_moved_and_after_a_cable_
             await all_of(seen, 300, direct)
             assert in_order(seen.notes)
             async with asyncio.timeout(SOON):
-                while app.database.statistics()["died"] < 2:  # the listening connection is found at its next heartbeat
+                while app.database.statistics()["died"] < 2:  # the next heartbeat finds the dead listening connection
                     await direct.fetch("select pg_sleep(0.05)")
         await direct.close()
 
@@ -70,10 +71,11 @@ def test_handlers_go_on_within_seconds_after_an_address_moved_and_after_a_cable_
     there.run(work)
 
 
+@pytest.mark.process
 def test_a_lock_of_a_client_that_vanished_is_free_within_seconds(
     there: Network, far_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(liveness.SERVER_SETTINGS, "tcp_user_timeout", "3000")  # for 10 s, which say nothing else
+    monkeypatch.setitem(liveness.SERVER_SETTINGS, "tcp_user_timeout", "3000")  # 10 s would prove the same
 
     async def work() -> None:
         direct, far = store.Database(far_server.direct), store.Database(far_server.url)

@@ -1,6 +1,7 @@
-"""A server as Postgres comes, with `jit` on: what a worker asks of it is never thought dear enough to be compiled.
+"""A server with stock settings and `jit` on: no statement of a worker is expensive enough to be
+compiled.
 
-The embedded server can't compile, so this needs another installation, with LLVM.
+The embedded server can't compile, so this needs another installation with LLVM.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres
 
 @pytest_asyncio.fixture
 async def dsn(stock: EmbeddedPostgres) -> AsyncIterator[str]:
-    """A fresh database on it, in which the server tells of each statement that it has run."""
+    """A fresh database in which the server logs each statement that has run."""
     name = "headrace_stock"
     url = stock.url().replace("/headrace?", f"/{name}?")
     administrator = await asyncpg.connect(stock.url())
@@ -76,8 +77,9 @@ def said(stock: EmbeddedPostgres) -> str:
     return stock.status().log.read_text(errors="replace")
 
 
-async def test_it_would_compile_what_seems_dear(stock: EmbeddedPostgres, dsn: str) -> None:
-    """Or the other test could not fail."""
+@pytest.mark.process
+async def test_the_server_compiles_an_expensive_statement(stock: EmbeddedPostgres, dsn: str) -> None:
+    """This proves that the other test can fail."""
     before = len(said(stock))
     connection = await asyncpg.connect(dsn)
     await connection.execute("create table dear (n int); set enable_seqscan = off; select sum(n) from dear where n > 0")
@@ -85,7 +87,8 @@ async def test_it_would_compile_what_seems_dear(stock: EmbeddedPostgres, dsn: st
     assert COMPILED.search(said(stock)[before:])
 
 
-async def test_nothing_that_a_worker_asks_is_compiled(stock: EmbeddedPostgres, dsn: str) -> None:
+@pytest.mark.process
+async def test_no_statement_of_a_worker_is_compiled(stock: EmbeddedPostgres, dsn: str) -> None:
     before = len(said(stock))
     app, seen = App(dsn), Seen()
 
@@ -115,8 +118,8 @@ async def test_nothing_that_a_worker_asks_is_compiled(stock: EmbeddedPostgres, d
     assert seen.notes
     told = said(stock)[before:]
     assert told.count("Query Text:") > 500
-    assert not COMPILED.search(told), _what_was_compiled(told)
+    assert not COMPILED.search(told), _compiled_statements(told)
 
 
-def _what_was_compiled(told: str) -> list[str]:
+def _compiled_statements(told: str) -> list[str]:
     return [text[:2000] for text in told.split("LOG:  duration:") if COMPILED.search(text)]

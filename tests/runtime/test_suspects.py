@@ -1,4 +1,5 @@
-"""Poison: a message that kills its worker is dead-lettered after `max_deliver` crashes, and takes no other with it."""
+"""Suspects: a message that kills its worker is dead-lettered after `max_deliver` crashes, and no
+other message is."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ async def test_a_message_that_kills_its_worker_is_dead_lettered_after_max_delive
 
 
 class Crashed:
-    """Lets leases bring messages with crashes, as after the death of a worker, and notes what is marked as started."""
+    """Let leases return messages with crash counts, as after the death of a worker, and record
+    which are marked as started."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, crashes: dict[int, int]) -> None:
         self.marked: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""A handler's own timeout."""
+"""Handler timeouts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_handler_that_takes_too_long_is_cancelled_and_its_message_comes_
 
 
 @pytest.mark.asyncio
-async def test_a_timeout_is_a_failure_as_any_other_and_says_so(app: App) -> None:
+async def test_a_timeout_is_a_failure_like_any_other_and_is_reported_as_a_timeout(app: App) -> None:
     @app.consumer("orders", timeout=0.05, max_deliver=1)
     async def ship() -> None:
         await anyio.sleep_forever()
@@ -98,7 +98,7 @@ async def test_a_timeout_after_the_handler_s_own_ack_stops_it_and_loses_nothing_
 
 
 @pytest.mark.asyncio
-async def test_a_handler_that_caught_its_cancellation_has_failed_and_harms_nobody_behind_it(app: App) -> None:
+async def test_a_handler_that_caught_its_cancellation_has_failed_and_affects_no_later_message(app: App) -> None:
     seen: list[tuple[int, int]] = []
 
     @app.consumer("orders", timeout="300ms", concurrency=1, backoff=0)
@@ -121,7 +121,7 @@ async def test_a_handler_that_caught_its_cancellation_has_failed_and_harms_nobod
 
 @pytest.mark.asyncio
 async def test_a_timeout_of_one_stops_no_other(app: App) -> None:
-    """While one hangs, another of the same age goes from message to message, each with a time of its own."""
+    """One handler hangs. Another of the same age handles message after message, each with its own timeout."""
     stopped = anyio.Event()
     attempts: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Transactional handlers: their writes, what they publish and their ack commit together, or not at all."""
+"""Transactional handlers: their writes, published messages and ack commit together or not at all."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_a_rejected_message_leaves_nothing_but_its_dead_letter(app: App) -
 
 
 @pytest.mark.asyncio
-async def test_what_another_table_refuses_at_the_commit_fails_the_attempt(app: App) -> None:
+async def test_a_constraint_that_fails_at_the_commit_fails_the_attempt(app: App) -> None:
     await app.database.fetch("alter table effects add constraint once unique (id) deferrable initially deferred")
     await app.database.fetch("insert into effects values (7)")
 
@@ -127,7 +127,7 @@ async def test_what_another_table_refuses_at_the_commit_fails_the_attempt(app: A
 
 
 @pytest.mark.asyncio
-async def test_a_failed_statement_that_is_swallowed_is_said_and_not_committed_in_silence(app: App) -> None:
+async def test_a_failed_statement_that_is_swallowed_is_reported_and_not_committed(app: App) -> None:
     @app.consumer("orders", transactional=True, max_deliver=1)
     async def ship(number: int, tx: Transaction) -> None:
         with pytest.raises(asyncpg.UndefinedTableError):
@@ -140,7 +140,7 @@ async def test_a_failed_statement_that_is_swallowed_is_said_and_not_committed_in
 
 
 @pytest.mark.asyncio
-async def test_a_savepoint_takes_back_a_part(app: App) -> None:
+async def test_a_savepoint_rolls_back_a_part(app: App) -> None:
     async def one_that_fails(tx: Transaction) -> None:
         async with tx.transaction():
             await tx.execute("insert into effects values (3)")
@@ -163,7 +163,7 @@ async def test_a_savepoint_takes_back_a_part(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_transaction_that_has_ended_says_so(app: App) -> None:
+async def test_a_transaction_that_has_ended_refuses_statements(app: App) -> None:
     kept: list[Transaction] = []
 
     @app.consumer("orders", transactional=True)
@@ -190,7 +190,7 @@ async def test_an_ack_of_one_s_own_has_no_place_in_a_transactional_handler(app: 
 
 
 @pytest.mark.asyncio
-async def test_a_lost_lease_takes_the_transaction_with_it(app: App) -> None:
+async def test_a_lost_lease_rolls_back_the_transaction(app: App) -> None:
     gate, attempts = Gate(), Seen()
 
     @app.consumer("orders", transactional=True)
@@ -203,7 +203,7 @@ async def test_a_lost_lease_takes_the_transaction_with_it(app: App) -> None:
     async with running(app):
         await app.publish("orders", "k", 7)
         await gate.until(1)
-        await seek(app, "ship", 0)  # ends every lease of the consumer, and begins again
+        await seek(app, "ship", 0)  # ends every lease of the consumer, and starts at the beginning
         gate.open()
         await attempts.until(2)
         await app.idle()
@@ -212,7 +212,7 @@ async def test_a_lost_lease_takes_the_transaction_with_it(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_timeout_takes_the_transaction_with_it(app: App) -> None:
+async def test_a_timeout_rolls_back_the_transaction(app: App) -> None:
     attempts = Seen()
 
     @app.consumer("orders", transactional=True, timeout=0.05, backoff=0)
@@ -228,8 +228,8 @@ async def test_a_timeout_takes_the_transaction_with_it(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_consumers_are_woken_after_the_commit(app: App) -> None:
-    """They are asked to look only when there is something to see: the poll would come round much later."""
+async def test_consumers_are_notified_after_the_commit(app: App) -> None:
+    """Notifications are sent only when the messages are visible. The poll would come much later."""
     bills = Seen()
 
     @app.consumer("orders", transactional=True)
@@ -246,7 +246,7 @@ async def test_consumers_are_woken_after_the_commit(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_no_more_handlers_hold_a_transaction_than_leave_room_for_leasing_and_settling(dsn: str) -> None:
+async def test_transactions_of_handlers_leave_connections_for_leasing_and_settling(dsn: str) -> None:
     app = App(dsn, streams=["orders"], max_connections=3)
     gate = Gate()
 
@@ -259,9 +259,7 @@ async def test_no_more_handlers_hold_a_transaction_than_leave_room_for_leasing_a
         assert app.database.holds == 2
         await app.publish_many("orders", [(f"k{number}", number) for number in range(50)])
         await gate.until(2)
-        for _ in range(
-            10
-        ):  # who leases, settles and publishes finds a connection, though all handlers hold on to theirs
+        for _ in range(10):  # leasing, settling and publishing find a connection although all handlers hold theirs
             await app.publish("orders", "k", 51)
         found = app.database.statistics()
         assert (found["held"], found["holds"], gate.most) == (2, 2, 2)
@@ -313,7 +311,7 @@ async def test_a_handler_that_is_stopped_at_the_end_of_a_drain_leaves_nothing_be
 
 @pytest.mark.asyncio
 async def test_round_trips_are_few(app: App) -> None:
-    """BEGIN with its settings, the handler's statement, the ack, COMMIT."""
+    """BEGIN with its settings, the handler's statement, the ack, and COMMIT."""
     counts = Seen()
 
     @app.consumer("orders", transactional=True, concurrency=1)
@@ -332,7 +330,7 @@ async def test_round_trips_are_few(app: App) -> None:
 
 @pytest.mark.asyncio
 async def test_the_server_ends_a_transaction_in_which_nothing_happens(app: App) -> None:
-    """As that of a process that froze: what it has locked must not stay so for long."""
+    """As with a frozen process. Its locks must not be held for long."""
     first, again = Gate(), Seen()
 
     @app.consumer("orders", transactional=True, ack_wait=0.3, backoff=0)
@@ -360,7 +358,7 @@ async def test_the_server_ends_a_transaction_in_which_nothing_happens(app: App) 
 
 
 @pytest.mark.asyncio
-async def test_a_database_that_goes_away_before_the_handler_is_nobody_s_fault(app: App) -> None:
+async def test_a_database_that_goes_away_before_the_handler_costs_no_attempt(app: App) -> None:
     seen = Seen()
 
     @app.consumer("orders", transactional=True, backoff=0, max_deliver=1)

@@ -1,4 +1,4 @@
-"""A COMMIT whose answer is lost: nothing is done again before it is known what became of it."""
+"""A COMMIT with a lost answer: nothing is retried before the outcome of the transaction is known."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ async def app(dsn: str) -> AsyncIterator[App]:
 
 @pytest.fixture
 def breaks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Lets the next COMMIT break off, before the server has it, or before its answer is here. Returns what was done, in order."""
+    """Let the next COMMIT fail, before the server receives it or before its answer arrives. Returns
+    what was done, in order."""
 
     def breaks(when: str) -> list[str]:
         commit, status, done = Hold.commit, store.transaction_status, []
@@ -106,7 +107,7 @@ async def test_a_commit_that_did_not_happen_is_a_failed_attempt(app: App, breaks
 async def test_nothing_is_retried_while_the_answer_is_not_known(
     app: App, breaks: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database is away, then it does not know yet, then it does."""
+    """First the database is away, then the outcome is not known yet, then it is known."""
     attempts, answers = Seen(), [StoreUnavailable("gone"), "in progress", "in progress"]
 
     @app.consumer("orders", transactional=True, backoff=0)
@@ -174,7 +175,7 @@ async def test_a_service_writes_and_publishes_in_one_transaction(app: App) -> No
 
 
 @pytest.mark.asyncio
-async def test_an_exception_takes_back_what_a_service_did(app: App) -> None:
+async def test_an_exception_rolls_back_the_writes_of_a_service(app: App) -> None:
     async def fail() -> None:
         async with app.transaction() as tx:
             await tx.execute("insert into effects values (7)")
@@ -188,7 +189,7 @@ async def test_an_exception_takes_back_what_a_service_did(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_service_is_told_when_its_swallowed_error_kept_everything_from_being_committed(app: App) -> None:
+async def test_app_transaction_raises_when_a_swallowed_error_prevented_the_commit(app: App) -> None:
     async def swallow() -> None:
         async with app.transaction() as tx:
             with pytest.raises(asyncpg.UndefinedTableError):
@@ -220,7 +221,7 @@ async def test_a_service_knows_whether_it_was_committed(
 
 
 @pytest.mark.asyncio
-async def test_consumers_of_this_process_are_woken_after_the_commit_also_for_later_ones(app: App) -> None:
+async def test_consumers_of_this_process_are_notified_after_the_commit_even_for_later_messages(app: App) -> None:
     seen = Seen()
 
     @app.consumer("orders")
@@ -235,7 +236,9 @@ async def test_consumers_of_this_process_are_woken_after_the_commit_also_for_lat
 
 
 @pytest.mark.asyncio
-async def test_who_waits_for_his_turn_in_vain_is_told_why(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_transaction_that_gets_no_connection_in_time_is_refused_with_the_reason(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("headrace.store.database.CONNECT_TIMEOUT", 0.05)
     async with anyio.create_task_group() as group:
         inside, over = [0], anyio.Event()

@@ -1,4 +1,4 @@
-"""Batches in transactions, and what handlers return to be published."""
+"""Batches in transactions, and messages that handlers return to be published."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_a_batch_is_one_transaction(app: App) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_a_batch_says_of_single_messages_is_settled_after_the_rest_has_committed(app: App) -> None:
+async def test_single_outcomes_of_a_batch_are_settled_after_the_rest_has_committed(app: App) -> None:
     calls = Seen()
 
     @app.consumer("orders", batch=3, batch_timeout=5, transactional=True, max_deliver=2, backoff=0)
@@ -88,7 +88,7 @@ async def test_a_batch_that_raises_leaves_nothing_and_its_halves_are_tried(app: 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("transactional", [False, True], ids=["", "transactional"])
-async def test_what_a_batch_returns_is_published_with_its_acks(app: App, transactional: bool) -> None:
+async def test_messages_that_a_batch_returns_are_published_with_its_acks(app: App, transactional: bool) -> None:
     @app.consumer("orders", batch=3, batch_timeout=5, publishes="invoices", transactional=transactional, backoff=0)
     async def ship(numbers: list[int], batch: Batch) -> Any:
         if batch[0].attempt == 1:
@@ -102,7 +102,7 @@ async def test_what_a_batch_returns_is_published_with_its_acks(app: App, transac
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("transactional", [False, True], ids=["", "transactional"])
-async def test_what_a_handler_returns_is_published(app: App, transactional: bool) -> None:
+async def test_messages_that_a_handler_returns_are_published(app: App, transactional: bool) -> None:
     @app.consumer("orders", publishes="invoices", transactional=transactional)
     async def ship(number: int) -> Any:
         match number:
@@ -126,7 +126,7 @@ async def test_what_a_handler_returns_is_published(app: App, transactional: bool
 
 
 @pytest.mark.asyncio
-async def test_a_plain_function_may_return_what_is_to_be_published(app: App) -> None:
+async def test_a_plain_function_may_return_messages_to_publish(app: App) -> None:
     @app.consumer("orders", publishes="invoices")
     def ship(number: int) -> tuple[str, int]:
         return ("a", number)
@@ -139,7 +139,9 @@ async def test_a_plain_function_may_return_what_is_to_be_published(app: App) -> 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("transactional", [False, True], ids=["", "transactional"])
 @pytest.mark.parametrize("wrong", [7, {"a": 1}, ("a",), ("a", 1, {}, 2), (1, "a"), [("a", 1), 7], "ab"])
-async def test_what_is_no_message_fails_and_says_what_would_be_right(app: App, transactional: bool, wrong: Any) -> None:
+async def test_a_returned_value_that_is_no_message_fails_with_what_would_be_right(
+    app: App, transactional: bool, wrong: Any
+) -> None:
     @app.consumer("orders", publishes="invoices", transactional=transactional, max_deliver=1)
     async def ship(number: int) -> Any:
         return wrong
@@ -167,7 +169,7 @@ async def test_a_message_that_the_stream_refuses_fails_the_one_that_it_came_from
 
 
 @pytest.mark.asyncio
-async def test_what_is_returned_wakes_the_next_consumer(app: App) -> None:
+async def test_a_returned_message_wakes_the_next_consumer(app: App) -> None:
     seen = Seen()
 
     @app.consumer("orders", publishes="invoices")
@@ -183,7 +185,7 @@ async def test_what_is_returned_wakes_the_next_consumer(app: App) -> None:
         assert await seen.until(1) == [7]
 
 
-def test_a_plain_function_has_no_use_for_a_transaction_of_the_event_loop() -> None:
+def test_a_plain_function_can_not_take_a_transaction_of_the_event_loop() -> None:
     app = App("postgresql://nowhere")
     with pytest.raises(ConfigurationError, match="transactional=True needs an `async def`"):
 

@@ -1,4 +1,5 @@
-"""A commit that a crash takes back is never told as one that happened, though the server gives its id to somebody else."""
+"""Commits that a crash undoes: they are not reported as committed, although the server assigns
+their id to another transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.asyncio
 
 @pytest_asyncio.fixture
 async def fragile(tmp_path: Path) -> AsyncIterator[App]:
-    """An app whose database waits for the disk ten seconds late, so that a crash takes back what was committed last."""
+    """An app with a database that writes to disk ten seconds late, so that a crash undoes the latest commits."""
     with cluster(tmp_path / "postgres", synchronous_commit="off", wal_writer_delay="10s") as server:
         app = App(server.url(), streams=["orders"])
         async with app:
@@ -37,7 +38,7 @@ async def fragile(tmp_path: Path) -> AsyncIterator[App]:
 
 
 async def crash(app: App) -> None:
-    """Kill a backend, and with it the server, which recovers."""
+    """Kill a backend, so that the server crashes and recovers."""
     victim, bystander = await asyncpg.connect(app.database.dsn), await asyncpg.connect(app.database.dsn)
     os.kill(victim.get_server_pid(), signal.SIGKILL)
 
@@ -55,7 +56,7 @@ async def crash(app: App) -> None:
 
 
 async def use_up(app: App, xid: int) -> None:
-    """Let others have all transaction ids up to this one, and commit."""
+    """Use up all transaction ids up to this one in other transactions, and commit."""
     await app.database.fetch("create table if not exists others (id bigint)")
     while (
         await app.database.fetchval("insert into others values (1) returning pg_current_xact_id()::text::bigint") < xid
@@ -63,13 +64,14 @@ async def use_up(app: App, xid: int) -> None:
         pass
 
 
-async def test_a_service_is_not_told_committed_for_what_a_crash_took_back(
+@pytest.mark.process
+async def test_a_transaction_that_a_crash_undid_is_not_reported_as_committed(
     fragile: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = Hold.commit
 
     async def taken_back(hold: Hold) -> None:
-        """Committed; but before the answer is here, the server crashes, and goes on with the same ids."""
+        """Commit. Before the answer arrives, crash the server and let it assign the same ids."""
         xid = await hold.connection.fetchval("select pg_current_xact_id_if_assigned()::text::bigint")
         await commit(hold)
         await crash(fragile)
@@ -95,7 +97,7 @@ async def test_a_service_is_not_told_committed_for_what_a_crash_took_back(
 
 
 async def begin(connection: Any, *statements: str) -> tuple[Any, store.Witness | None]:
-    """A transaction that is about to commit, and its witness."""
+    """Begin a transaction that is about to commit, with its witness."""
     transaction = connection.transaction()
     await transaction.start()
     for statement in statements:
@@ -107,7 +109,7 @@ WRITE = "insert into headrace.secrets (name, value) values (gen_random_uuid()::t
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
-async def test_the_witness_of_a_commit_tells_of_it_whatever_the_isolation(
+async def test_the_witness_of_a_commit_proves_it_under_any_isolation_level(
     database: store.Database, connect: Connect, isolation: str
 ) -> None:
     writer, asker = await connect(), await connect()
@@ -120,10 +122,10 @@ async def test_the_witness_of_a_commit_tells_of_it_whatever_the_isolation(
         assert await store.transaction_status(asker, witness.xid, witness=witness) == status
 
 
-async def test_a_commit_that_a_snapshot_is_too_old_for_is_asked_for_again(
+async def test_a_commit_that_is_newer_than_the_snapshot_is_checked_again(
     database: store.Database, connect: Connect
 ) -> None:
-    """It is not said of it that it was aborted, only since its witness isn't seen."""
+    """The transaction is not reported as aborted only because its witness is not visible."""
     writer, asker = await connect(), await connect()
     transaction, witness = await begin(writer, WRITE)
     assert witness is not None
@@ -134,7 +136,9 @@ async def test_a_commit_that_a_snapshot_is_too_old_for_is_asked_for_again(
     assert await store.transaction_status(asker, witness.xid, witness=witness) == "committed"
 
 
-async def test_an_id_that_was_given_to_another_one_tells_nothing(database: store.Database, connect: Connect) -> None:
+async def test_an_id_that_was_assigned_to_another_transaction_proves_nothing(
+    database: store.Database, connect: Connect
+) -> None:
     writer = await connect()
     transaction, witness = await begin(writer, WRITE)
     await transaction.commit()
@@ -145,7 +149,7 @@ async def test_an_id_that_was_given_to_another_one_tells_nothing(database: store
     assert await store.transaction_status(database, future.xid, witness=future) == "aborted"
 
 
-async def test_what_was_written_nowhere_and_what_may_not_write_leave_no_witness(
+async def test_transactions_that_write_nothing_or_may_not_write_leave_no_witness(
     database: store.Database, connect: Connect
 ) -> None:
     writer = await connect()
@@ -159,7 +163,7 @@ async def test_what_was_written_nowhere_and_what_may_not_write_leave_no_witness(
     assert await database.fetchval("select count(*) from headrace.commits") == 0
 
 
-async def test_a_witness_is_left_by_a_role_that_may_do_nothing_else(
+async def test_a_role_without_other_privileges_can_leave_a_witness(
     database: store.Database, connect: Connect, server_dsn: str
 ) -> None:
     role = f"tenant_{uuid4().hex}"
@@ -174,7 +178,7 @@ async def test_a_witness_is_left_by_a_role_that_may_do_nothing_else(
         await writer.execute(f"drop owned by {role}; drop role {role}")
 
 
-async def test_old_witnesses_are_removed_once_the_server_has_been_up_for_long_enough_to_be_asked(
+async def test_old_witnesses_are_removed_once_the_server_has_been_up_for_long_enough(
     database: store.Database, connect: Connect
 ) -> None:
     writer, left = await connect(), []
@@ -186,7 +190,7 @@ async def test_old_witnesses_are_removed_once_the_server_has_been_up_for_long_en
     now = datetime.now(UTC)
     later = now + timedelta(minutes=20)
     await database.fetch("delete from headrace.history")
-    begun = await store.forget_commits(database, store.Forgotten(), now=later)  # history begins here
+    begun = await store.forget_commits(database, store.Forgotten(), now=later)  # this begins the history
     assert begun.timeline is not None
     await database.fetch("update headrace.history set since = $1", later - timedelta(minutes=9))
     assert not (await store.forget_commits(database, begun, now=later)).more
@@ -205,7 +209,7 @@ async def test_old_witnesses_are_removed_once_the_server_has_been_up_for_long_en
 
 
 async def kept(database: store.Database) -> list[int]:
-    """The transactions whose witnesses are there."""
+    """The transactions that still have witnesses."""
     return [row[0] for row in await database.fetch("select xid::text::bigint from headrace.commits order by xid")]
 
 
@@ -213,7 +217,7 @@ async def test_without_its_witness_an_old_commit_is_known_by_its_id_only_while_n
     database: store.Database, connect: Connect
 ) -> None:
     writer = await connect()
-    await store.forget_commits(database, store.Forgotten())  # begins the history
+    await store.forget_commits(database, store.Forgotten())  # this begins the history
     transaction, witness = await begin(writer, WRITE)
     await transaction.commit()
     assert witness is not None

@@ -1,4 +1,4 @@
-"""An error of the database that Headrace doesn't know: it is logged, and tried again, and ends no worker."""
+"""Unknown errors of the database: they are logged and retried, and do not end a worker."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_an_unknown_error_of_the_database_is_logged_and_survived(
         assert await database.fetchval("select count(*) from headrace.leases") == 0
 
 
-async def test_a_schema_that_is_gone_still_ends_the_worker_and_says_so(app: App, database: store.Database) -> None:
+async def test_a_missing_schema_still_ends_the_worker_with_an_error(app: App, database: store.Database) -> None:
     @app.consumer("orders")
     async def ship(message: Message) -> None: ...
 

@@ -1,4 +1,4 @@
-"""How a consumer at rest learns that there is something to do."""
+"""Waking: how an idle consumer learns of new messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOREVER = 1000.0
 
 @pytest.fixture
 def app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> App:
-    """An app whose consumers look again only when they are woken, or when something falls due."""
+    """An app with consumers that lease only after a notification, or when a message falls due."""
     for bound in ("SHORTEST", "LONGEST", "DEAF"):
         monkeypatch.setattr(demand, bound, FOREVER)
     monkeypatch.setattr(idle, "SHORTEST_TERM", FOREVER)
@@ -29,7 +29,7 @@ def app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> App:
 
 
 async def at_rest(app: App) -> None:
-    """Wait until the consumer has said that it waits, and has looked once more since."""
+    """Wait until the consumer has subscribed, and has leased once more since then."""
     await eventually(lambda: app.database.fetchval("select count(*) from headrace.waiting"))
     await app.idle()
 
@@ -41,9 +41,7 @@ def consuming(app: App, seen: Seen) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_consumer_at_rest_is_woken_by_what_another_process_publishes(
-    app: App, database: store.Database
-) -> None:
+async def test_an_idle_consumer_is_woken_when_another_process_publishes(app: App, database: store.Database) -> None:
     seen = Seen()
     consuming(app, seen)
     async with running(app):
@@ -54,7 +52,7 @@ async def test_a_consumer_at_rest_is_woken_by_what_another_process_publishes(
 
 
 @pytest.mark.asyncio
-async def test_a_consumer_at_rest_is_woken_when_a_transaction_that_published_commits(
+async def test_an_idle_consumer_is_woken_when_a_transaction_that_published_commits(
     app: App, database: store.Database
 ) -> None:
     seen = Seen()
@@ -69,9 +67,7 @@ async def test_a_consumer_at_rest_is_woken_when_a_transaction_that_published_com
 
 
 @pytest.mark.asyncio
-async def test_a_process_wakes_its_own_consumers_though_it_hears_no_notification(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_process_wakes_its_own_consumers_without_listening(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     async def deaf(_database: store.Database, _notify: Callable[[int], None], _ready: Callable[[], None]) -> None:
         await anyio.sleep_forever()
 
@@ -87,7 +83,7 @@ async def test_a_process_wakes_its_own_consumers_though_it_hears_no_notification
 
 
 @pytest.mark.asyncio
-async def test_who_hears_nothing_asks_nobody_to_notify(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_does_not_listen_does_not_subscribe(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     async def deaf(*_: Any) -> None:
         await anyio.sleep_forever()
 
@@ -100,7 +96,7 @@ async def test_who_hears_nothing_asks_nobody_to_notify(app: App, monkeypatch: py
 
 
 @pytest.mark.asyncio
-async def test_a_retry_comes_when_it_is_due_though_nobody_says_so(app: App) -> None:
+async def test_a_retry_comes_when_it_is_due_without_a_notification(app: App) -> None:
     seen: list[int] = []
 
     @app.consumer("orders")
@@ -115,7 +111,7 @@ async def test_a_retry_comes_when_it_is_due_though_nobody_says_so(app: App) -> N
 
 
 @pytest.mark.asyncio
-async def test_a_consumer_hears_again_after_its_listening_connection_was_cut(
+async def test_a_consumer_is_notified_again_after_its_listening_connection_was_cut(
     app: App, database: store.Database
 ) -> None:
     seen = Seen()

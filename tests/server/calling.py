@@ -11,11 +11,11 @@ from headrace.server.asgi import Server
 
 
 class Api:
-    """Calls the API, under its two prefixes in turn: what the one has done, the other must know.
+    """A client that calls the API under its two prefixes in turn, because both must work on the same data.
 
     Args:
-        client: sends requests to the server.
-        server: which is called.
+        client: Sends requests to the server.
+        server: The server under test.
     """
 
     def __init__(self, client: httpx.AsyncClient, server: Server) -> None:
@@ -25,16 +25,16 @@ class Api:
 
     @property
     def prefix(self) -> str:
-        """The next one."""
+        """Return the next prefix."""
         return next(self._prefixes)
 
     async def answer(self, method: str, path: str, body: Any = None, **query: Any) -> httpx.Response:
-        """The answer to a request with a JSON body, if any."""
+        """Send a request, with a JSON body if any, and return the answer."""
         given = {} if body is None else {"json": body}
         return await self.client.request(method, self.prefix + path, params=query or None, **given)
 
     async def call(self, method: str, path: str, body: Any = None, status: int = 200, **query: Any) -> Any:
-        """What an answer says, which has this status."""
+        """Send a request, check its status, and return the decoded answer."""
         answer = await self.answer(method, path, body, **query)
         assert answer.status_code == status, f"{method} {path}: {answer.status_code} {answer.text}"
         assert answer.headers["content-type"] == "application/json"
@@ -47,27 +47,27 @@ class Api:
         return await self.call("POST", path, body, status, **query)
 
     async def refused(self, method: str, path: str, body: Any = None, *, status: int, **query: Any) -> dict[str, Any]:
-        """An error, whose shape is checked."""
+        """Send a request that must fail, check the shape of the error, and return it."""
         told: dict[str, Any] = await self.call(method, path, body, status, **query)
         assert set(told) <= {"summary", "code", "validation_errors", "stale"}
         assert told["summary"]
         assert told["code"] == told["code"].lower()
         return told
 
-    # --- what many tests begin with
+    # --- common beginnings of tests
 
     async def stream(self, name: str = "orders", **settings: Any) -> dict[str, Any]:
-        """Make a stream."""
+        """Create a stream."""
         made: dict[str, Any] = await self.post("/streams", {"name": name, **settings}, 201)
         return made
 
     async def consumer(self, name: str = "ship", stream: str = "orders", **settings: Any) -> dict[str, Any]:
-        """Make a consumer."""
+        """Create a consumer."""
         made: dict[str, Any] = await self.post(f"/streams/{stream}/consumers", {"name": name, **settings}, 201)
         return made
 
     async def publish(self, *messages: tuple[str, Any], stream: str = "orders") -> None:
-        """Publish messages, each a key and its data."""
+        """Publish messages, given as pairs of key and data."""
         if not messages:
             return
         given = [{"key": key, "data": data} for key, data in messages]

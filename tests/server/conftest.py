@@ -1,4 +1,4 @@
-"""An engine on a database of its own, and the consumers that tests receive from."""
+"""An engine on its own database, and consumers that tests receive from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Consume = Callable[..., Awaitable[KnownConsumer]]
 
 @pytest_asyncio.fixture
 async def engine(dsn: str) -> AsyncIterator[Engine]:
-    """A running engine. There is a stream `orders`."""
+    """A running engine with a stream `orders`."""
     app = App(dsn, streams=["orders"])
     engine = Engine(app)
     app.attach(engine)
@@ -31,7 +31,7 @@ async def engine(dsn: str) -> AsyncIterator[Engine]:
 
 @pytest_asyncio.fixture
 async def consume(engine: Engine) -> Consume:
-    """Makes a consumer of `orders`, with a `ConsumerSpec`'s settings."""
+    """Return a function that creates a consumer of `orders` with settings of `ConsumerSpec`."""
 
     async def consume(name: str = "ship", **settings: object) -> KnownConsumer:
         await engine.app.admin.create_consumer(ConsumerSpec(stream="orders", name=name, **settings))  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ async def api(dsn: str) -> AsyncIterator[Api]:
 
 @pytest.fixture(scope="session")
 def served_url(server_dsn: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a `headrace serve` that tests share, so each has streams and consumers of its own names."""
+    """The URL of a `headrace serve` that tests share. Each test uses stream and consumer names of its own."""
     with servers.clone(server_dsn, template) as dsn:
         server = ServerProcess(dsn, tmp_path_factory.mktemp("served") / "server.log")
         try:

@@ -1,4 +1,4 @@
-"""Sources made, and webhooks sent to them, over HTTP."""
+"""Sources that are created, and webhooks that are sent to them, over HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JSON = {"content-type": "application/json"}
 
 
 async def source(api: Api, name: str = "hook", stream: str = "orders", **settings: Any) -> dict[str, Any]:
-    """Make a webhook source."""
+    """Create a webhook source."""
     made: dict[str, Any] = await api.post(
         "/sources", {"kind": "webhook", "name": name, "stream": stream, **settings}, 201
     )
@@ -24,10 +24,10 @@ async def source(api: Api, name: str = "hook", stream: str = "orders", **setting
 async def deliver(
     api: Api, body: bytes, name: str = "hook", headers: Mapping[str, str] | None = None, query: str = ""
 ) -> httpx.Response:
-    """The answer to a delivery."""
+    """Deliver a webhook and return the answer."""
     return await api.client.post(f"{api.prefix}/webhook/{name}{query}", content=body, headers=dict(headers or {}))
 
 
 async def messages(api: Api, stream: str = "orders") -> list[dict[str, Any]]:
-    """What the stream holds."""
+    """Return the messages of the stream."""
     return list((await api.get(f"/streams/{stream}/messages", limit=1000))["data"])

@@ -1,4 +1,4 @@
-"""HTTP by hand: a client that sends what it likes, as slowly as it likes; and a listener for any application."""
+"""A raw HTTP client that can send anything at any speed, and a listener for any application."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headrace.server.listener import Address, Listener
 from headrace.server.options import Options
 
 PATIENCE = 20.0
-"""Seconds after which an answer is said to be missing."""
+"""Timeout for an answer in seconds."""
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """A received answer."""
 
     status: int
     headers: dict[str, str]
@@ -28,19 +28,19 @@ class Answer(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Of an error."""
+        """The error code in the answer."""
         return str(msgspec.json.decode(self.body)["code"])
 
 
 class Client:
-    """One connection."""
+    """A client with one connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     async def send(self, *pieces: bytes) -> None:
-        """Send each as a piece of its own, as far as the other side listens."""
+        """Send each argument as a separate piece, until the other side stops reading."""
         with suppress(ConnectionError):
             for piece in pieces:
                 self._writer.write(piece)
@@ -48,7 +48,7 @@ class Client:
                 await asyncio.sleep(0)
 
     async def answer(self) -> Answer:
-        """The next answer."""
+        """Read the next answer."""
         async with asyncio.timeout(PATIENCE):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             headers = {
@@ -58,12 +58,12 @@ class Client:
         return Answer(int(head[0].split(" ")[1]), headers, body)
 
     async def ask(self, *pieces: bytes) -> Answer:
-        """Send, and await the answer."""
+        """Send a request and read its answer."""
         await self.send(*pieces)
         return await self.answer()
 
     async def end(self) -> bytes:
-        """What else comes until the other side closes."""
+        """Read everything until the other side closes the connection."""
         async with asyncio.timeout(PATIENCE):
             try:
                 return await self._reader.read()
@@ -72,7 +72,7 @@ class Client:
 
     async def close(self) -> None:
         self._writer.close()
-        with suppress(OSError):  # the other side was quicker
+        with suppress(OSError):  # the other side closed first
             await self._writer.wait_closed()
 
 
@@ -89,7 +89,7 @@ async def connected(port: int, tls: ssl.SSLContext | None = None) -> AsyncIterat
 
 @asynccontextmanager
 async def listening(application: Application, limits: Limits, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """An application behind limits, on the port that this yields."""
+    """Run an application behind limits, and yield its port."""
     listener = Listener(limits.around(application), limits, tls)
     one = Address("127.0.0.1", 0).bind()
     port = one.getsockname()[1]
@@ -102,13 +102,13 @@ async def listening(application: Application, limits: Limits, tls: ssl.SSLContex
 
 
 def request(body: bytes = b"", *headers: bytes, method: bytes = b"POST", path: bytes = b"/") -> bytes:
-    """A request with its length told."""
+    """Return a request with a Content-Length header."""
     lines = [method + b" " + path + b" HTTP/1.1", b"host: localhost", b"content-length: %d" % len(body), *headers]
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
 def echo(limits: Limits) -> Any:
-    """An application that answers a body with its length, read as the server reads bodies."""
+    """An application that answers a body with its length. It reads bodies as the server does."""
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         from headrace.server.errors import reply_of
@@ -125,5 +125,5 @@ def echo(limits: Limits) -> Any:
 
 
 def limits(**options: Any) -> Limits:
-    """Limits with these options."""
+    """Return limits with these options."""
     return Limits(Options(**options))

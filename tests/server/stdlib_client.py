@@ -1,6 +1,6 @@
-"""A client written with nothing but the standard library, as anybody could write it from the older documents of each dialect.
+"""A client that uses only the standard library and the older documents of each dialect.
 
-It knows nothing of Headrace: no import, no type, no name that those documents don't have.
+It uses no import, type or name of Headrace that those documents lack.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ class Answer(Exception):
     """An answer other than 2xx.
 
     Attributes:
-        status: its number.
-        body: what it said, decoded.
+        status: The HTTP status.
+        body: The decoded body.
     """
 
     def __init__(self, status: int, body: Any) -> None:
@@ -29,8 +29,8 @@ class Api:
     """GET, POST, PUT, PATCH and DELETE with JSON.
 
     Args:
-        url: such as http://localhost:7376.
-        token: sent as `Authorization: Bearer TOKEN`; nothing checks it where no token is configured.
+        url: The server's URL, such as http://localhost:7376.
+        token: Sent as `Authorization: Bearer TOKEN`. It is not checked if the server has no tokens.
     """
 
     def __init__(self, url: str, token: str | None = None) -> None:
@@ -39,7 +39,7 @@ class Api:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """The answer's JSON. Raises `Answer` if it is no success."""
+        """Return the answer's JSON. Raises `Answer` unless the status is 2xx."""
         headers = dict(self._headers)
         data = None
         if body is not None:
@@ -60,7 +60,7 @@ class Api:
         return self.call("POST", path, {} if body is None else body)
 
     def refused(self, method: str, path: str, body: Any = None) -> Answer:
-        """The answer of a call that must not succeed."""
+        """Make a call that must fail, and return its answer."""
         try:
             found = self.call(method, path, body)
         except Answer as answer:
@@ -76,7 +76,7 @@ class Streams:
     """The message stream: create streams and consumers, send, receive, ack.
 
     Args:
-        api: where it is.
+        api: The client to call it with.
         prefix: "/v1" or "/api".
     """
 
@@ -113,10 +113,10 @@ class Streams:
 
 
 class PullConsumer:
-    """A pull consumer by its name: receive, ack, nack.
+    """A pull consumer, addressed by its name: receive, ack, nack.
 
     Args:
-        name: of the consumer.
+        name: The consumer's name.
     """
 
     def __init__(self, api: Api, name: str, prefix: str = "/api") -> None:
@@ -139,7 +139,7 @@ class PullConsumer:
 
 
 class ConsumeApi:
-    """The consume API: create a consumer, ask it for what is next, ack, nack."""
+    """The consume API: create a consumer, fetch its next messages, ack, nack."""
 
     def __init__(self, api: Api, prefix: str = "/v1") -> None:
         self._api = api

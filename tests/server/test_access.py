@@ -1,4 +1,4 @@
-"""Access: which calls pass, how soon a change counts, and what happens while the database is away."""
+"""Access checks: which calls pass, how soon a change has an effect, and how they behave without a database."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ STREAMS = ("orders", "orders2", "order")
 
 
 class Door:
-    """The way to the database: it can be shut, or held up, and counts who passes."""
+    """A fake path to the database that can fail or block, and that counts its calls."""
 
     def __init__(self, database: Any) -> None:
         self._database = database
         self.away = False
-        self.breaks = 0  # so many calls break while they are under way
+        self.breaks = 0  # the number of calls that fail while they run
         self.passed = 0
         self.open = asyncio.Event()
         self.open.set()
@@ -49,7 +49,7 @@ class Door:
         self.passed += 1
         found = await method(*args)
         self.arrived.set()
-        await self.open.wait()  # what was read is old by now
+        await self.open.wait()  # the result that was read is outdated by now
         if self.breaks:
             self.breaks -= 1
             raise StoreUnavailable("The connection broke.")
@@ -57,7 +57,7 @@ class Door:
 
 
 class House:
-    """A server's access to a real database, with the clocks in the test's hands."""
+    """The access checks of a server on a real database, with clocks that the test controls."""
 
     def __init__(self, database: store.Database) -> None:
         self.admin = Admin(database)
@@ -67,7 +67,7 @@ class House:
         self.access = Access(lambda: self.door, clock=lambda: self.now, date=lambda: self.date)  # type: ignore[arg-type, return-value]
 
     async def token(self, name: str, *scopes: str, **options: Any) -> str:
-        """The header with a new token, made elsewhere."""
+        """Create a token elsewhere and return the header with it."""
         return f"Bearer {(await self.admin.create_token(name, scopes, **options)).token}"
 
     async def passes(self, header: str | None, need: Need = "consume", stream: str | None = "orders") -> bool:
@@ -89,7 +89,7 @@ def house(database: store.Database) -> House:
 
 
 def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """What it returns or raises, without having waited for anything."""
+    """Run the coroutine, which must finish without waiting, and return its result or raise its error."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -98,7 +98,7 @@ def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("it waited")
 
 
-# --- open
+# --- no tokens
 
 
 @pytest.mark.asyncio
@@ -180,7 +180,7 @@ async def test_without_a_well_formed_token_it_says_what_header_is_wanted(house: 
 
 
 @pytest.mark.asyncio
-async def test_unknown_revoked_and_wrong_tokens_are_told_the_same(house: House) -> None:
+async def test_unknown_revoked_and_wrong_tokens_get_the_same_answer(house: House) -> None:
     good, gone = await house.token("good", "consume"), await house.token("gone", "consume")
     await house.admin.revoke_token("gone")
     assert await house.passes(good)
@@ -204,7 +204,7 @@ async def test_a_token_that_expired_opens_nothing_and_says_so(house: House) -> N
     assert await house.passes(header)
     house.date += 20
     assert "'brief' has expired" in await house.refusal(header)
-    assert "unknown" in await house.refusal(header[:-3] + "000")  # who hasn't the secret isn't told
+    assert "unknown" in await house.refusal(header[:-3] + "000")  # a wrong secret does not reveal the expiry
 
 
 @pytest.mark.asyncio
@@ -224,7 +224,7 @@ async def test_everything_is_admitted_while_no_token_was_ever_made(house: House)
     await house.access.admit("/v1/streams", [])
 
 
-# --- how soon a change counts
+# --- how soon a change has an effect
 
 
 @pytest.mark.asyncio
@@ -271,7 +271,7 @@ async def test_a_revocation_here_counts_also_when_the_token_is_being_read(house:
     house.door.arrived.clear()
     house.door.open.clear()
     reading = asyncio.create_task(house.passes(header))
-    await house.door.arrived.wait()  # with the token as it was
+    await house.door.arrived.wait()  # it has read the unchanged token
     house.access.changed((await house.admin.revoke_token("ci")).id)
     house.door.open.set()
     assert not await reading
@@ -288,7 +288,7 @@ async def test_one_reads_anew_while_others_go_on_with_what_is_known(house: House
     reading = asyncio.create_task(house.passes(header))
     await house.door.arrived.wait()
     at_once(house.access.check(header, "consume", "orders"))
-    house.now += 0.5  # and two seconds old is too old for that
+    house.now += 0.5  # two seconds are too old
     late = asyncio.create_task(house.passes(header))
     await asyncio.sleep(0)
     assert not late.done()
@@ -296,11 +296,11 @@ async def test_one_reads_anew_while_others_go_on_with_what_is_known(house: House
     assert await asyncio.gather(reading, late) == [True, True]
 
 
-# --- many at once
+# --- concurrent calls
 
 
 @pytest.mark.asyncio
-async def test_those_who_wait_share_a_statement(house: House) -> None:
+async def test_waiting_calls_share_a_statement(house: House) -> None:
     header = await house.token("ci", "consume")
     assert not await house.passes(None)
     house.door.open.clear()
@@ -317,12 +317,12 @@ async def test_those_who_wait_share_a_statement(house: House) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_client_that_goes_away_takes_nothing_from_those_who_wait_with_it(house: House) -> None:
+async def test_a_client_that_goes_away_takes_nothing_from_the_calls_that_wait_with_it(house: House) -> None:
     header = await house.token("ci", "consume")
     house.door.open.clear()
     waiting = [asyncio.create_task(house.passes(header)) for _ in range(4)]
     await house.door.arrived.wait()
-    waiting[0].cancel()  # the one that reads
+    waiting[0].cancel()  # the call that reads
     waiting[2].cancel()
     await asyncio.sleep(0)
     house.door.open.set()
@@ -330,7 +330,7 @@ async def test_a_client_that_goes_away_takes_nothing_from_those_who_wait_with_it
 
 
 @pytest.mark.asyncio
-async def test_what_is_remembered_is_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cache_is_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_cache, "MOST", 3)
     headers = [await house.token(f"t{n}", "consume") for n in range(5)]
     for header in headers:
@@ -344,7 +344,7 @@ async def test_what_is_remembered_is_bounded(house: House, monkeypatch: pytest.M
 
 
 @pytest.mark.asyncio
-async def test_tokens_that_nobody_made_push_none_out(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unknown_tokens_evict_no_known_ones(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_cache, "MOST", 1)
     header = await house.token("ci", "consume")
     assert await house.passes(header)
@@ -353,7 +353,7 @@ async def test_tokens_that_nobody_made_push_none_out(house: House, monkeypatch: 
     at_once(house.access.check(header, "consume", "orders"))
 
 
-# --- the database is away
+# --- unavailable database
 
 
 @pytest.mark.asyncio
@@ -406,7 +406,7 @@ async def test_one_failure_is_over_with_the_next_answer(house: House) -> None:
 
 
 @pytest.mark.asyncio
-async def test_nobody_passes_before_it_is_known_whether_there_are_tokens(house: House) -> None:
+async def test_no_call_passes_before_it_is_known_whether_there_are_tokens(house: House) -> None:
     house.door.away = True
     with pytest.raises(StoreUnavailable):
         await house.access.check(None, "consume", "orders")
@@ -425,7 +425,7 @@ async def test_an_open_server_stays_open_for_a_minute_while_the_database_is_away
 
 
 @pytest.mark.asyncio
-async def test_a_database_that_does_not_answer_holds_nobody_up_for_long(
+async def test_a_database_that_does_not_answer_delays_no_call_for_long(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_cache, "PATIENCE", 0.01)
@@ -442,7 +442,7 @@ async def test_a_database_that_does_not_answer_holds_nobody_up_for_long(
 
 
 class Shelf:
-    """A token in memory, for properties that take many tries."""
+    """A token in memory, for properties that need many runs."""
 
     def __init__(self, *scopes: str) -> None:
         self.minted = mint()
@@ -511,9 +511,10 @@ def test_random_tokens_are_not_accepted() -> None:
         assert _shelf.judge(f"Bearer hr_{_shelf.minted.id}_{secret}") is Unauthorized
 
 
-# --- as people are told
+# --- descriptions for people
 
 
+@pytest.mark.process
 def test_the_page_has_the_table_that_routes_go_by() -> None:
     told = [line for line in (access.__doc__ or "").splitlines() if line.startswith("|")]
     page = (Path(__file__).parents[2] / "docs/access.md").read_text(encoding="utf-8")
@@ -521,7 +522,7 @@ def test_the_page_has_the_table_that_routes_go_by() -> None:
     assert "\n".join(told) in page
 
 
-# --- as HTTP tells it
+# --- errors over HTTP
 
 
 @pytest.mark.parametrize(

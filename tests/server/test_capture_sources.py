@@ -33,7 +33,7 @@ async def shop(database: store.Database) -> store.Database:
 
 @pytest_asyncio.fixture
 async def api(dsn: str) -> AsyncIterator[Api]:
-    """A server that captures nothing itself: how that goes is the test's to say."""
+    """A server that captures nothing itself, so that the test reports the state of captures."""
     app = App(dsn)
     server = Server(app, Options(capture=False))
     async with app.running():
@@ -47,7 +47,7 @@ async def _made(api: Api, **settings: Any) -> dict[str, Any]:
     return made
 
 
-async def test_a_source_is_told_with_its_settings_and_how_it_goes(shop: store.Database, api: Api) -> None:
+async def test_a_source_is_returned_with_its_settings_and_its_state(shop: store.Database, api: Api) -> None:
     made = await _made(api, database=NOWHERE, where={"field": "data.record.total", "op": ">", "value": 5}, heartbeat=30)
     assert "hush" not in json.dumps(made)
     stream = await api.get("/streams/orders")
@@ -67,7 +67,7 @@ async def test_a_source_is_told_with_its_settings_and_how_it_goes(shop: store.Da
     assert [one["kind"] for one in (await api.get("/sources"))["data"]] == ["webhook", "postgres"]
 
 
-async def test_making_it_again_and_giving_back_what_was_told(shop: store.Database, api: Api) -> None:
+async def test_making_it_again_and_sending_back_what_was_returned(shop: store.Database, api: Api) -> None:
     made = await _made(api, database=NOWHERE)
     settings = {name: made[name] for name in (*ORDERS, "database", "where", "columns", "heartbeat", "alarm")}
     assert (await api.post("/sources", settings))["id"] == made["id"]
@@ -88,7 +88,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-async def test_what_cannot_be_is_refused_and_changes_nothing(shop: store.Database, api: Api) -> None:
+async def test_invalid_input_is_refused_and_changes_nothing(shop: store.Database, api: Api) -> None:
     await _made(api)
     before = [(one["name"], one["updated_at"]) for one in (await api.get("/sources"))["data"]]
     for settings, status in REFUSED:
@@ -168,7 +168,7 @@ async def test_removing_needs_force_where_the_slot_cannot_be_dropped(shop: store
     assert await api.call("DELETE", "/sources/orders") == {"id": made["id"], "deleted": True}
 
 
-async def test_who_may_change_one_stream_may_not_read_tables_into_it(shop: store.Database, api: Api) -> None:
+async def test_a_token_for_one_stream_may_not_capture_tables_into_it(shop: store.Database, api: Api) -> None:
     await _made(api)
     await api.post("/tokens", {"name": "all", "scopes": ["admin"]}, 201)
     token = (await api.server.app.admin.create_token("one", ["admin:orders"])).token

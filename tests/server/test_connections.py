@@ -1,4 +1,4 @@
-"""Connections: heads that are too large or too slow, clients that say nothing, take nothing, or are too many."""
+"""Limits of connections: large or slow heads, silent clients, clients that do not read, and too many clients."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_a_head_on_an_old_connection_has_its_time_from_its_first_byte_on()
     bounds = limits(head_timeout=1.0, idle_timeout=1000)
     async with listening(echo(bounds), bounds) as port, connected(port) as client:
         assert (await client.ask(request())).status == 200
-        await asyncio.sleep(1.2)  # longer than a head may take; idleness is another matter
+        await asyncio.sleep(1.2)  # longer than a head may take, but idle connections are allowed
         assert (await client.ask(request())).status == 200
         answer = await client.ask(b"GET / HTTP/1.1\r\n")
         assert answer.status == 408
@@ -111,7 +111,7 @@ async def test_an_idle_connection_is_closed_without_a_word() -> None:
     assert bounds.refused == {}
 
 
-async def test_what_is_not_http_is_told_so() -> None:
+async def test_what_is_not_http_is_refused() -> None:
     bounds = limits()
     async with listening(echo(bounds), bounds) as port, connected(port) as client:
         answer = await client.ask(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n")
@@ -125,7 +125,7 @@ async def test_an_upgrade_is_not_taken_and_the_request_answered() -> None:
         assert (await client.ask(request(b"", *upgrade, method=b"GET"))).status == 200
 
 
-async def test_one_connection_more_than_there_may_be_is_told_so() -> None:
+async def test_one_connection_over_the_limit_is_refused() -> None:
     bounds = limits(max_connections=2)
     async with listening(echo(bounds), bounds) as port, AsyncExitStack() as stack:
         first = await stack.enter_async_context(connected(port))
@@ -158,7 +158,7 @@ async def test_only_so_many_requests_may_be_sent_ahead() -> None:
 
     async with listening(application, bounds) as port, connected(port) as client:
         await client.send(request(method=b"GET") * (MOST_PIPELINED + 2))
-        assert await client.end() == b""  # there is an answer due before ours could be
+        assert await client.end() == b""  # an earlier answer must come before an error
         assert entered.is_set()
         assert bounds.refused == {400: 1}
         opens.set()
@@ -177,7 +177,7 @@ async def test_a_client_that_does_not_take_its_answer_is_cut_off() -> None:
     size = 50_000_000
     async with listening(_large(bounds, size), bounds) as port, connected(port) as client:
         await client.send(request())
-        await asyncio.sleep(0.5)  # it takes nothing meanwhile
+        await asyncio.sleep(0.5)  # it reads nothing meanwhile
         assert len(await client.end()) < size
 
 
@@ -212,7 +212,7 @@ async def test_answers_that_a_client_does_not_take_do_not_pile_up() -> None:
         await client.send(request(method=b"GET") * 50)
         for _ in range(100):
             await asyncio.sleep(0.001)
-        assert answered < 10  # what the kernel holds, and what is on its way
+        assert answered < 10  # what the kernel buffers, and what is in transit
         for _ in range(50):
             assert len((await client.answer()).body) == size
     assert answered == 50

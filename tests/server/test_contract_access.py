@@ -1,4 +1,4 @@
-"""The contract's row about tokens: once there is one, every route wants one."""
+"""The contract's row about tokens. Once a token exists, every route requires one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.server.calling import Api
 pytestmark = pytest.mark.asyncio
 
 _UNGUARDED = {"health", "ready", "deliver"}
-"""Probes, and webhooks, which prove themselves by their signatures."""
+"""Routes without tokens: probes, and webhooks, which are verified by their signatures."""
 
 
 async def _token(api: Api, *scopes: str) -> dict[str, str]:

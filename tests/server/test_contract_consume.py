@@ -69,7 +69,7 @@ async def test_next_gives_records_with_what_they_lack(api: Api) -> None:
     ]  # fmt: skip
 
 
-async def test_next_tells_how_much_there_is_to_do(api: Api) -> None:
+async def test_next_returns_the_backlog(api: Api) -> None:
     await api.stream()
     await api.post("/http-consumers", {"name": "my-http-consumer"}, 201)
     await api.publish(*((f"k.{n}", n) for n in range(5)))
@@ -134,7 +134,7 @@ async def test_filters_are_top_level_fields_of_the_data(api: Api) -> None:
     }
 
 
-async def test_filters_are_told_back_as_they_were_sent() -> None:
+async def test_filters_are_returned_as_they_were_sent() -> None:
     for filters in ({"a": "x"}, {"a": 1, "b": True}, {"a": [1, "x"]}, {"a": None}, {"odd.key": 1.5, 'q"': "it's"}):
         condition = condition_of(filters)
         assert condition is not None

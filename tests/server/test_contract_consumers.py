@@ -1,4 +1,4 @@
-"""The contract's rows about consumers: every setting, under every name."""
+"""The contract's rows about consumers: every setting, under each of its names."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _TOLD: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-async def test_every_setting_is_taken_and_told(api: Api) -> None:
+async def test_every_setting_is_accepted_and_returned(api: Api) -> None:
     await api.stream()
     for number, (given, told) in enumerate(_TOLD):
         made = await api.post(_PATH, {"name": f"c{number}", **given}, 201)
@@ -68,7 +68,7 @@ async def test_every_setting_is_taken_and_told(api: Api) -> None:
         assert {name: found[name] for name in told} == told, given
 
 
-async def test_filters_that_were_sent_as_an_object_are_told_so_once(api: Api) -> None:
+async def test_filters_sent_as_an_object_are_returned_as_sent_only_when_made(api: Api) -> None:
     await api.stream()
     made = await api.post(_PATH, {"name": "ship", "filters": {"status": "paid", "n": "*"}}, 201)
     assert made["filters"] == {"status": "paid", "n": "*"}
@@ -105,7 +105,7 @@ _REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_what_can_not_be_is_422_and_names_the_field(api: Api) -> None:
+async def test_an_invalid_setting_is_422_with_the_name_of_the_field(api: Api) -> None:
     await api.stream()
     for given, field in _REFUSED:
         told = await api.refused("POST", _PATH, {"name": "ship", **given}, status=422)
@@ -154,7 +154,7 @@ async def test_a_consumer_is_changed_and_what_is_left_out_stays(api: Api, method
     assert await api.get(f"{_PATH}/ship") == changed
 
 
-async def test_where_a_consumer_began_can_not_be_changed(api: Api) -> None:
+async def test_the_start_position_of_a_consumer_cannot_be_changed(api: Api) -> None:
     await api.stream()
     await api.consumer()
     told = await api.refused("PATCH", f"{_PATH}/ship", {"deliver_policy": "new"}, status=422)

@@ -1,4 +1,4 @@
-"""The contract's rows about receiving, settling, and where a consumer is."""
+"""The contract's rows about receiving, settling, and the state of a consumer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_messages_are_received_by_get_and_by_post(api: Api) -> None:
     assert await api.get(f"{_SHIP}/receive", wait_for="1ms") == {"data": []}
 
 
-async def test_what_can_not_be_received_is_422(api: Api) -> None:
+async def test_an_invalid_receive_request_is_422(api: Api) -> None:
     await _begin(api)
     for field, value in (("batch_size", 0), ("batch_size", 1001), ("wait_for", "soon"), ("wait_for", "-1s")):
         query: dict[str, Any] = {field: value}
@@ -69,7 +69,7 @@ async def test_nacked_messages_come_again_at_once_or_after_the_delay(api: Api) -
     assert [(one["message"]["key"], one["message"]["attempt"]) for one in await api.receive()] == [("a", 2)]
 
 
-async def test_a_stale_ack_is_harmless_and_told_in_strict(api: Api) -> None:
+async def test_a_stale_ack_is_harmless_and_reported_in_strict_mode(api: Api) -> None:
     await _begin(api, "a", "b")
     first, second = await api.receive()
     await api.post(f"{_SHIP}/ack", {"ack_ids": [first["ack_id"]]})
@@ -86,7 +86,7 @@ async def test_a_stale_ack_is_harmless_and_told_in_strict(api: Api) -> None:
     assert await api.post(f"{_SHIP}/extend", {"ack_ids": both}) == {"success": True}
 
 
-async def test_what_is_no_ack_id_is_422(api: Api) -> None:
+async def test_an_invalid_ack_id_is_422(api: Api) -> None:
     await _begin(api, "a")
     (received,) = await api.receive()
     altered = ("B" if received["ack_id"][8] == "A" else "A").join((received["ack_id"][:8], received["ack_id"][9:]))
@@ -114,7 +114,7 @@ async def test_more_receivers_than_max_waiting_are_429(api: Api) -> None:
     assert [one["message"]["key"] for one in received] == ["a"]
 
 
-async def test_peek_tells_where_messages_are_and_changes_nothing(api: Api) -> None:
+async def test_peek_reports_the_state_of_messages_and_changes_nothing(api: Api) -> None:
     await _begin(api, "a", "b", "c", "d")
     first, second = (await api.post(f"{_SHIP}/receive", {"batch_size": 2}))["data"]
     await api.post(f"{_SHIP}/nack", {"ack_ids": [second["ack_id"]], "delay_ms": 3_600_000})
@@ -179,7 +179,7 @@ async def test_messages_are_replayed(api: Api) -> None:
 
 
 async def _kill(api: Api, *keys: str, **settings: Any) -> None:
-    """Dead letters of these keys."""
+    """Make dead letters of these keys."""
     await _begin(api, *keys, max_deliver=1, **settings)
     received = await api.receive()
     await api.post(f"{_SHIP}/nack", {"ack_ids": [one["ack_id"] for one in received], "error": "broken"})
@@ -223,7 +223,7 @@ async def test_blocked_keys_are_listed_until_they_are_redriven(api: Api) -> None
     assert (await api.get(f"{_SHIP}/blocked_keys"))["data"] == []
 
 
-async def test_the_overview_tells_streams_consumers_and_workers(api: Api) -> None:
+async def test_the_overview_lists_streams_consumers_and_workers(api: Api) -> None:
     await _begin(api, "a")
     data = (await api.get("/overview"))["data"]
     assert [one["name"] for one in data["streams"]] == ["orders"]
@@ -231,7 +231,7 @@ async def test_the_overview_tells_streams_consumers_and_workers(api: Api) -> Non
     assert isinstance(data["workers"], list)
 
 
-async def test_a_consumer_whose_name_holds_a_slash_is_received_from_too(api: Api) -> None:
+async def test_a_consumer_with_a_slash_in_its_name_can_be_received_from(api: Api) -> None:
     await api.stream()
     await api.consumer("a/b")
     await api.publish(*((f"k.{number}", number) for number in range(1, 7)))

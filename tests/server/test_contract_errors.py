@@ -1,4 +1,6 @@
-"""The contract's row about errors: one shape, and a status that says whose fault it is."""
+"""The contract's row about errors: one shape, and a status that separates errors of the client from
+those of the server.
+"""
 
 from __future__ import annotations
 

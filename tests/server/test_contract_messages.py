@@ -89,7 +89,7 @@ async def test_bad_queries_are_422(api: Api) -> None:
     await api.refused("GET", "/streams/orders/messages", status=422, start_seq=-1)
 
 
-async def test_the_latest_message_of_a_key_is_told(api: Api) -> None:
+async def test_the_latest_message_of_a_key_is_returned(api: Api) -> None:
     await api.stream()
     await api.publish(("a", 1), ("b", 2), ("a", 3))
     found = await api.get("/streams/orders/messages/a")
@@ -107,7 +107,7 @@ async def test_a_key_may_hold_a_slash_or_any_letter(api: Api) -> None:
     assert one["state"] == "pending"
 
 
-async def test_consumer_info_tells_where_every_consumer_stands_with_a_key(api: Api) -> None:
+async def test_consumer_info_reports_the_state_of_a_key_for_every_consumer(api: Api) -> None:
     await api.stream()
     await api.consumer("others", filter="b.>")
     await api.consumer("slow")

@@ -22,7 +22,7 @@ _SETTINGS = {
 }
 
 
-async def test_a_stream_is_made_with_its_settings_and_told_with_its_stats(api: Api) -> None:
+async def test_a_stream_is_made_with_its_settings_and_returned_with_its_stats(api: Api) -> None:
     made = await api.post("/streams", {"name": "mystream", **_SETTINGS}, 201)
     assert {name: made[name] for name in _SETTINGS} == _SETTINGS
     assert made["name"] == "mystream"
@@ -39,12 +39,12 @@ async def test_durations_of_a_stream_may_be_text(api: Api) -> None:
     assert (made["retain_up_to"], made["dedupe_window"]) == (2_592_000, 300)
 
 
-async def test_of_several_creations_at_once_one_is_told_that_it_made_the_stream(api: Api) -> None:
+async def test_one_of_several_concurrent_creations_made_the_stream(api: Api) -> None:
     answers = await asyncio.gather(*(api.answer("POST", "/streams", {"name": "orders"}) for _ in range(8)))
     assert sorted(answer.status_code for answer in answers) == [201, *[409] * 7]
 
 
-async def test_a_stream_that_exists_is_told_with_409(api: Api) -> None:
+async def test_a_stream_that_exists_is_refused_with_409(api: Api) -> None:
     await api.stream("orders")
     told = await api.refused("POST", "/streams", {"name": "orders"}, status=409)
     assert told["code"] == "exists"

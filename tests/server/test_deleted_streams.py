@@ -1,4 +1,7 @@
-"""A stream that is deleted while workers, publishers, waiting requests and push are at it, and one of its name that is made at once."""
+"""A stream is deleted while it is in use, and another one with its name is created at once.
+
+Workers, publishers, waiting requests and push use it meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,7 @@ async def is_waiting(server: Server) -> bool:
 
 
 async def received(client: httpx.AsyncClient) -> list[dict[str, dict[str, str]]]:
-    """What comes; while the server still remembers the old consumer, it may say that there is none."""
+    """Receive messages. The server may answer that there are none while it still remembers the old consumer."""
     answer = await client.post("/v1/streams/orders/consumers/poll/receive", json={"batch_size": 10})
     return list(answer.json()["data"]) if answer.status_code == 200 else []
 

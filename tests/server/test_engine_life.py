@@ -1,4 +1,4 @@
-"""The engine's life beside an app: it ends when it is told to, however early, and may begin again."""
+"""The engine's lifetime beside an app. It stops on request, however early, and can start again."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ async def test_an_engine_that_has_ended_before_the_rest_of_its_app_works_the_nex
     app.attach(engine)
     run, begun, ended = engine.run, asyncio.Event(), asyncio.Event()
 
-    async def run_and_tell(shared: Shared) -> None:
+    async def run_and_signal(shared: Shared) -> None:
         begun.set()
         await run(shared)
         ended.set()
 
-    engine.run = run_and_tell  # type: ignore[method-assign]
+    engine.run = run_and_signal  # type: ignore[method-assign]
 
     async def publishes() -> bool:
         messages = Incoming()
         messages.add("k", "1")
         try:
             return await engine.publish(await engine.stream("orders"), messages) == 1
-        except StoreUnavailable:  # it has not begun yet
+        except StoreUnavailable:  # it has not started yet
             return False
 
     async with asyncio.timeout(30):
         async with app.running():
             await begun.wait()
             app.stop()
-            await ended.wait()  # the end of the block then drains what still runs
+            await ended.wait()  # then the end of the block drains what is still running
         async with app.running():
             await eventually(publishes)
 
@@ -69,7 +69,7 @@ async def test_a_request_that_comes_while_the_engine_ends_is_answered(dsn: str) 
 
     async with asyncio.timeout(60), app:
         stream = await engine.stream("orders")
-        for turns in range(12):  # of the loop, from the beginning of the end to the request
+        for turns in range(12):  # turns of the loop between the start of the shutdown and the request
             async with app.running():
                 await eventually(is_up)
                 engine.hurry()

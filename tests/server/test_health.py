@@ -1,4 +1,4 @@
-"""Health, readiness and metrics: what is wrong is told, at once and to many by one question."""
+"""Health, readiness and metrics. Problems are reported at once, and concurrent requests share one query."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_an_app_that_does_not_run_is_not_ready(dsn: str) -> None:
         assert (await client.get("/health")).status_code == 200
 
 
-async def test_a_schema_that_is_not_ours_is_told(server: Server, client: httpx.AsyncClient) -> None:
+async def test_a_schema_that_is_not_ours_is_reported(server: Server, client: httpx.AsyncClient) -> None:
     await server.app.database.fetch("insert into headrace.migrations (version, name) values (99, 'of tomorrow')")
     answer = await client.get("/ready")
     assert answer.status_code == 503
@@ -98,7 +98,7 @@ async def test_a_schema_that_is_not_ours_is_told(server: Server, client: httpx.A
     assert "schema is at version 99" in answer.json()["reasons"][0]
 
 
-async def test_a_database_that_is_away_is_told(
+async def test_an_unavailable_database_is_reported(
     server: Server, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(_: Any) -> int:
@@ -146,7 +146,7 @@ async def test_many_probes_are_one_question_and_its_answer_counts_for_a_second(
 
 
 async def _metrics(client: httpx.AsyncClient) -> dict[str, dict[frozenset[tuple[str, str]], float]]:
-    """What a scraper reads: samples by name and labels."""
+    """Scrape the metrics: samples by name and labels."""
     answer = await client.get("/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     found: dict[str, dict[frozenset[tuple[str, str]], float]] = {}
@@ -159,7 +159,7 @@ async def _metrics(client: httpx.AsyncClient) -> dict[str, dict[frozenset[tuple[
     return found
 
 
-async def test_metrics_tell_what_was_asked_and_what_went_through(client: httpx.AsyncClient) -> None:
+async def test_metrics_count_requests_and_messages(client: httpx.AsyncClient) -> None:
     await client.post("/v1/streams/orders/consumers", json={"name": "ship"})
     messages = [{"key": f"k{n}", "data": n} for n in range(5)]
     await client.post("/v1/streams/orders/messages", json={"messages": messages})
@@ -186,7 +186,7 @@ async def test_metrics_tell_what_was_asked_and_what_went_through(client: httpx.A
     assert asked("ack", "POST", "200") == 2
     assert asked("/v1/streams/{stream}/consumers", "POST", "201") == 1
     ship = frozenset({"stream": "orders", "consumer": "ship"}.items())
-    assert told["headrace_consumer_pending"][ship] == 3  # two that are new, and the one that waits for its retry
+    assert told["headrace_consumer_pending"][ship] == 3  # two new messages, and the one that waits for its retry
     assert told["headrace_consumer_parked"][ship] == 1
     assert told["headrace_consumer_lag_seconds"][ship] > 0
 
@@ -214,7 +214,7 @@ async def test_metrics_want_a_token_once_there_is_one(server: Server, client: ht
     assert (await client.get("/ready")).status_code == 200
 
 
-async def test_metrics_are_told_while_the_database_is_away(
+async def test_metrics_are_answered_while_the_database_is_away(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: Any, **__: Any) -> Any:
@@ -238,7 +238,7 @@ async def test_a_histogram_counts_what_lies_below_each_bound() -> None:
     assert {s.labels["method"] for s in family.samples} == {"GET", "other"}
 
 
-async def test_what_several_tell_stands_together_under_one_head() -> None:
+async def test_metrics_of_several_processes_are_grouped_under_one_header() -> None:
     text = Text()
     for process in ("1", "2"):
         own = Text()
@@ -253,14 +253,14 @@ async def test_what_several_tell_stands_together_under_one_head() -> None:
     ]  # fmt: skip
 
 
-async def test_siblings_tell_each_other_and_leave_out_who_does_not_answer(tmp_path: Path) -> None:
-    (tmp_path / "9").touch()  # of one that was killed
+async def test_peers_exchange_metrics_and_leave_out_those_that_do_not_answer(tmp_path: Path) -> None:
+    (tmp_path / "9").touch()  # left behind by a killed process
     siblings = [Siblings(tmp_path, number, lambda number=number: f"told by {number}") for number in (1, 2)]  # type: ignore[misc]
     async with anyio.create_task_group() as group:
         for one in siblings:
             group.start_soon(one.answer)
         async with asyncio.timeout(10):
-            while not (tmp_path / "2").exists() or not (tmp_path / "1").exists():  # noqa: ASYNC110 - files tell nobody
+            while not (tmp_path / "2").exists() or not (tmp_path / "1").exists():  # noqa: ASYNC110 - files send no events
                 await asyncio.sleep(0)
         assert await siblings[0].ask() == [("told by 2", (("process", "2"),))]
         assert await siblings[1].ask() == [("told by 1", (("process", "1"),))]

@@ -1,4 +1,4 @@
-"""Readiness and metrics of sources that capture tables: one that is stopped is told by name, with what mends it."""
+"""Readiness and metrics of sources that capture tables. A stopped source is reported by name, with its fix."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONG = 3600.0
 @pytest_asyncio.fixture
 async def server(dsn: str) -> AsyncIterator[Server]:
     app = App(dsn, streams=["orders"])
-    server = Server(app, Options(capture=False))  # the tests do that
+    server = Server(app, Options(capture=False))  # the tests report captures themselves
     async with app.running():
         yield server
 
@@ -38,13 +38,13 @@ async def client(server: Server) -> AsyncIterator[httpx.AsyncClient]:
 
 
 class Captured:
-    """A source, told of as who captures it would."""
+    """A source. The test reports its capture instead of a capturing process."""
 
     def __init__(self, database: store.Database, number: int, epoch: int, ref: str) -> None:
         self._database, self._number, self._epoch = database, number, epoch
         self.id = ref
 
-    async def tell(self, state: str, *args: Any, **facts: Any) -> None:
+    async def report(self, state: str, *args: Any, **facts: Any) -> None:
         given = CaptureFacts(**facts) if facts else None
         assert await store.tell_capture(self._database, self._number, self._epoch, state, *args, facts=given)
 
@@ -66,9 +66,9 @@ async def _captured(server: Server, name: str = "shop") -> Captured:
 
 
 async def test_a_source_at_work_or_paused_leaves_a_server_ready(server: Server, client: httpx.AsyncClient) -> None:
-    await (await _captured(server)).tell("running")
+    await (await _captured(server)).report("running")
     waiting = await _captured(server, "waiting")
-    await waiting.tell("waiting", "The stream orders is full.")
+    await waiting.report("waiting", "The stream orders is full.")
     paused = await _captured(server, "held")
     await store.pause_capture(server.app.database, paused.id, paused=True)
     answer = await client.get("/ready")
@@ -79,12 +79,12 @@ async def test_a_source_at_work_or_paused_leaves_a_server_ready(server: Server, 
     ]
 
 
-async def test_a_source_that_is_stopped_is_told_by_name_with_what_mends_it(
+async def test_a_stopped_source_is_reported_by_name_with_what_mends_it(
     server: Server, client: httpx.AsyncClient
 ) -> None:
     source = await _captured(server)
-    await (await _captured(server, "other")).tell("running")
-    await source.tell("stopped", "The server's wal_level is replica.", "alter system set wal_level = logical")
+    await (await _captured(server, "other")).report("running")
+    await source.report("stopped", "The server's wal_level is replica.", "alter system set wal_level = logical")
     answer = await client.get("/ready")
     assert answer.status_code == 503
     told = answer.json()
@@ -96,7 +96,7 @@ async def test_a_source_that_is_stopped_is_told_by_name_with_what_mends_it(
 
 
 async def test_a_load_balancer_may_leave_sources_out(server: Server, client: httpx.AsyncClient) -> None:
-    await (await _captured(server)).tell("stopped", "The password is wrong.")
+    await (await _captured(server)).report("stopped", "The password is wrong.")
     answer = await client.get("/ready?exclude=sources")
     assert answer.status_code == 200
     assert answer.json()["sources"][0]["reason"] == "The password is wrong."
@@ -106,7 +106,9 @@ async def test_a_load_balancer_may_leave_sources_out(server: Server, client: htt
     assert "'database' can't be excluded" in unknown.json()["summary"]
 
 
-async def test_what_nobody_captures_is_told_and_only_a_process_that_could_is_not_ready(server: Server) -> None:
+async def test_a_source_without_a_capturer_is_reported_and_makes_only_capable_processes_not_ready(
+    server: Server,
+) -> None:
     source = await _captured(server)
     await source.release()
     now = 0.0
@@ -136,10 +138,12 @@ async def _samples(client: httpx.AsyncClient) -> dict[str, dict[frozenset[tuple[
     return found
 
 
-async def test_metrics_tell_how_each_source_and_its_backfill_is(server: Server, client: httpx.AsyncClient) -> None:
+async def test_metrics_report_the_state_of_each_source_and_its_backfill(
+    server: Server, client: httpx.AsyncClient
+) -> None:
     source = await _captured(server)
     await source.append(7)
-    await source.tell(
+    await source.report(
         "running", held_back=1000, safe_wal_size=500, behind=20, rate=12.5, alarm="It holds back too much.",
         committed_at=datetime.now(UTC) - timedelta(seconds=60),
     )  # fmt: skip
@@ -161,9 +165,9 @@ async def test_metrics_tell_how_each_source_and_its_backfill_is(server: Server, 
     assert "headrace_backfill_rows" not in told or told["headrace_backfill_rows"] == {}
 
 
-async def test_what_a_process_that_is_gone_has_told_is_not_told_on(server: Server, client: httpx.AsyncClient) -> None:
+async def test_reports_of_a_process_that_is_gone_are_not_repeated(server: Server, client: httpx.AsyncClient) -> None:
     source = await _captured(server)
-    await source.tell("running", held_back=1000, behind=20, rate=12.5)
+    await source.report("running", held_back=1000, behind=20, rate=12.5)
     await source.release()
     told = await _samples(client)
     for name in ("rate", "held_back_bytes", "behind_bytes"):

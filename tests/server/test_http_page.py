@@ -1,4 +1,4 @@
-"""The page about the HTTP API: its lines are run, as they stand, by a shell against a real server."""
+"""The documentation page of the HTTP API. A shell runs its lines unchanged against a real server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COMMAND = re.compile(r"^curl .*?(?=^curl |\Z)", re.MULTILINE | re.DOTALL)
 
 @pytest.fixture
 def url(server_dsn: str, template: str, tmp_path: Path) -> Iterator[str]:
-    """The URL of a server that nobody else uses."""
+    """The URL of a server for these tests only."""
     with servers.clone(server_dsn, template) as dsn:
         servers.run(_make_a_table(dsn))
         server = ServerProcess(dsn, tmp_path / "server.log")
@@ -37,7 +37,7 @@ def url(server_dsn: str, template: str, tmp_path: Path) -> Iterator[str]:
 
 
 async def _make_a_table(dsn: str) -> None:
-    """What the page captures."""
+    """Create the table that the page captures."""
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute("create table parts (id bigint primary key, price numeric not null)")
@@ -55,7 +55,8 @@ def test_every_line_of_the_page_works(url: str) -> None:
         answer = _run(command, variables)
         variables |= zip(("ACK_ID", "OTHER_ACK_ID"), re.findall(r'"ack_id":"([^"]+)"', answer), strict=False)
         if "/receive?" in command:
-            # There are some: the consumer was sought to the start, after some were acked and nacked.
+            # There are messages, because the consumer was sought to the start after some were acked and
+            # nacked.
             variables["ACK_TOKEN"] = json.loads(answer)["data"][0]["ack_token"]
 
 

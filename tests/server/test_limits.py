@@ -1,4 +1,6 @@
-"""Limits: what is too large, too slow or too much is told so at once, costs nothing more, and harms nobody else."""
+"""Limits: too large, too slow or too many requests are refused at once, at no further cost, and do no
+harm to others.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ async def test_a_body_that_says_it_is_too_large_is_refused_before_it_is_sent() -
     async with listening(echo(bounds), bounds) as port, connected(port) as client:
         answer = await client.ask(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 101\r\n\r\n")
         assert (answer.status, answer.code) == (413, "too_large")
-        # Who sends it all the same is answered, and may go on.
+        # A client that sends the body nevertheless gets an answer, and can continue.
         await client.send(b"x" * 101)
         assert (await client.ask(request(b"y" * 100))).body == b"100"
     assert bounds.refused == {413: 1}
@@ -58,7 +60,7 @@ async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
 
 
 class _Clock:
-    """As much of an event loop as a reading needs."""
+    """The parts of an event loop that reading a body needs."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -68,7 +70,7 @@ class _Clock:
 
 
 async def _late_after(pieces: list[tuple[float, int]], timeout: float = 10.0) -> float | None:
-    """When a body that comes in pieces, each after so many seconds, is judged too slow; None if it never is."""
+    """Return when a body in pieces, each after a delay in seconds, is refused as too slow, or None if it never is."""
     clock = _Clock()
 
     async def read() -> float | None:
@@ -104,7 +106,7 @@ async def test_empty_pieces_are_no_progress() -> None:
     assert await _late_after([(1.0, 0)] * 60) == 10.5
 
 
-async def test_a_cancellation_by_somebody_else_stays_one() -> None:
+async def test_a_cancellation_from_outside_stays_a_cancellation() -> None:
     bounds = limits()
     waits = asyncio.Event()
 
@@ -138,7 +140,7 @@ async def test_a_client_that_goes_away_in_mid_body_leaves_nothing_behind() -> No
 
 
 class _Gate:
-    """An application whose requests wait until it opens."""
+    """An application that holds its requests until the gate opens."""
 
     def __init__(self, bounds: Limits, *, waiting: bool = False) -> None:
         self._bounds = bounds
@@ -157,7 +159,7 @@ class _Gate:
         await Reply(200, b"{}").send(send)
 
     async def until(self, count: int) -> None:
-        """Wait until so many more are inside."""
+        """Wait until this many more requests are inside."""
         async with asyncio.timeout(10):
             for _ in range(count):
                 await self._inside.acquire()
@@ -166,7 +168,7 @@ class _Gate:
         self._opens.set()
 
 
-async def test_more_requests_than_may_be_under_way_are_told_to_come_again() -> None:
+async def test_more_requests_than_may_be_under_way_are_asked_to_try_again() -> None:
     bounds = limits(max_requests=2)
     gate = _Gate(bounds)
     async with (

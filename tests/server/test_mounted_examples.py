@@ -1,4 +1,4 @@
-"""The examples of docs/server.md, as servers of their own: the API is there below its path, beside the shop's own routes."""
+"""The examples of docs/server.md, run as servers. The API is below its path, beside the shop's own routes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Serve = Callable[[str], tuple[Running, httpx.Client]]
 
 @pytest.fixture
 def serve(dsn: str, tmp_path: Path) -> Iterator[Serve]:
-    """Starts an example under uvicorn, with a client for it; what still runs at the end is killed."""
+    """Start an example under uvicorn, with a client. Examples that still run at the end are killed."""
     with Commands(tmp_path) as commands:
         environment = {**commands.environment(), "HEADRACE_DATABASE": dsn}
     environment["PYTHONPATH"] += os.pathsep + str(ROOT)

@@ -1,4 +1,4 @@
-"""Mounted into somebody else's application, the API is the same: below any path, behind any middleware, in any framework."""
+"""The API is the same inside another application, below any path, behind any middleware, in any framework."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _in_litestar(server: Server) -> Web:
 
 
 def _whole_path(server: Server) -> Web:
-    """As the specification has it: the path has the root path in it."""
+    """A host that follows the specification: the path contains the root path."""
 
     async def web(scope: Any, receive: Any, send: Any) -> None:
         await server({**scope, "root_path": "/a/b"}, receive, send)
@@ -71,7 +71,7 @@ def _whole_path(server: Server) -> Web:
 
 
 def _rest_of_path(server: Server) -> Web:
-    """As others have it: the path is what is left."""
+    """A host that deviates from it: the path is what follows the root path."""
 
     async def web(scope: Any, receive: Any, send: Any) -> None:
         path = scope["path"].removeprefix("/a/b")
@@ -91,7 +91,7 @@ HOSTS = [_in_fastapi, _in_starlette, _in_litestar, _whole_path, _rest_of_path, _
 
 
 def _as_by_any_server(web: Web) -> Web:
-    """Without what our own web server has for an application that stands alone."""
+    """Remove the additions of our own web server for an application that stands alone."""
 
     async def called(scope: Any, receive: Any, send: Any) -> None:
         await web({name: value for name, value in scope.items() if name != ANSWER}, receive, send)
@@ -101,7 +101,7 @@ def _as_by_any_server(web: Web) -> Web:
 
 @asynccontextmanager
 async def _client(web: Web) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the application on a real port, so that clients can go away."""
+    """A client of the application on a real port, so that clients can disconnect."""
     bounds = limits()
     async with (
         listening(_as_by_any_server(web), bounds) as port,
@@ -163,7 +163,7 @@ async def test_a_client_that_goes_away_while_it_waits_costs_nothing(
 
 async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - it is a number that nobody tells of
+        while not condition():  # noqa: ASYNC110 - a number without events
             await asyncio.sleep(0.001)
 
 
@@ -173,7 +173,7 @@ async def test_other_paths_than_the_one_below_which_it_is_mounted_are_not_taken_
         assert answer.status_code == 404
 
 
-async def test_what_is_mounted_says_so_when_the_app_does_not_run(dsn: str) -> None:
+async def test_a_mounted_server_reports_that_the_app_does_not_run(dsn: str) -> None:
     async with _client(_whole_path(Server(App(dsn)))) as client:
         answer = await client.get("/v1/streams/orders/consumers/ship/receive")
         assert answer.status_code in (422, 503)

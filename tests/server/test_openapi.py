@@ -1,4 +1,4 @@
-"""The API's description: complete, and true of what the server answers to whatever it allows, and to what it doesn't."""
+"""The API's description is complete, and the server's answers to valid and invalid requests agree with it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.torture.http_servers import ServerProcess
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = 5
-"""For each operation, of what it allows and of what it doesn't, each."""
+"""Number of generated requests for each operation, valid and invalid ones each."""
 
 _METHODS = {"get", "post", "put", "patch", "delete"}
 
 
 @pytest.fixture
 def url(server_dsn: str, template: str, tmp_path: Path) -> Iterator[str]:
-    """The URL of a server that nobody else uses."""
+    """The URL of a server for these tests only."""
     with servers.clone(server_dsn, template) as dsn:
         server = ServerProcess(dsn, tmp_path / "server.log")
         try:
@@ -52,7 +52,7 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, 
 
 
 @pytest.mark.asyncio
-async def test_the_description_tells_every_operation_in_words(api: Api) -> None:
+async def test_the_description_explains_every_operation_in_words(api: Api) -> None:
     answer = await api.client.get("/openapi.json")
     assert answer.headers["content-type"] == "application/json"
     document = answer.json()
@@ -111,7 +111,7 @@ def test_the_server_answers_as_it_is_described_whatever_is_asked(url: str) -> No
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
     operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
     assert len(operations) > 55
-    # A token closes the door for all that comes after it.
+    # Once a token exists, all later calls need one.
     operations.sort(key=lambda operation: "/tokens" in operation.path)
     for operation in operations:
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
@@ -147,11 +147,11 @@ def _ask(url: str, operation: Any, mode: GenerationMode) -> None:
         try:
             ask()
         except hypothesis.errors.Unsatisfiable:
-            assert mode == GenerationMode.NEGATIVE, operation  # what takes nothing takes nothing wrong
+            assert mode == GenerationMode.NEGATIVE, operation  # an operation without input has no invalid input
 
 
 def _aim(case: Any) -> None:
-    """At what is there."""
+    """Replace generated names by those of objects that exist."""
     there = {"stream": "mystream", "consumer": "us_orders", "key": "a", "seq": 1}
     for name in case.path_parameters or {}:
         if name in there:
@@ -159,7 +159,7 @@ def _aim(case: Any) -> None:
 
 
 def _hurry(case: Any) -> None:
-    """Don't wait for messages, and send nothing to anybody."""
+    """Do not wait for messages, and push to no endpoint."""
     for place in (case.query, case.body):
         if isinstance(place, dict):
             for name in ("wait_for", "url", "push"):

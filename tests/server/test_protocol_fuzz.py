@@ -1,4 +1,4 @@
-"""Whatever comes on a connection, in whatever pieces: it is answered or refused, each request once and in turn, and nothing breaks."""
+"""Random bytes in random pieces on a connection. Each request is answered or refused, once and in order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _large = st.integers(400, 700).map(lambda size: request(b"", b"x: " + b"y" * siz
 
 
 class Transport:
-    """What is written, and whether it was closed."""
+    """Records what is written, and whether the transport was closed."""
 
     def __init__(self) -> None:
         self.written = b""
@@ -68,7 +68,7 @@ class Transport:
 
 
 async def _say(data: bytes, cuts: list[int]) -> tuple[Transport, dict[int, int]]:
-    """What comes back for it, cut at these places; and what was refused."""
+    """Return the answer to the bytes, cut at these places, and the refusals."""
     bounds = limits(max_head=MOST, max_headers=10)
     config = Config(
         bounds.around(echo(bounds)), http=connection_of(bounds, lambda: None), ws="none", lifespan="off",
@@ -121,5 +121,5 @@ def test_a_head_is_judged_by_its_size_however_it_is_cut(size: int, cuts: list[in
     transport, refused = asyncio.run(_say(whole, cuts))
     if len(whole) <= MOST:
         assert (b" 200 OK" in transport.written, refused) == (True, {})
-    elif len(whole) > MOST + 50:  # the request line is told from the path alone
+    elif len(whole) > MOST + 50:  # the path alone exceeds the limit of the request line
         assert (b" 431 " in transport.written, refused) == (True, {431: 1})

@@ -1,4 +1,4 @@
-"""Publishing through the engine: requests share a transaction, and yet each is all or nothing by itself."""
+"""Publishing through the engine. Requests share a transaction, but each is atomic."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def incoming(*keys: str, data: str = "1") -> Incoming:
 
 
 async def stored(engine: Engine) -> list[str]:
-    """The keys in the stream, but for those of the publishes that were held up."""
+    """Return the keys in the stream, without those of the publishes that were held up."""
     rows = await engine.app.database.fetch("select key from headrace_streams.orders where key <> 'first' order by seq")
     return [row[0] for row in rows]
 
 
 class Held:
-    """Holds the first publishes up, so that what comes meanwhile goes together."""
+    """Holds up the first publishes, so that later ones go together."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[list[str]] = []
@@ -40,7 +40,7 @@ class Held:
             monkeypatch.setattr(store, name, self._held(getattr(store, name)))
 
     async def until(self, count: int) -> None:
-        """Until so many have been held up."""
+        """Wait until `count` publishes have been held up."""
         while len(self.calls) < count:
             self._called.clear()
             await self._called.wait()
@@ -106,7 +106,7 @@ async def test_more_than_a_statement_carries_is_all_or_nothing(engine: Engine) -
     assert await stored(engine) == keys
 
 
-async def test_what_cannot_be_published_is_refused(engine: Engine) -> None:
+async def test_invalid_messages_are_refused(engine: Engine) -> None:
     orders = await engine.stream("orders")
     for messages in (Incoming(), incoming(*["a"] * 10_001)):
         with pytest.raises(InvalidInput, match="send 1 to 10,000"):

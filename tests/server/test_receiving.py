@@ -1,4 +1,4 @@
-"""Receiving through the engine: many requests that wait are served together, and none of them can do another harm."""
+"""Receiving through the engine. Waiting requests are served together, and do not affect each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.server.conftest import Consume
 pytestmark = pytest.mark.asyncio
 
 LONG = 60.0
-"""Seconds to wait at most for what comes at once; no test waits so long."""
+"""Longest wait in seconds for what comes at once. No test waits this long."""
 
 
 async def publish(engine: Engine, *keys: str) -> None:
@@ -30,14 +30,14 @@ async def in_flight(engine: Engine) -> tuple[int, int]:
 
 
 async def until_waiting(engine: Engine, consumer: KnownConsumer, count: int) -> None:
-    """Until so many requests wait, and the lease call that looked for them has found nothing."""
+    """Wait until `count` requests wait, and the lease call for them has found nothing."""
     async with asyncio.timeout(10):
-        while (receivers := engine._receivers.get(consumer.number)) is None or len(receivers._queue) < count:  # noqa: ASYNC110 - nothing tells of it
+        while (receivers := engine._receivers.get(consumer.number)) is None or len(receivers._queue) < count:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0)
 
 
 class Lease:
-    """Counts lease calls, holds them up, and lets them go."""
+    """Counts lease calls, holds them up, and releases them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shares: list[Sequence[int]] = []
@@ -80,7 +80,7 @@ async def test_requests_that_wait_are_served_by_one_lease_call_each_with_its_own
     assert len({one.lease for one in shares}) == 3
 
 
-async def test_of_each_key_nobody_is_given_a_second_message_while_one_is_out(engine: Engine, consume: Consume) -> None:
+async def test_no_second_message_of_a_key_is_delivered_while_one_is_in_flight(engine: Engine, consume: Consume) -> None:
     ship = await consume()
     await publish(engine, *"aabab")
     shares = await asyncio.gather(engine.receive(ship, 10), engine.receive(ship, 10), engine.receive(ship, 10))
@@ -92,7 +92,7 @@ async def test_of_each_key_nobody_is_given_a_second_message_while_one_is_out(eng
     assert list(share.seqs) == [2, 5]
 
 
-async def test_who_waits_is_woken_by_a_publisher_elsewhere(engine: Engine, consume: Consume, dsn: str) -> None:
+async def test_a_waiting_request_is_woken_by_a_publisher_elsewhere(engine: Engine, consume: Consume, dsn: str) -> None:
     ship = await consume()
     waiting = [asyncio.create_task(engine.receive(ship, 1, LONG)) for _ in range(3)]
     await until_waiting(engine, ship, 3)
@@ -109,7 +109,7 @@ async def test_who_waits_is_woken_by_a_publisher_elsewhere(engine: Engine, consu
         await other.close()
 
 
-async def test_who_waits_is_woken_by_a_message_that_comes_free(engine: Engine, consume: Consume) -> None:
+async def test_a_waiting_request_is_woken_by_a_message_that_becomes_available(engine: Engine, consume: Consume) -> None:
     ship = await consume()
     await publish(engine, "a", "a")
     first = await engine.receive(ship, 10)
@@ -120,7 +120,7 @@ async def test_who_waits_is_woken_by_a_message_that_comes_free(engine: Engine, c
         assert list((await waiting).seqs) == [2]
 
 
-async def test_who_has_waited_long_enough_gets_nothing(engine: Engine, consume: Consume) -> None:
+async def test_a_request_that_has_waited_long_enough_gets_nothing(engine: Engine, consume: Consume) -> None:
     ship = await consume()
     assert await engine.receive(ship, 1, 0.02) == Share(None)
     assert await engine.receive(ship, 1) == Share(None)
@@ -146,14 +146,14 @@ async def test_as_many_may_wait_as_max_waiting_says_and_the_next_is_refused_at_o
 async def test_max_waiting_counts_as_soon_as_it_is_edited(engine: Engine, consume: Consume) -> None:
     ship = await consume(max_waiting=1)
     await engine.app.admin.edit_consumer("orders", "ship", max_waiting=2)
-    await engine.receive(ship, 1)  # whose lease call tells that the settings have changed
+    await engine.receive(ship, 1)  # its lease call reports the changed settings
     waiting = [asyncio.create_task(engine.receive(ship, 1, LONG)) for _ in range(2)]
     await until_waiting(engine, ship, 2)
     await publish(engine, "a", "b")
     assert sorted(seq for one in await asyncio.gather(*waiting) for seq in one.seqs) == [1, 2]
 
 
-# --- clients that go away
+# --- clients that disconnect
 
 
 async def test_a_client_that_goes_away_while_it_waits_costs_nothing(engine: Engine, consume: Consume) -> None:
@@ -169,7 +169,7 @@ async def test_a_client_that_goes_away_while_it_waits_costs_nothing(engine: Engi
     assert (list(share.seqs), list(share.attempts)) == ([1], [1])
 
 
-async def test_what_was_leased_for_a_client_that_went_away_goes_back_untouched(
+async def test_messages_leased_for_a_client_that_went_away_are_released(
     engine: Engine, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ship = await consume(max_deliver=1)
@@ -191,7 +191,7 @@ async def test_what_was_leased_for_a_client_that_went_away_goes_back_untouched(
     assert engine.counts.given_back == 2
 
 
-async def test_nobody_is_waited_for_whose_client_went_away_during_a_lease_call_that_found_nothing(
+async def test_a_request_does_not_stay_if_its_client_left_during_a_lease_call_that_found_nothing(
     engine: Engine, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ship = await consume()
@@ -201,12 +201,12 @@ async def test_nobody_is_waited_for_whose_client_went_away_during_a_lease_call_t
     receiving.cancel()
     await asyncio.wait([receiving])
     lease.go.set()
-    async with asyncio.timeout(10):  # and not as long as the poll rests
+    async with asyncio.timeout(10):  # and not only after the poll interval
         await asyncio.wait(engine._tasks)
     assert lease.shares == [[1]]
 
 
-async def test_what_was_dealt_the_moment_its_client_went_away_goes_back_untouched(
+async def test_messages_assigned_to_a_client_at_the_moment_it_goes_away_are_released(
     engine: Engine, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ship = await consume(max_deliver=1)
@@ -229,17 +229,17 @@ async def test_what_was_dealt_the_moment_its_client_went_away_goes_back_untouche
     assert (list(share.seqs), list(share.attempts)) == ([1], [1])
 
 
-# --- what can't be
+# --- impossible requests
 
 
-async def test_what_cannot_be_received_is_refused(engine: Engine, consume: Consume) -> None:
+async def test_invalid_receive_requests_are_refused(engine: Engine, consume: Consume) -> None:
     ship = await consume()
     for batch_size, wait in ((0, 0.0), (1001, 0.0), (1, -1.0), (1, 3601.0)):
         with pytest.raises(InvalidInput, match="must be from"):
             await engine.receive(ship, batch_size, wait)
 
 
-async def test_who_waits_for_a_consumer_that_is_deleted_is_told(engine: Engine, consume: Consume) -> None:
+async def test_a_request_that_waits_for_a_deleted_consumer_fails(engine: Engine, consume: Consume) -> None:
     ship = await consume()
     waiting = asyncio.create_task(engine.receive(ship, 1, LONG))
     await until_waiting(engine, ship, 1)
@@ -263,7 +263,7 @@ async def test_a_consumer_made_anew_under_its_name_is_found(engine: Engine, cons
     assert list((await engine.receive(new, 1)).seqs) == [1]
 
 
-async def test_who_waits_when_the_server_stops_is_answered_at_once(engine: Engine, consume: Consume) -> None:
+async def test_a_request_that_waits_when_the_server_stops_is_answered_at_once(engine: Engine, consume: Consume) -> None:
     ship = await consume()
     waiting = asyncio.create_task(engine.receive(ship, 1, LONG))
     await until_waiting(engine, ship, 1)
@@ -272,7 +272,7 @@ async def test_who_waits_when_the_server_stops_is_answered_at_once(engine: Engin
         assert await waiting == Share(None)
 
 
-async def test_when_the_store_is_away_those_who_wait_are_told_and_may_ask_again(
+async def test_when_the_store_is_away_waiting_requests_fail_and_may_be_repeated(
     engine: Engine, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ship = await consume()
@@ -288,7 +288,7 @@ async def test_when_the_store_is_away_those_who_wait_are_told_and_may_ask_again(
     assert list((await engine.receive(ship, 1)).seqs) == [1]
 
 
-async def test_of_many_who_look_for_a_name_at_once_one_looks_for_all(
+async def test_concurrent_lookups_of_a_name_share_one_lookup(
     engine: Engine, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await consume()
@@ -305,6 +305,6 @@ async def test_of_many_who_look_for_a_name_at_once_one_looks_for_all(
     first = asyncio.create_task(engine.consumer("orders", "ship"))
     others = [asyncio.create_task(engine.consumer("orders", "ship")) for _ in range(5)]
     await asyncio.sleep(0)
-    first.cancel()  # who leaves takes nothing with him
+    first.cancel()  # a cancelled request takes no messages with it
     assert {one.name for one in await asyncio.gather(*others)} == {"ship"}
     assert looks == 1

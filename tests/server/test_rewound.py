@@ -1,7 +1,7 @@
-"""What a server remembers of a database whose history was rewound is not told for what is there now.
+"""A server does not use cached messages and consumers of a database with a rewound history.
 
-A rewound database is made by hand here: what a failover would have changed is changed, and the witness of history is taken away, as
-Postgres does. `tests/pooler/test_failover.py` has a real one.
+A rewound database is simulated here: the test changes what a failover would have changed, and removes
+the record of the history, as Postgres does. `tests/pooler/test_failover.py` has a real failover.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ pytestmark = pytest.mark.asyncio
 REWIND = "delete from headrace.history"
 
 
-async def test_messages_of_another_history_are_not_told_for_those_of_this_one(engine: Engine, consume: Consume) -> None:
-    """Nothing is heard of the database's going away, as behind a pooler."""
+async def test_messages_of_another_history_are_not_returned_as_those_of_this_one(
+    engine: Engine, consume: Consume
+) -> None:
+    """The server does not notice that the database was away, as behind a pooler."""
     ship, bill = await consume("ship"), await consume("bill")
     await engine.app.publish("orders", "a", "lost")
     assert (await engine.receive(ship, 10)).data == ['"lost"']
@@ -44,7 +46,7 @@ async def test_a_failover_between_a_lease_and_the_reading_of_its_messages_is_not
         batch = await lease(*args, **options)
         monkeypatch.undo()
         assert batch.keys == [None]
-        engine._shelves.clear()  # as a batch of another consumer does, which is from the new history
+        engine._shelves.clear()  # as a batch of another consumer in the new history does
         await database.fetch("""update headrace_streams.orders set data = '"new"'""")
         await database.fetch(REWIND)
         return batch
@@ -56,7 +58,7 @@ async def test_a_failover_between_a_lease_and_the_reading_of_its_messages_is_not
     assert (share.data, share.attempts) == (['"new"'], [1])
 
 
-async def test_a_consumer_whose_number_a_failover_gave_to_another_one_gets_none_of_its_messages(
+async def test_a_consumer_gets_no_messages_of_another_one_that_has_its_number_since_a_failover(
     engine: Engine, consume: Consume
 ) -> None:
     ship = await consume("ship")
@@ -82,5 +84,5 @@ async def test_the_key_of_ack_ids_is_that_of_the_history(engine: Engine, consume
     await database.fetch("update headrace.secrets set value = sha256('restored') where name = 'ack_ids'")
     await database.fetch(REWIND)
     share = await engine.receive(ship, 1)
-    engine._ack_ids = None  # as of another server, which has just started
+    engine._ack_ids = None  # as another server that has just started
     assert await engine.settle(ship, share.ack_ids) == []

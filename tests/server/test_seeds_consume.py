@@ -1,4 +1,4 @@
-"""The document of the consume API, walked through with the standard library."""
+"""The document of the consume API, executed with the standard library."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_filters_name_fields_of_the_record(
     assert [one["record"]["resource_id"] for one in consume.next(consumer, 10)["data"]] == resources
 
 
-def test_what_is_not_acked_comes_again_after_the_ack_wait(consume: ConsumeApi, stream: str) -> None:
+def test_unacked_messages_are_redelivered_after_the_ack_wait(consume: ConsumeApi, stream: str) -> None:
     consumer = create(consume, stream, ack_wait_ms=1000)
     assert len(consume.next(consumer, 10)["data"]) == 3
     again = consume.next(consumer, 10, wait_for=10_000)["data"]

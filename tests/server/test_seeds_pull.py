@@ -1,4 +1,4 @@
-"""The documents of pull consumers and of what they deliver, walked through with the standard library."""
+"""The documents of pull consumers and of their messages, executed with the standard library."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_captured_row_has_no_changes_and_no_action(api: Api, consumer: PullCon
     assert received["record"] == CHANI
 
 
-def test_what_is_neither_acked_nor_nacked_comes_again_after_the_visibility_timeout(api: Api) -> None:
+def test_unsettled_messages_are_redelivered_after_the_visibility_timeout(api: Api) -> None:
     consumer = made(api, next(names), ack_wait_ms=1000)
     send(api, consumer, CHANI)
     first = consumer.receive(10)
@@ -125,7 +125,7 @@ def test_changes_of_a_row_wait_for_the_one_before(api: Api, consumer: PullConsum
 
 
 def test_no_more_may_wait_than_max_waiting_says(api: Api) -> None:
-    """Of many that ask for more than may wait at once, those beyond are refused; nobody is forgotten."""
+    """Requests over the limit of waiting requests are refused, and all others are answered."""
     consumer = made(api, next(names), max_waiting=2)
     refused, served = [], []
 

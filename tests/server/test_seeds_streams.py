@@ -1,4 +1,4 @@
-"""The oldest document of the message stream, walked through with the standard library: each of its examples, each of its promises."""
+"""The oldest document of the message stream, with each of its examples and promises, run with the standard library."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_with_one_message_per_key_the_latest_is_withheld_until_the_one_before_is
     assert [one["message"]["data"] for one in streams.receive(name, "all", batch_size=10)] == ["third"]
 
 
-def test_what_is_nacked_comes_again_at_once(streams: Streams, name: str) -> None:
+def test_nacked_messages_are_redelivered_at_once(streams: Streams, name: str) -> None:
     streams.create(name)
     streams.add_consumer(name, "all")
     streams.send(name, "a", 1)
@@ -178,7 +178,7 @@ def test_max_deliver_ends_the_deliveries(api: Api, streams: Streams, name: str) 
     assert [letter["key"] for letter in letters] == ["a"]
 
 
-def test_what_does_not_exist_is_404_and_says_so(api: Api, streams: Streams, name: str) -> None:
+def test_a_missing_object_is_404_and_the_error_names_it(api: Api, streams: Streams, name: str) -> None:
     streams.create(name)
     for path in ("/v1/streams/nowhere/messages", f"/v1/streams/{name}/consumers/nobody/receive"):
         answer = api.refused("POST", path, {"key": "a", "data": 1} if "nowhere" in path else {})

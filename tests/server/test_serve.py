@@ -1,4 +1,4 @@
-"""`headrace serve`: what it says when it can't, how it ends, several processes on one port, TLS."""
+"""`headrace serve`: its errors at start, its shutdown, several processes on one port, TLS."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Serve = Callable[..., tuple[Running, httpx.Client]]
 
 @pytest.fixture
 def serve(commands: Commands, dsn: str) -> Iterator[Serve]:
-    """Starts a server on a port that it chooses; with a client for it."""
+    """Start a server on a free port, with a client for it."""
     clients: list[httpx.Client] = []
 
     def start(*words: str, verify: Any = True) -> tuple[Running, httpx.Client]:
@@ -63,13 +63,13 @@ def serve(commands: Commands, dsn: str) -> Iterator[Serve]:
 
 @pytest.fixture
 def aside() -> Iterator[ThreadPoolExecutor]:
-    """Where requests wait while the test goes on."""
+    """A thread pool for requests that wait while the test continues."""
     with ThreadPoolExecutor(8) as pool:
         yield pool
 
 
 def _with_orders(client: httpx.Client, **settings: Any) -> str:
-    """A stream and a consumer; where the consumer is."""
+    """Create a stream and a consumer. Returns the consumer's path."""
     assert client.post("/v1/streams", json={"name": "orders"}).status_code == 201
     created = client.post("/v1/streams/orders/consumers", json={"name": "ship", **settings})
     assert created.status_code == 201
@@ -77,7 +77,7 @@ def _with_orders(client: httpx.Client, **settings: Any) -> str:
 
 
 def _waits(client: httpx.Client, running: Running) -> None:
-    """Wait until somebody waits for messages: asked again and again, since nobody tells."""
+    """Wait until a request waits for messages. This polls, because there is no event."""
     while "headrace_server_receivers_waiting 1" not in client.get("/metrics").text:
         assert running.lines
 
@@ -89,10 +89,10 @@ def _receive(client: httpx.Client, where: str, **query: Any) -> list[Any]:
     return found
 
 
-# --- the end
+# --- shutdown
 
 
-def test_the_end_lets_go_who_waits_and_takes_no_more(serve: Serve, aside: ThreadPoolExecutor) -> None:
+def test_the_shutdown_answers_waiting_requests_and_accepts_no_more(serve: Serve, aside: ThreadPoolExecutor) -> None:
     running, client = serve()
     where = _with_orders(client)
     waiting = aside.submit(_receive, client, where, wait_for="10m")
@@ -106,7 +106,7 @@ def test_the_end_lets_go_who_waits_and_takes_no_more(serve: Serve, aside: Thread
         client.get("/health")
 
 
-def test_what_is_under_way_is_answered_before_the_end(serve: Serve, dsn: str) -> None:
+def test_requests_in_progress_are_answered_before_the_shutdown(serve: Serve, dsn: str) -> None:
     running, client = serve()
     _with_orders(client)
     url = client.base_url
@@ -117,7 +117,7 @@ def test_what_is_under_way_is_answered_before_the_end(serve: Serve, dsn: str) ->
             body = json.dumps({"key": "a", "data": 1}).encode()
             whole = request(body, path=b"/v1/streams/orders/messages")
             await raw.send(whole[:-5])
-            # It has been read once a later connection is answered.
+            # Once a later connection is answered, this one has been read.
             async with connected(url.port or 0) as other:
                 assert (await other.ask(request(method=b"GET", path=b"/health"))).status == 200
             running.send(signal.SIGINT)
@@ -217,7 +217,7 @@ def test_several_processes_share_a_port_and_one_that_dies_is_replaced(serve: Ser
         client.get("/ready")
     where = _with_orders(client)
     for seq in range(20):
-        with httpx.Client(base_url=client.base_url) as fresh:  # a connection of its own, which either may take
+        with httpx.Client(base_url=client.base_url) as fresh:  # a new connection, which either process may accept
             fresh.post("/v1/streams/orders/messages", json={"key": f"k{seq}", "data": seq}).raise_for_status()
     text = client.get("/metrics").text
     published = [line for line in text.splitlines() if line.startswith("headrace_server_messages_published_total{")]
@@ -235,7 +235,7 @@ def test_several_processes_share_a_port_and_one_that_dies_is_replaced(serve: Ser
     running.ended_with_all()
 
 
-def test_the_end_of_several_processes_lets_go_who_waits(serve: Serve, aside: ThreadPoolExecutor) -> None:
+def test_the_shutdown_of_several_processes_answers_waiting_requests(serve: Serve, aside: ThreadPoolExecutor) -> None:
     running, client = serve("--processes", "2")
     _pids(running, 2)
     where = _with_orders(client)
@@ -260,7 +260,7 @@ def test_processes_end_with_their_parent_however_it_dies(serve: Serve) -> None:
     running.ended_with_all()
 
 
-# --- what it can't do, in a sentence
+# --- errors at start, in one sentence
 
 
 def _refused(capfd: pytest.CaptureFixture[str], code: int, *words: str) -> str:
@@ -273,7 +273,7 @@ def _refused(capfd: pytest.CaptureFixture[str], code: int, *words: str) -> str:
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_port_that_is_taken_is_told_once(capfd: pytest.CaptureFixture[str], dsn: str, processes: str) -> None:
+def test_a_port_that_is_taken_is_reported_once(capfd: pytest.CaptureFixture[str], dsn: str, processes: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -282,7 +282,9 @@ def test_a_port_that_is_taken_is_told_once(capfd: pytest.CaptureFixture[str], ds
     assert said == f"headrace: Port {port} of 127.0.0.1 is taken: stop what listens there, or name another --port.\n"
 
 
-def test_what_cannot_be_is_told_in_a_sentence(capfd: pytest.CaptureFixture[str], dsn: str, tmp_path: Path) -> None:
+def test_impossible_settings_are_reported_in_one_sentence(
+    capfd: pytest.CaptureFixture[str], dsn: str, tmp_path: Path
+) -> None:
     (tmp_path / "text.pem").write_text("no certificate")
     asked = ["--port", "0", "--database", dsn]
     assert "192.0.2.1 is no address of this machine" in _refused(capfd, 69, "--host", "192.0.2.1", *asked)
@@ -307,7 +309,7 @@ def test_it_does_not_open_to_the_network_without_a_token(
     assert "0.0.0.0 can be reached from other machines, and no token has been made" in said
 
 
-def test_it_opens_to_the_network_with_a_token_or_when_told_to(serve: Serve, dsn: str) -> None:
+def test_it_opens_to_the_network_with_a_token_or_when_the_option_says_so(serve: Serve, dsn: str) -> None:
     _, client = serve("--host", "0.0.0.0", "--insecure")
     assert client.get("/v1/streams").status_code == 200
     token = client.post("/v1/tokens", json={"name": "me", "scopes": ["admin"]}).json()["token"]
@@ -336,7 +338,7 @@ def test_an_address_that_is_closed_can_be_taken_again_at_once() -> None:
     Address("127.0.0.1", port).bind().close()
 
 
-def test_of_two_that_take_an_address_at_once_the_second_is_told_so() -> None:
+def test_the_second_of_two_servers_that_take_an_address_at_once_reports_it() -> None:
     with Address("127.0.0.1", 0).bind() as first, Address("127.0.0.1", first.getsockname()[1]).bind() as second:
         listen(first)
         with pytest.raises(CantListen, match="is taken"):
@@ -359,7 +361,7 @@ needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="open
 
 
 def _certificate(directory: Path, name: str) -> tuple[Path, Path]:
-    """A certificate for localhost, signed by itself, and its key."""
+    """A self-signed certificate for localhost, and its key."""
     certificate, key = directory / f"{name}.crt", directory / f"{name}.key"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
@@ -387,6 +389,7 @@ def test_it_serves_https(serve: Serve, tmp_path: Path, processes: str) -> None:
     assert running.end() == 0
 
 
+@pytest.mark.process
 @needs_openssl
 def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
     first, _ = _certificate(tmp_path, "first")
@@ -397,6 +400,7 @@ def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
         Certificate(first, other)
 
 
+@pytest.mark.process
 @needs_openssl
 def test_an_encrypted_key_is_refused_without_asking(tmp_path: Path) -> None:
     certificate, key = _certificate(tmp_path, "first")
@@ -408,6 +412,7 @@ def test_an_encrypted_key_is_refused_without_asking(tmp_path: Path) -> None:
         Certificate(certificate, tmp_path / "locked.key")
 
 
+@pytest.mark.process
 @needs_openssl
 def test_a_certificate_that_changes_counts_for_new_connections(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -441,6 +446,7 @@ def test_a_certificate_that_changes_counts_for_new_connections(
     asyncio.run(go())
 
 
+@pytest.mark.process
 @needs_openssl
 def test_a_handshake_that_is_not_finished_is_given_up(tmp_path: Path) -> None:
     served = Certificate(*_certificate(tmp_path, "first"))

@@ -1,4 +1,4 @@
-"""A server process from the inside: it ends when it is told to, and when its app dies, and leaves nothing behind either way."""
+"""A server process from the inside. It ends on request or when its app dies, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Bug(Exception):
 
 
 class Dies:
-    """Attached to an app, it dies when it is told to."""
+    """A component of an app that dies on request."""
 
     def __init__(self) -> None:
         self.now = asyncio.Event()
@@ -40,7 +40,7 @@ class Dies:
 
 
 class Up:
-    """A server in this process, and when it can be connected to."""
+    """A server in this process, and an event that is set when it accepts connections."""
 
     def __init__(self, app: App, **settings: object) -> None:
         self._up = asyncio.Event()
@@ -95,7 +95,7 @@ async def test_the_death_of_its_app_ends_it(dsn: str) -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_what_forbids_it_to_open_keeps_it_from_starting(dsn: str) -> None:
+async def test_a_reason_against_opening_keeps_it_from_starting(dsn: str) -> None:
     async def forbid() -> None:
         raise ConfigurationError("it must not")
 

@@ -1,4 +1,4 @@
-"""Settling through the engine: what arrives together is settled together, and every id stands for itself."""
+"""Settling through the engine. Concurrent requests are settled together, and each id has its own outcome."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ async def received(engine: Engine, consumer: KnownConsumer, keys: str, size: int
 
 
 async def left(engine: Engine) -> tuple[int, int]:
-    """Messages that are in flight, and that come again."""
+    """Count messages in flight, and messages that will be delivered again."""
     info = await engine.app.admin.consumer("orders", "ship")
     return info.num_ack_pending, info.parked
 
 
 class Settle:
-    """Records settle calls, and holds them up until they may go."""
+    """Records settle calls, and holds them up until they are released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[Settlement] = []
@@ -94,7 +94,7 @@ async def test_an_ack_changes_only_what_it_names(engine: Engine, consume: Consum
 
 
 @pytest.mark.parametrize("strict", [False, True])
-async def test_a_stale_id_changes_nothing_and_is_told(engine: Engine, consume: Consume, strict: bool) -> None:
+async def test_a_stale_id_changes_nothing_and_is_reported(engine: Engine, consume: Consume, strict: bool) -> None:
     ship = await consume()
     (share,) = await received(engine, ship, "ab")
     assert await engine.settle(ship, share.ack_ids, RETRY, strict=strict) == []
@@ -105,7 +105,7 @@ async def test_a_stale_id_changes_nothing_and_is_told(engine: Engine, consume: C
     assert await left(engine) == (1, 0)
 
 
-async def test_strict_tells_of_every_single_message_of_a_share_that_was_settled_before(
+async def test_strict_reports_every_single_message_of_a_share_that_was_settled_before(
     engine: Engine, consume: Consume
 ) -> None:
     ship = await consume()
@@ -115,7 +115,7 @@ async def test_strict_tells_of_every_single_message_of_a_share_that_was_settled_
     assert await left(engine) == (0, 0)
 
 
-async def test_of_two_that_settle_a_message_at_once_the_first_counts(
+async def test_the_first_of_two_concurrent_settles_of_a_message_counts(
     engine: Engine, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ship = await consume()
@@ -170,7 +170,7 @@ async def test_extending_holds_what_came_together(engine: Engine, consume: Consu
     assert await engine.extend(ship, shares[0].ack_ids) == list(shares[0].ack_ids)
 
 
-async def test_when_the_store_is_away_a_settle_is_told_and_may_be_tried_again(
+async def test_when_the_store_is_away_a_settle_fails_and_may_be_tried_again(
     engine: Engine, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ship = await consume()

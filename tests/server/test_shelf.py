@@ -1,4 +1,4 @@
-"""The shelf: what was read lately is read once, and nothing else is ever told than what the stream holds."""
+"""The message cache. Recent messages are read once, and the answers always equal what the stream holds."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_a_database_that_went_away_may_come_back_with_other_messages(engin
 
 
 @pytest.mark.asyncio
-async def test_of_known_messages_a_lease_leaves_the_contents_out(engine: Engine, consume: Consume) -> None:
+async def test_a_lease_leaves_out_the_contents_of_cached_messages(engine: Engine, consume: Consume) -> None:
     database = engine.app.database
     await engine.app.publish_many("orders", [(key, place) for place, key in enumerate("abcadef", 1)])
     first = await consume("first")
@@ -95,11 +95,11 @@ async def test_of_known_messages_a_lease_leaves_the_contents_out(engine: Engine,
         again = await store.lease(
             database, consumer.number, UUID(int=0), 9, shares=[9], known=[(4, 4)], history=history
         )
-        assert (again.seqs, again.keys, again.data) == ([4], [None], [None])  # which had been parked
+        assert (again.seqs, again.keys, again.data) == ([4], [None], [None])  # it had been parked
 
 
 @pytest.mark.asyncio
-async def test_consumers_that_read_the_same_are_told_the_same_and_it_is_read_once(
+async def test_consumers_that_read_the_same_messages_get_them_from_one_read(
     engine: Engine, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brought: list[int] = []
@@ -125,7 +125,7 @@ async def test_consumers_that_read_the_same_are_told_the_same_and_it_is_read_onc
 
 
 @pytest.mark.asyncio
-async def test_what_goes_from_the_shelf_while_a_lease_counts_on_it_is_read_from_the_stream(
+async def test_messages_evicted_from_the_cache_during_a_lease_call_are_read_from_the_stream(
     engine: Engine, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ship, bill = await consume("ship"), await consume("bill")
@@ -150,7 +150,7 @@ async def test_what_goes_from_the_shelf_while_a_lease_counts_on_it_is_read_from_
 
 
 @pytest.mark.asyncio
-async def test_consumers_at_once_on_a_small_shelf_are_told_what_the_stream_holds(
+async def test_concurrent_consumers_on_a_small_cache_get_what_the_stream_holds(
     engine: Engine, consume: Consume
 ) -> None:
     engine._shelves._largest = 20 * SIZE

@@ -1,4 +1,4 @@
-"""The contract's rows about sources: make, list, see, change, remove."""
+"""The contract's rows about sources: create, list, read, edit, delete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.sources.test_signatures import signed
 pytestmark = pytest.mark.asyncio
 
 
-async def test_a_source_is_told_with_its_settings_but_for_its_secret(api: Api) -> None:
+async def test_a_source_is_returned_with_its_settings_but_for_its_secret(api: Api) -> None:
     stream = await api.stream()
     made = await source(
         api, "github", stream["id"], key="gh.{header.x-github-event}", signature="github", secret="hush",
@@ -56,7 +56,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-async def test_what_cannot_be_is_refused_and_changes_nothing(api: Api) -> None:
+async def test_invalid_input_is_refused_and_changes_nothing(api: Api) -> None:
     await api.stream()
     await source(api)
     before = await api.get("/sources")
@@ -71,7 +71,7 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(api: Api) -> None:
     assert await api.get("/sources") == before
 
 
-async def test_a_sender_needs_no_token_and_who_manages_sources_does(api: Api) -> None:
+async def test_sending_needs_no_token_and_managing_sources_does(api: Api) -> None:
     await api.stream()
     await api.stream("parcels")
     await source(api)

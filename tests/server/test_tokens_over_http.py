@@ -1,4 +1,4 @@
-"""Tokens over HTTP, and that every route asks for them."""
+"""Tokens over HTTP. Every route requires one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.server.calling import Api
 
 pytestmark = pytest.mark.asyncio
 
-# What a route wants in its body, by the end of its path: without it, it may complain of that first.
+# Request bodies by the end of the route's path. Without its body, a route may report that error before
+# the missing token.
 BODIES: dict[str, Any] = {
     "POST /streams": {"name": "orders2"},
     "POST /streams/{stream}/messages": {"key": "k", "data": 1},
@@ -35,7 +36,7 @@ WANT_NONE = {"POST /webhook/{source}", "GET /health", "GET /ready"}
 
 @pytest_asyncio.fixture
 async def ops(api: Api) -> Api:
-    """The API of a server that is closed, called with a token that may do everything."""
+    """The API of a server with tokens, called with a token that allows everything."""
     made = await api.post("/tokens", {"name": "ops", "scopes": ["admin"]}, 201)
     api.client.headers["authorization"] = f"Bearer {made['token']}"
     return api
@@ -75,7 +76,7 @@ async def test_a_token_is_revoked_at_once_by_its_id_or_its_name(ops: Api, by: st
         ({"scopes": ["consume"]}, "name"),
     ],
 )
-async def test_what_cannot_be_makes_no_token(ops: Api, body: dict[str, Any], field: str) -> None:
+async def test_invalid_settings_make_no_token(ops: Api, body: dict[str, Any], field: str) -> None:
     told = await ops.refused("POST", "/tokens", body, status=422)
     assert list(told["validation_errors"]) == [field]
     assert len((await ops.get("/tokens"))["data"]) == 1
@@ -105,7 +106,7 @@ async def test_a_publisher_publishes_and_nothing_else(ops: Api) -> None:
 
 @pytest_asyncio.fixture
 async def client(dsn: str) -> AsyncIterator[httpx.AsyncClient]:
-    """Of a server that has one of everything but tokens."""
+    """A client of a server that has one object of each kind except tokens."""
     app = App(dsn, streams=["orders", "parcels"])
     server = Server(app)
     async with app.running():
@@ -118,7 +119,7 @@ async def client(dsn: str) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def _tokens(client: httpx.AsyncClient) -> dict[str, str]:
-    """Tokens that may do everything; everything to another stream than calls are about; and one to be revoked."""
+    """Tokens that allow everything, everything on another stream only, and one to be revoked."""
     found = {}
     header: dict[str, str] = {}
     for name, scopes in (("ops", ["admin"]), ("weak", ["admin:parcels"]), ("spare", ["consume"])):
@@ -129,7 +130,7 @@ async def _tokens(client: httpx.AsyncClient) -> dict[str, str]:
 
 
 async def _routes(client: httpx.AsyncClient) -> list[tuple[str, str, str]]:
-    """Method, path and a word for each that the API's description has, under both prefixes; what deletes comes last."""
+    """Method, path and a label of each operation of the API's description, under both prefixes. Deletions come last."""
     paths = (await client.get("/openapi.json")).json()["paths"]
     found = [(method.upper(), path) for path, methods in paths.items() for method in methods if method in _METHODS]
     assert len(found) > 50
@@ -178,13 +179,13 @@ async def test_every_route_wants_a_token_and_the_right_one(client: httpx.AsyncCl
         ("GET", "/nowhere"),
     ],
 )
-async def test_who_has_no_token_learns_nothing(ops: Api, method: str, path: str) -> None:
+async def test_a_caller_without_a_token_learns_nothing(ops: Api, method: str, path: str) -> None:
     del ops.client.headers["authorization"]
     told = await ops.client.request(method, ops.prefix + path, content=b"{no json")
     assert (told.status_code, told.json()["code"]) == (401, "unauthorized")
 
 
-async def test_the_body_of_who_has_no_token_is_not_read(dsn: str) -> None:
+async def test_the_body_of_a_caller_without_a_token_is_not_read(dsn: str) -> None:
     app = App(dsn)
     server = Server(app)
     read: list[str] = []

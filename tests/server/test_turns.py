@@ -1,4 +1,4 @@
-"""Turns: one call after the other, unless that takes too long."""
+"""Call coalescing: calls run one after the other, unless one takes too long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Calls:
-    """Calls that last until they are told to end."""
+    """Calls that run until the test ends them."""
 
     def __init__(self) -> None:
         self.turns = Turns()
@@ -53,7 +53,7 @@ async def test_calls_go_one_after_the_other_in_their_order(patient: None) -> Non
     await asyncio.gather(*tasks)
 
 
-async def test_who_gives_up_waiting_holds_nobody_up(patient: None) -> None:
+async def test_a_cancelled_call_does_not_delay_the_others(patient: None) -> None:
     calls = Calls()
     first, second, third = (calls.start(name) for name in "abc")
     await settle()
@@ -74,11 +74,11 @@ async def test_a_call_that_fails_gives_its_turn_on(patient: None) -> None:
     assert calls.begun == ["a", "b"]
 
 
-async def test_nobody_waits_for_long() -> None:
+async def test_no_call_waits_for_long() -> None:
     calls = Calls()
     tasks = [calls.start(name) for name in "abc"]
     async with asyncio.timeout(10):
-        while len(calls.begun) < 3:  # noqa: ASYNC110 - nothing tells of it
+        while len(calls.begun) < 3:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0)
     for name in "abc":
         calls.end(name)

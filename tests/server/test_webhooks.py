@@ -1,4 +1,4 @@
-"""Webhooks, from the sender's side: what is taken in, what is refused, and that a 200 can be relied on."""
+"""Webhooks from the sender's side: which deliveries are accepted or refused, and that a 200 means stored."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.support.waiting import until_blocked
 
 pytestmark = pytest.mark.asyncio
 
-# --- what is taken in
+# --- accepted deliveries
 
 
 async def test_a_delivery_is_a_message_under_the_name_and_the_hash(api: Api) -> None:
@@ -98,7 +98,7 @@ async def test_a_form_is_an_object(api: Api) -> None:
     assert (message["key"], message["data"]) == ("slack.T1", {"team": "T1", "text": ["a", "b"]})
 
 
-# --- once
+# --- deduplication
 
 
 async def test_a_delivery_that_is_repeated_is_a_message_once(api: Api) -> None:
@@ -106,7 +106,7 @@ async def test_a_delivery_that_is_repeated_is_a_message_once(api: Api) -> None:
     await source(api)
     for _ in range(3):
         assert (await deliver(api, b"{}")).json() == OK
-    for body in (b"1", b"2"):  # another body, but it is the same delivery
+    for body in (b"1", b"2"):  # another body, but the same delivery
         assert (await deliver(api, body, headers={"webhook-id": "msg_1"})).json() == OK
     assert (await deliver(api, b"1", headers={"x-github-delivery": "guid"})).json() == OK
     assert [one["data"] for one in await messages(api)] == [{}, 1, 1]
@@ -183,7 +183,7 @@ async def test_a_secret_is_changed_without_losing_a_delivery(api: Api) -> None:
     assert await statuses() == [200, 200]
 
 
-# --- refused
+# --- refused deliveries
 
 
 async def test_an_unknown_source_is_404_and_so_is_one_that_was_removed_at_once(api: Api) -> None:
@@ -192,7 +192,7 @@ async def test_an_unknown_source_is_404_and_so_is_one_that_was_removed_at_once(a
         answer = await deliver(api, b"{}", name)
         assert (answer.status_code, answer.json()["code"]) == (404, "unknown_source")
     made = await source(api)
-    assert (await deliver(api, b"{}", made["id"])).status_code == 404  # by its name only: an id gets around
+    assert (await deliver(api, b"{}", made["id"])).status_code == 404  # by name only, because ids leak
     assert (await deliver(api, b"{}")).status_code == 200
     assert await api.call("DELETE", "/sources/hook") == {"id": made["id"], "deleted": True}
     assert (await deliver(api, b"{}")).status_code == 404
@@ -226,7 +226,7 @@ async def test_a_body_is_never_larger_than_the_server_allows(dsn: str) -> None:
         assert (await deliver(api, b"1" * 101)).status_code == 413
 
 
-# --- a 200 can be relied on
+# --- a 200 means that the message is stored
 
 
 async def test_the_answer_comes_after_the_commit(api: Api, connect: Connect) -> None:
@@ -276,18 +276,18 @@ async def test_when_the_stream_is_deleted_its_sources_are_gone(api: Api) -> None
     assert (await deliver(api, b"{}")).status_code == 200
     told = await api.refused("DELETE", "/streams/orders", status=409)
     assert "'hook'" in told["summary"]
-    await api.server.app.admin.delete_stream("orders", force=True)  # as another server does it
+    await api.server.app.admin.delete_stream("orders", force=True)  # as another server does
     assert (await deliver(api, b"1")).status_code == 404
     assert (await api.get("/sources"))["data"] == []
     await api.stream()
     assert (await deliver(api, b"1")).json()["code"] == "unknown_source"
 
 
-# --- with the time in the test's hands
+# --- with a clock that the test controls
 
 
 class Hooks:
-    """Webhooks of an engine, at a time."""
+    """Webhooks of an engine, received at a given time."""
 
     def __init__(self, engine: Engine) -> None:
         self.now = 0.0
@@ -327,7 +327,7 @@ async def test_the_published_examples_are_taken_in_at_their_time(hooks: Hooks) -
     assert await hooks.deliver(GITHUB_BODY, GITHUB, "gh") == 200
 
 
-async def test_what_another_server_changes_counts_within_two_seconds(hooks: Hooks) -> None:
+async def test_changes_by_another_server_take_effect_within_two_seconds(hooks: Hooks) -> None:
     admin = hooks.engine.app.admin
     await admin.create_source(WebhookSpec(name="hook", stream="orders"))
     assert await hooks.deliver(b"1") == 200

@@ -1,4 +1,4 @@
-"""Sources as an operator makes, sees, changes and removes them; on real Postgres."""
+"""Administration of sources on real Postgres: create, list, edit and delete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GITHUB = WebhookSpec(
 
 @pytest_asyncio.fixture
 async def admin(database: store.Database) -> Admin:
-    """With the stream `orders`."""
+    """The administration of a database with the stream `orders`."""
     admin = Admin(database)
     await admin.create_stream("orders")
     return admin
@@ -52,7 +52,7 @@ async def test_a_name_that_looks_like_another_sources_id_is_a_name_first(admin: 
     assert (await admin.source(twin)).name == twin
 
 
-async def test_secrets_are_told_to_nobody_but_who_checks_signatures(admin: Admin, database: store.Database) -> None:
+async def test_only_the_check_of_signatures_reads_secrets(admin: Admin, database: store.Database) -> None:
     await admin.create_source(GITHUB)
     told = [await admin.source("github"), *await admin.sources(), await admin.edit_source("github", max_body=5)]
     for source in told:
@@ -132,6 +132,6 @@ async def test_a_source_that_is_created_while_its_stream_is_deleted_waits_and_is
     assert await admin.sources() == []
 
 
-async def test_of_two_who_create_a_source_at_once_one_is_the_first(admin: Admin) -> None:
+async def test_one_of_two_concurrent_creations_of_a_source_is_the_first(admin: Admin) -> None:
     found = await asyncio.gather(*(admin.create_source(GITHUB) for _ in range(8)))
     assert sorted(found) == [False] * 7 + [True]

@@ -1,4 +1,4 @@
-"""A delivery becomes a message: nothing that is sent is lost, and what is repeated is known."""
+"""A webhook delivery becomes a message. Nothing is lost, and repeated deliveries are recognized."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORM = "application/x-www-form-urlencoded"
 
 
 def data_of(body: bytes, content_type: str = "application/json") -> str:
-    """The JSON text that a body is stored as."""
+    """Return the JSON text that a body is stored as."""
     delivery = Delivery("hook", [(b"content-type", content_type.encode())], b"", body)
     return payloads.encode(delivery.data)
 
@@ -58,9 +58,9 @@ def test_a_byte_order_mark_is_left_out() -> None:
         (b"", {}),
         (b"123", {"123": ""}),
         (b"a=%00", "a=%00"),  # a NUL can't be stored
-        (b"a=%FF", "a=%FF"),  # no UTF-8
+        (b"a=%FF", "a=%FF"),  # not valid UTF-8
         ("&".join(f"a{n}" for n in range(10_001)).encode(), "&".join(f"a{n}" for n in range(10_001))),
-        (b'{"a":"b&c=d"}', {"a": "b&c=d"}),  # as curl sends JSON when nobody tells it what it is
+        (b'{"a":"b&c=d"}', {"a": "b&c=d"}),  # curl sends JSON with this content type by default
         (b"[1]", [1]),
         (b"{a}=1", "{a}=1"),
     ],
@@ -136,11 +136,11 @@ def test_a_delivery_that_is_repeated_is_known_by_its_senders_id() -> None:
         headers = signed("stripe", "x", body, NOW)
         found = message(body, headers, signature="stripe", secrets=("x",)).message_id
         assert found == (expected or f"hook:{hashlib.sha256(body).hexdigest().upper()}")
-    assert message(b'{"id":"evt_1"}').message_id != "hook:evt_1"  # nobody says that this is Stripe's
+    assert message(b'{"id":"evt_1"}').message_id != "hook:evt_1"  # without Stripe's signature scheme the id is not used
 
 
 @given(sent=st.binary(max_size=400).filter(lambda sent: sent.strip(b"\0")), name=st.sampled_from(["a", "a" * 48]))
-def test_whatever_the_id_it_can_be_remembered(sent: bytes, name: str) -> None:
+def test_every_id_can_be_stored(sent: bytes, name: str) -> None:
     spec = WebhookSpec(name=name, stream="orders")
     found = message_of(spec, KeyTemplate(spec.key), Delivery(name, [(b"webhook-id", sent)], b"", b"{}"), NOW).message_id
     assert found.startswith(f"{name}:")
@@ -150,7 +150,7 @@ def test_whatever_the_id_it_can_be_remembered(sent: bytes, name: str) -> None:
     assert again == found
 
 
-def test_a_wrong_signature_is_told_before_anything_is_made_of_the_body() -> None:
+def test_a_wrong_signature_is_reported_before_the_body_is_parsed() -> None:
     with pytest.raises(InvalidSignature):
         message(b"{}", signed("github", "other", b"{}", NOW), signature="github", secrets=("x",))
     late = signed("stripe", "x", b"{}", NOW)

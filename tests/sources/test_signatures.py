@@ -1,4 +1,4 @@
-"""Signatures of webhooks: what their inventors publish, and a second formulation that shares no code with ours."""
+"""Signatures of webhooks, checked with published examples and with an independent implementation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.model.errors import ConfigurationError
 from headrace.sources.signatures import TOLERANCE, InvalidSignature, standard_key, verify
 
-# The example that the libraries of Standard Webhooks are tested with:
+# The example of the tests of the Standard Webhooks libraries:
 # https://github.com/standard-webhooks/standard-webhooks/blob/main/libraries/python/tests/test_webhooks.py
 STANDARD_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 STANDARD_TIME = 1614265330
@@ -24,7 +24,7 @@ STANDARD = {
     "webhook-signature": STANDARD_SIGNATURE,
 }
 
-# "Testing the webhook payload validation" in
+# From "Testing the webhook payload validation" in
 # https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries
 GITHUB_SECRET = "It's a Secret to Everybody"
 GITHUB_BODY = b"Hello, World!"
@@ -35,7 +35,7 @@ SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1
 
 
 def hmac_sha256(key: bytes, message: bytes) -> bytes:
-    """RFC 2104, word by word."""
+    """RFC 2104, implemented literally."""
     key = hashlib.sha256(key).digest() if len(key) > 64 else key
     key = key + bytes(64 - len(key))
     inner = hashlib.sha256(bytes(b ^ 0x36 for b in key) + message).digest()
@@ -43,7 +43,7 @@ def hmac_sha256(key: bytes, message: bytes) -> bytes:
 
 
 def signed(scheme: str, secret: str, body: bytes, now: float) -> dict[str, str]:
-    """The headers of a delivery that is signed."""
+    """Return the headers of a signed delivery."""
     stamp = str(int(now))
     match scheme:
         case "standard":
@@ -81,7 +81,7 @@ def test_the_example_of_github() -> None:
 
 
 @given(scheme=st.sampled_from(["standard", "github", "stripe"]), text=SECRETS, body=st.binary(max_size=200))
-def test_what_the_second_formulation_signs_is_valid(scheme: str, text: str, body: bytes) -> None:
+def test_signatures_of_an_independent_implementation_are_valid(scheme: str, text: str, body: bytes) -> None:
     secret = secret_of(scheme, text)
     verify(scheme, [secret], signed(scheme, secret, body, NOW), body, NOW)
 
@@ -104,7 +104,8 @@ def test_nothing_else_is_valid(scheme: str, text: str, body: bytes, data: st.Dat
     else:
         before = headers[what]
         place = data.draw(st.integers(0, len(before) - 1))
-        # "t" and "v1" may come in any order and beside others, and GitHub's digits in any case: those say the same.
+        # These variants are equally valid: "t" and "v1" in any order and beside other fields, and
+        # GitHub's digits in any case.
         other = data.draw(
             st.sampled_from("0123456789abcdef+/=,.v_-").filter(lambda char: char != before[place].lower())
         )
@@ -176,7 +177,7 @@ def test_another_version_of_a_signature_is_no_signature() -> None:
 
 def test_a_secret_of_standard_webhooks_is_base64() -> None:
     assert standard_key("whsec_AAEC") == standard_key("AAEC") == b"\0\1\2"
-    assert standard_key("whsec_AAE") == standard_key("whsec_AAE=") == b"\0\1"  # some leave the padding out
+    assert standard_key("whsec_AAE") == standard_key("whsec_AAE=") == b"\0\1"  # some senders leave out the padding
     for text in ("", "whsec_", "whsec_A", "whsec_AA C", "whsec_ä", "hello world", "whsec_AAE==="[:-1] + "*"):
         with pytest.raises(ConfigurationError, match="base64"):
             standard_key(text)

@@ -1,4 +1,4 @@
-"""Key templates: what they make of a delivery, and that they always make a valid key."""
+"""Key templates: the keys they make of a delivery, which are always valid."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rendered(template: str, event: Any = EVENT, headers: Any = (), query: bytes 
         ("fixed", "fixed"),
     ],
 )
-def test_what_stands_between_braces_becomes_one_token(template: str, key: str) -> None:
+def test_a_value_in_braces_becomes_one_token(template: str, key: str) -> None:
     headers = [(b"X-GitHub-Event", b"pull_request")]
     assert rendered(template, headers=headers, query=b"tenant=first&tenant=acme.eu") == key
 
@@ -77,7 +77,7 @@ def test_a_value_that_is_too_long_is_replaced_by_its_hash() -> None:
     [("a.b", "a_b"), ("*", "_"), (">", "_"), ("a>b*", "a_b_"), ("a b\tc\n", "a_b_c_"), ("\0", "_"), ("\ud800", "_"),
      ("ünï", "ünï"), (0, "0"), (-5, "-5"), (False, "false"), (None, "_"), ([], "_"), ({}, "_"), ("", "_")],
 )  # fmt: skip
-def test_what_a_token_cannot_hold_is_replaced(value: Any, expected: str) -> None:
+def test_characters_that_a_token_cannot_hold_are_replaced(value: Any, expected: str) -> None:
     assert token(value) == expected
 
 
@@ -110,7 +110,7 @@ JSON = st.recursive(
     header=st.binary(max_size=150),
     query=st.text(string.printable, max_size=150),
 )
-def test_whatever_is_sent_the_key_is_valid(pieces: list[str], event: Any, header: bytes, query: str) -> None:
+def test_the_key_is_valid_for_every_delivery(pieces: list[str], event: Any, header: bytes, query: str) -> None:
     try:
         template = KeyTemplate("".join(pieces))
     except ConfigurationError:

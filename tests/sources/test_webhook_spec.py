@@ -1,4 +1,4 @@
-"""What a webhook source may be."""
+"""Valid and invalid settings of a webhook source."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("settings", "told"), REFUSED)
-def test_what_cannot_be_is_refused_in_a_sentence(settings: dict[str, Any], told: str) -> None:
+def test_invalid_settings_are_refused_in_a_sentence(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigurationError, match=told) as refused:
         WebhookSpec(**{"name": "hook", "stream": "orders", **settings})
     assert "\n" not in str(refused.value)
@@ -49,13 +49,13 @@ def test_a_source_is_the_same_when_it_comes_back_from_the_store() -> None:
     assert WebhookSpec.stored("hook", "orders", {}) == WebhookSpec(name="hook", stream="orders")
 
 
-def test_what_was_stored_before_there_were_other_settings_is_shown_with_their_defaults() -> None:
+def test_settings_stored_by_an_older_version_are_shown_with_defaults() -> None:
     assert WebhookSpec.shown({"secrets": ["…"], "signature": "standard"}) == {
         "key": "{name}.{sha256}", "signature": "standard", "secrets": ["…"], "keep_headers": [], "max_body": None,
     }  # fmt: skip
 
 
-def test_its_repr_tells_no_secret() -> None:
+def test_its_repr_contains_no_secret() -> None:
     spec = WebhookSpec(name="hook", stream="orders", signature="github", secrets=("hush",))
     assert "hush" not in repr(spec)
     assert "hush" not in f"{[spec]}"

@@ -1,4 +1,4 @@
-"""One Spark session for each process of the run: two cores, little memory, kept warm."""
+"""One Spark session for each process of the run, with two cores and little memory. It stays warm."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The session that all tests of this process share. A test that must change its configuration changes it back."""
+    """The session that all tests of this process share. A test that changes its configuration must change it back."""
     conf = {
-        "spark.connect.grpc.binding.port": "0",  # any; for the test that has a Connect server in there
+        "spark.connect.grpc.binding.port": "0",  # any free port, for the test that runs a Connect server in it
         "spark.default.parallelism": "2",
         "spark.driver.extraJavaOptions": QUICK,
         "spark.driver.memory": "1g",

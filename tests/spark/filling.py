@@ -1,4 +1,4 @@
-"""Streams with messages in them, and what lies in an archive, for the tests of pipelines."""
+"""Helpers that fill streams with messages and read archives, for the tests of pipelines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.model.specs import StreamSpec
 
 
 async def fill(database: store.Database, stream: str, count: int, *, keys: int = 7, days: int = 1) -> None:
-    """Publish so many messages; of several days, they are cut into as many equal parts, each of a day of its own."""
+    """Publish so many messages. With several days they are cut into as many equal parts, one for each day."""
     await store.create_stream(database, stream)
     await publish(database, stream, 0, count, keys=keys)
     if days > 1:
@@ -24,7 +24,7 @@ async def fill(database: store.Database, stream: str, count: int, *, keys: int =
 
 
 async def in_segments(database: store.Database, **policy: Any) -> None:
-    """Make the stream `orders`, cut into segments of ten, which retention may drop one by one."""
+    """Create the stream `orders` in segments of ten messages, which retention may drop one by one."""
     stream = await store.create_stream(database, StreamSpec(name="orders", **policy))
     for row in await database.fetch("delete from headrace.segments returning relation"):
         await database.fetch(f"drop table {row[0]}")
@@ -35,7 +35,7 @@ async def in_segments(database: store.Database, **policy: Any) -> None:
 
 
 async def publish(database: store.Database, stream: str, first: int, last: int, *, keys: int = 7) -> None:
-    """Publish messages with the numbers above `first`, up to `last`; a number's key is by its remainder."""
+    """Publish messages with the numbers above `first`, up to `last`. A number's key depends on its remainder."""
     await database.fetch(
         """select headrace.publish_many($1, array_agg('orders.' || g % $4), array_agg(json_build_object('n', g)))
            from generate_series($2::int + 1, $3::int) as g""",
@@ -44,12 +44,12 @@ async def publish(database: store.Database, stream: str, first: int, last: int, 
 
 
 async def read(database: store.Database, stream: str) -> list[tuple[int, str, str]]:
-    """A stream's messages: seq, key and data."""
+    """Return a stream's messages: seq, key and data."""
     rows = await database.fetch(f"select seq, key, data::text as data from headrace_streams.{stream} order by seq")
     return [(row["seq"], row["key"], row["data"]) for row in rows]
 
 
 def archived(path: Path) -> pa.Table:
-    """What any reader sees who lists the directory, by seq."""
+    """Return the archived rows by seq, as any reader sees them that lists the directory."""
     found: Any = pyarrow.dataset.dataset(path, partitioning="hive")
     return found.to_table().sort_by("seq")

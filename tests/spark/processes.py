@@ -1,12 +1,12 @@
-"""The surroundings of processes of their own, for what a process has only one of: its Spark session, its Java, its signals."""
+"""The environment of test processes, for what a process has only one of: its Spark session, its Java, its signals."""
 
 from __future__ import annotations
 
 import os
 
-PATIENCE = 180.0  # seconds; a session starts within ten on a machine that has nothing else to do
+PATIENCE = 180.0  # seconds. A session starts within ten on an idle machine
 QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""For a Java that works for seconds only: what the better compiler and the other collectors cost, would not come back."""
+"""Options for a Java that runs for seconds only. The better compiler and the other collectors would not pay off."""
 
 LITTLE = {
     "HEADRACE_SPARK_MASTER": "local[1]",
@@ -15,7 +15,7 @@ LITTLE = {
 
 
 def surroundings(without: tuple[str, ...] = (), **more: str) -> dict[str, str]:
-    """This environment with a small session in it, without anything that would lead elsewhere."""
+    """Return this environment with settings for a small session, and without variables that change Spark's settings."""
     ours = ("HEADRACE_SPARK_", "SPARK_", "PYSPARK_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours) and name not in without}
     return {**kept, **LITTLE, **more}

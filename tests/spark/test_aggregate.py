@@ -1,4 +1,6 @@
-"""Aggregate: windows with their state kept from run to run, results once, late events counted."""
+"""The pipeline `aggregate`: windows keep their state between runs, results are published once, and late
+events are counted.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ HOURLY = {
 
 @pytest.fixture
 def one_task(spark: SparkSession) -> Iterator[None]:
-    """State in one partition: two take twice as long, and prove no more."""
+    """Keep state in one partition. Two take twice as long and prove no more."""
     before = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", "1")
     yield
@@ -38,7 +40,7 @@ def one_task(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture
 def run(spark: SparkSession, dsn: str, tmp_path: Path, one_task: None) -> Any:
-    """Aggregates `orders` into `hourly`, off the event loop."""
+    """Aggregate `orders` into `hourly`, outside of the event loop."""
 
     async def run(**options: Any) -> Report:
         settings: dict[str, Any] = {**HOURLY, "checkpoint": tmp_path / "aggregate", **options}
@@ -103,7 +105,7 @@ async def test_with_append_a_window_is_published_once_when_it_is_closed(run: Any
     ]  # fmt: skip
 
 
-async def test_what_cannot_be_aggregated_is_told_in_a_sentence(
+async def test_what_cannot_be_aggregated_is_reported_in_a_sentence(
     run: Any, database: store.Database, tmp_path: Path
 ) -> None:
     with pytest.raises(UnknownStream, match="orders"):
@@ -139,6 +141,6 @@ async def test_a_value_is_one_token_of_a_result_s_key_and_a_message_s_key_stays_
     known = ("window_start", "window_end", "key", "customer", "size")
     made = [
         _key("{key}.{customer}.{size}.{window_end}", known, {"key"}),
-        _key("{key}", known, set()),  # a field of the data that is called so
+        _key("{key}", known, set()),  # a field of the data with that name
     ]
     assert list(rows.select(*made).first() or ()) == ["a.b.x_y__z_._.2030-01-01T11:00:00Z", "a_b"]

@@ -1,4 +1,6 @@
-"""Archive: each message once, in files of its day, whatever is killed; and retention that waits for it."""
+"""The pipeline `archive`: each message is written once, in files of its day, despite kills, and
+retention waits for it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ pytestmark = pytest.mark.asyncio
 
 @pytest.fixture
 def run(spark: SparkSession, dsn: str, tmp_path: Path) -> Any:
-    """Archives the stream `orders`, off the event loop."""
+    """Archive the stream `orders`, outside of the event loop."""
 
     async def run(**options: Any) -> Report:
         path = options.pop("path", tmp_path / "archive")
@@ -65,7 +67,7 @@ async def test_each_message_lies_once_in_a_file_of_its_day_and_the_next_run_take
 
 
 class Killed(Exception):
-    """Stands for a kill -9: nothing is cleaned up behind it."""
+    """Simulates a SIGKILL. Nothing is cleaned up after it."""
 
 
 @pytest.mark.parametrize("at", ["before the manifest", "after the manifest", "between the moves", "after the moves"])
@@ -88,7 +90,7 @@ async def test_a_run_that_is_killed_leaves_no_row_twice_and_the_next_one_none_mi
 
 
 def kill(patched: pytest.MonkeyPatch, at: str) -> None:
-    """Have a run break off there."""
+    """Make a run break off at that point."""
     create, move, remove = LocalFiles.create, LocalFiles.move, LocalFiles.remove
     moved: list[str] = []
 
@@ -147,7 +149,7 @@ async def test_retention_waits_for_the_archive_and_then_drops_what_is_archived(
     assert archived(tmp_path / "archive")["seq"].to_pylist() == [n for n in range(1, 63) if n != 7]
 
 
-async def test_what_retention_removed_before_it_was_archived_is_told(run: Any, database: store.Database) -> None:
+async def test_what_retention_removed_before_it_was_archived_is_reported(run: Any, database: store.Database) -> None:
     await in_segments(database, retain_up_to=60)
     await publish(database, "orders", 0, 15)
     await run()
@@ -181,7 +183,7 @@ async def test_an_archive_is_of_one_stream_and_of_one_selection(
 async def test_one_process_at_a_time_is_at_work_on_an_archive(
     run: Any, database: store.Database, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another one would take the files that are being written for those of a run that was killed, and remove them."""
+    """Another process would take the files that are being written for those of a killed run, and remove them."""
     monkeypatch.setattr("headrace_spark.pipelines.connected.PATIENCE", 0.2)
     await fill(database, "orders", 3)
     archive_id = Layout(LocalFiles(str(tmp_path / "archive"))).open(Identity(stream="orders"))
@@ -201,7 +203,7 @@ async def test_one_process_at_a_time_is_at_work_on_an_archive(
     assert (await run()).rows == 3
 
 
-async def test_what_cannot_be_archived_is_told_in_a_sentence(
+async def test_what_cannot_be_archived_is_reported_in_a_sentence(
     run: Any, database: store.Database, tmp_path: Path
 ) -> None:
     with pytest.raises(UnknownStream, match="nothing"):
@@ -229,7 +231,7 @@ async def test_files_are_made_in_one_step_and_moved_on_any_file_system(
     assert not files.create("a/b.json", b"two")
     assert files.read("a/b.json") == b"one"
     files.move("a/b.json", "c/d/e.json")
-    files.move("a/b.json", "c/d/e.json")  # it has gone: nothing happens
+    files.move("a/b.json", "c/d/e.json")  # it has gone, so nothing happens
     assert [name for name in files.below("c") if not name.endswith(".crc")] == ["d/e.json"]
     assert files.read("c/d/e.json") == b"one"
     files.remove("c")
@@ -237,7 +239,7 @@ async def test_files_are_made_in_one_step_and_moved_on_any_file_system(
     assert files.names("c") == []
 
 
-async def test_a_manifest_tells_what_a_batch_is(run: Any, database: store.Database, tmp_path: Path) -> None:
+async def test_a_manifest_describes_its_batch(run: Any, database: store.Database, tmp_path: Path) -> None:
     await fill(database, "orders", 10)
     await run()
     layout = Layout(LocalFiles(str(tmp_path / "archive")))

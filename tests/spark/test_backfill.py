@@ -1,4 +1,4 @@
-"""Backfill: a table as messages, as change capture makes them of a backfill, under one snapshot."""
+"""The pipeline `backfill`: a table becomes the messages that change capture makes of a backfill, under one snapshot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def run(spark: SparkSession, dsn: str) -> Any:
-    """Reads a table into the stream `orders`, off the event loop."""
+    """Read a table into the stream `orders`, outside of the event loop."""
 
     async def run(table: str, stream: str = "orders", **options: Any) -> Report:
         return await anyio.to_thread.run_sync(
@@ -103,7 +103,7 @@ async def test_a_table_is_read_once_whatever_is_written_meanwhile_and_a_named_ba
 
 
 @pytest.mark.asyncio
-async def test_what_cannot_be_read_is_told_in_a_sentence(run: Any, database: store.Database) -> None:
+async def test_what_cannot_be_read_is_reported_in_a_sentence(run: Any, database: store.Database) -> None:
     await database.fetch("create table rows (id int)")
     with pytest.raises(UnknownStream, match="orders"):
         await run("rows")
@@ -137,12 +137,12 @@ def test_ranges_cover_every_block_once_and_the_last_has_no_end() -> None:
 @pytest.mark.parametrize(
     "text", ["plain", "", "a.b c", "*>", "é", "\u00a0\n", "x" * 200, "é" * 60, "日本" * 12, "-1.5"]
 )
-def test_a_token_is_what_it_is_for_change_capture(text: str) -> None:
+def test_a_token_is_the_same_as_in_change_capture(text: str) -> None:
     assert rowkeys.token(text) == templates.token(text)
     assert KeyShape(("a.", ""), ("c",)).keys([pa.array([text])]).to_pylist() == [f"a.{templates.token(text)}"]
 
 
-def test_a_template_says_what_keys_are_made_of() -> None:
+def test_a_template_defines_the_keys() -> None:
     shape = shape_of('{schema}.{table}-{record.a}.{record."odd ""name"}', "pub.lic", "t")
     assert shape == KeyShape(("pub_lic.t-", ".", ""), ("a", 'odd "name'))
     assert shape.keys([pa.array(["1", None]), pa.array(["x.y", "z"])]).to_pylist() == [

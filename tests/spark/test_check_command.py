@@ -1,4 +1,4 @@
-"""`headrace spark check`: what it finds, and the sentence about what is missing."""
+"""`headrace spark check`: its findings, and its error message about what is missing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ Ran = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def ran(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ran:
-    """`headrace spark check` in this process, for what ends before a session is started: its code, output and errors."""
+    """Run `headrace spark check` in this process, for runs that end before a session is started.
+    Returns code, output and errors.
+    """
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
         monkeypatch.delenv(name)
@@ -45,7 +47,7 @@ def ran(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
-    """A directory with all the programs that Spark's scripts call, and without a Java."""
+    """A directory with all the programs that Spark's scripts call, without a Java."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("bash", "sh", "dirname", "ps", "head", "cat"):
@@ -148,7 +150,7 @@ def test_the_report_is_json_also_when_something_is_wrong(ran: Ran) -> None:
     assert report["packages"]["pyspark"]
 
 
-def test_secrets_among_the_settings_are_not_told(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_among_the_settings_are_not_shown(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "find", lambda: pytest.skip("never reached"))
     monkeypatch.setenv("HEADRACE_SPARK_REMOTE", "sc://nohost.invalid:1/;token=hunter2")
     monkeypatch.setenv("HEADRACE_SPARK_CONF", "spark.hadoop.fs.s3a.secret.key=hunter2,spark.sql.ansi.enabled=false")
@@ -163,7 +165,7 @@ def test_secrets_among_the_settings_are_not_told(ran: Ran, monkeypatch: pytest.M
     assert "false, by the environment" in out
 
 
-def test_a_job_in_the_warm_session_tells_who_ran_it(spark: SparkSession) -> None:
+def test_a_job_in_the_warm_session_reports_its_python_and_spark(spark: SparkSession) -> None:
     report = checks.check(patience=PATIENCE)
     assert report.problem is None
     assert [worker.executable for worker in report.workers] == [sys.executable]
@@ -199,7 +201,7 @@ def test_a_job_that_takes_too_long_is_given_up(spark: SparkSession, monkeypatch:
         ("An exception was thrown:\n  File x\nValueError: no good\n", "The job failed: ValueError: no good."),
     ],
 )
-def test_what_a_job_dies_of_is_told_in_a_sentence(spark: SparkSession, raised: str, said: str) -> None:
+def test_the_cause_of_a_failed_job_is_reported_in_a_sentence(spark: SparkSession, raised: str, said: str) -> None:
     told = checks._problem(RuntimeError(raised), spark).replace(
         f"not {sys.version_info[0]}.{sys.version_info[1]}", "not 3.11"
     )

@@ -1,4 +1,4 @@
-"""Claims: a directory is one pipeline's, and all who begin it at once have the same id."""
+"""Claims: a directory belongs to one pipeline, and all processes that start it at once get the same id."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Slow(LocalFiles):
-    """Somebody else is quicker, at the last moment."""
+    """Lets another process claim the directory first, at the last moment."""
 
     def create(self, name: str, content: bytes) -> bool:
         super().create(name, msgspec.json.encode(Claim("theirs")))
         return super().create(name, content)
 
 
-def test_who_comes_second_has_the_id_of_the_first(tmp_path: Path) -> None:
+def test_the_second_process_gets_the_id_of_the_first(tmp_path: Path) -> None:
     assert claimed(Slow(str(tmp_path)), "claim.json", Claim("ours"), "archive") == Claim("theirs")
     assert claimed(LocalFiles(str(tmp_path)), "claim.json", Claim("later"), "archive") == Claim("theirs")
 

@@ -1,4 +1,4 @@
-"""Spark Connect: the same session, job and data source, in a process that has no Java."""
+"""Spark Connect: the same session, job and data source work in a process that has no Java."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def server(spark: SparkSession) -> Iterator[str]:
-    """The URL of a Connect server. It runs in the Java of the run's session, for as long as the test does."""
+    """The URL of a Connect server. It runs in the Java of the run's session until the test ends."""
     jvm: Any = spark.sparkContext._jvm
     service = getattr(getattr(jvm, "org.apache.spark.sql.connect.service.SparkConnectService$"), "MODULE$")
     service.start(spark.sparkContext._jsc.sc())
@@ -33,7 +33,7 @@ def server(spark: SparkSession) -> Iterator[str]:
 
 
 def _program(remote: str, dsn: str) -> None:
-    """What the client's process does; it prints what it found."""
+    """The program of the client's process. It prints its results."""
     import msgspec
 
     from headrace_spark.session import SparkSettings, is_connect, session, sessions, stop
@@ -70,16 +70,16 @@ async def test_a_client_without_java_runs_a_job_and_reads_a_stream(server: str, 
         capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert (ended.returncode, ended.stderr) == (0, "")
-    told = json.loads(ended.stdout)
-    assert (told["report"]["problem"], told["report"]["java"]) == (None, None)
-    assert [worker["executable"] for worker in told["report"]["workers"]] == [sys.executable]
-    assert (told["connect"], told["zone"], told["stopped"]) == (True, "UTC", True)
-    assert [row[1:] for row in told["rows"]] == [[f"orders.{n}", {"n": n}] for n in (1, 2, 3)]
+    answers = json.loads(ended.stdout)
+    assert (answers["report"]["problem"], answers["report"]["java"]) == (None, None)
+    assert [worker["executable"] for worker in answers["report"]["workers"]] == [sys.executable]
+    assert (answers["connect"], answers["zone"], answers["stopped"]) == (True, "UTC", True)
+    assert [row[1:] for row in answers["rows"]] == [[f"orders.{n}", {"n": n}] for n in (1, 2, 3)]
 
 
-def test_a_server_that_nobody_runs_is_told_at_once() -> None:
+def test_a_server_that_does_not_run_is_reported_at_once() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # without a server
         port = taken.getsockname()[1]
         with pytest.raises(
             SparkUnavailable, match=f"sc://127.0.0.1:{port}/;… can't be reached: 127.0.0.1:{port}: connection refused"
@@ -91,15 +91,15 @@ def test_a_server_that_nobody_runs_is_told_at_once() -> None:
             reach.cluster(f"k8s://http://127.0.0.1:{port}")
 
 
-def test_a_server_that_is_no_connect_server_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_no_connect_server_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "PATIENCE", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with pytest.raises(SparkUnavailable, match="somebody listens, but no Spark Connect server answers"):
             reach.server(f"sc://127.0.0.1:{silent.getsockname()[1]}")
-        reach.cluster(f"spark://nohost.invalid:1,127.0.0.1:{silent.getsockname()[1]}")  # one of them will do
+        reach.cluster(f"spark://nohost.invalid:1,127.0.0.1:{silent.getsockname()[1]}")  # one of them is enough
 
 
-def test_a_url_that_can_not_be_is_told() -> None:
+def test_an_invalid_url_is_reported() -> None:
     with pytest.raises(SparkUnavailable, match="can't be") as raised:
         reach.server("sc://host:1/path")
     assert raised.value.exit_code == 78

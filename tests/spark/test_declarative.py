@@ -1,7 +1,8 @@
-"""The example for Spark Declarative Pipelines: from a stream to a stream, each run what is new.
+"""The example for Spark Declarative Pipelines: each run reads what is new in one stream and publishes it to another.
 
-PySpark 4.3.0's client can't read what the server tells of a Python data source after a run, and so `spark-pipelines` ends with an error although
-its run is completed; so what is asked here is what it did. It starts three JVMs for each run, which is why this isn't in the usual run of the tests.
+The client of PySpark 4.3.0 can't read what the server reports about a Python data source after a run.
+So `spark-pipelines` ends with an error although its run is completed, and the test checks what the run
+did. Each run starts three JVMs, which is why this isn't in the usual run of the tests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark handlers on a real session: what they are given, what becomes of what they return, and how they are declared."""
+"""Spark handlers on a real session: their input, the handling of their results, and their declaration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.model.errors import ConfigurationError
 from headrace_spark import spark_consumer
 from headrace_spark.handlers import jobs
 from tests.runtime.running import Seen, consumer, dead_letters, eventually, running, work_off
-from tests.telemetry.telling import Told
+from tests.telemetry.telling import Recorded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -126,12 +126,12 @@ async def test_a_batch_of_which_nothing_fits_needs_no_call(spark: SparkSession, 
         assert [letter.reason for letter in await dead_letters(app, "ship")] == ["invalid"]
 
 
-async def test_a_running_job_tells_its_stages_and_tasks_in_the_log_and_in_the_statistics(
+async def test_a_running_job_shows_its_stages_and_tasks_in_the_log_and_in_the_statistics(
     spark: SparkSession, dsn: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "LOOK", 0.02)
     caplog.set_level(logging.INFO, "headrace.spark")
-    telling = Told(traces=False)
+    telling = Recorded(traces=False)
     app = App(dsn, streams=["orders"], telemetry=telling.telemetry)
     enough = anyio.Event()
 
@@ -204,7 +204,7 @@ async def declared(function: Any = lambda df: None, **settings: Any) -> None:
         (lambda df: None, {"max_ack_pending": 10}, "never fills"),
     ],
 )
-async def test_what_can_t_be_declared_is_told_at_once(function: Any, settings: dict[str, Any], said: str) -> None:
+async def test_what_can_t_be_declared_is_reported_at_once(function: Any, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         await declared(function, **settings)
     with pytest.raises(ConfigurationError, match="the decorator needs the app"):

@@ -1,4 +1,4 @@
-"""Spark handlers over Spark Connect: the same handler, and a timeout that stops what runs on the server."""
+"""Spark handlers over Spark Connect: the same handler works, and a timeout stops what runs on the server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["server"]
 
 
 def _program(dsn: str) -> None:
-    """What the client's process does; it prints what it found."""
+    """The program of the client's process. It prints its results."""
     import anyio
 
     app = App(dsn, streams=["orders"])
@@ -79,10 +79,10 @@ async def test_a_handler_works_over_spark_connect_and_its_timeout_stops_the_serv
         cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert told["doubles"] == [["a", {"n": 2}], ["b", {"n": 4}]]
-    assert set(told["stuck"]) == {"The handler took longer than its timeout of 2 s."}
-    assert ["nonsense" in error for error in told["wrong"]] == [True, True]
+    answers = json.loads(ended.stdout)
+    assert answers["doubles"] == [["a", {"n": 2}], ["b", {"n": 4}]]
+    assert set(answers["stuck"]) == {"The handler took longer than its timeout of 2 s."}
+    assert ["nonsense" in error for error in answers["wrong"]] == [True, True]
 
     async def quiet() -> bool:
         return not spark.sparkContext.statusTracker().getActiveJobsIds()

@@ -1,4 +1,6 @@
-"""A worker that is killed in mid-job or after its job, and one whose Java is: the output stream has everything exactly once."""
+"""Workers are killed during a job and after it, and their Java is killed too. The output stream gets
+everything exactly once.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def copied(df):
 
 
 class Worker:
-    """A process of `headrace run`, which stops at the phases that it is given."""
+    """A process of `headrace run`, which stops at the given phases."""
 
     def __init__(self, place: Path, dsn: str, phases: str) -> None:
         self.place = place
@@ -87,14 +89,14 @@ class Worker:
             )  # fmt: skip
 
     async def until(self, phase: str) -> None:
-        """Wait until it stops there."""
+        """Wait until the worker stops at this phase."""
         with anyio.fail_after(PATIENCE):
             while not (self.place / phase).exists():
                 assert self.process.poll() is None, self.log.read_text()
                 await anyio.sleep(0.05)
 
     def java(self, phase: str) -> psutil.Process:
-        """The Java that it has used in this phase."""
+        """Return the Java process that it used in this phase."""
         return psutil.Process(int((self.place / f"{phase}.java").read_text()))
 
     def kill(self) -> None:
@@ -130,12 +132,13 @@ async def test_workers_and_their_java_are_killed_and_every_message_is_published_
             second = worker("during-2,after")
             await second.until("during-2")
             second.java("during-2").send_signal(signal.SIGKILL)
-            await second.until("after")  # with a Java of its own, made anew
+            await second.until("after")  # with a separate Java, started anew
             assert await published(app) == []
             second.kill()
             assert "Spark was lost in the midst of a job" in second.log.read_text()
 
-        # What they held is given to a third, which is this process; they were counted as crashes, so it comes one by one.
+        # The messages that they held go to a third worker, which is this process. The attempts counted as
+        # crashes, so they come one by one.
         async with running(app, within=PATIENCE):
             await eventually(lambda: there(app, names))
             await app.idle()
@@ -160,7 +163,7 @@ async def published(app: App) -> list[str]:
 
 
 async def gone(process: psutil.Process) -> None:
-    """Wait until there is no such process."""
+    """Wait until the process does not exist any more."""
     with anyio.fail_after(PATIENCE):
         while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110 - it says nothing when it ends
             await anyio.sleep(0.05)

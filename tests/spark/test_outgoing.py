@@ -1,4 +1,4 @@
-"""DataFrames become messages: by a plan of Spark's, and by Arrow in a Python task, and both say the same."""
+"""DataFrames become messages, by a Spark plan or by Arrow in a Python task. Both make the same JSON."""
 
 from __future__ import annotations
 
@@ -90,16 +90,18 @@ def table(given_rows: list[dict[str, Any]]) -> pa.Table:
 
 def by_arrow(frame: pa.Table) -> list[dict[str, Any]]:
     encoded = encode(frame.combine_chunks().to_batches()[0]).to_pylist()
-    return [told(row) for row in encoded]
+    return [decode(row) for row in encoded]
 
 
 def by_spark(spark: SparkSession, frame: pa.Table) -> list[dict[str, Any]]:
     schema = from_arrow_schema(frame.schema, prefer_timestamp_ntz=True)
-    return [told(row) for row in outgoing(spark.createDataFrame(frame, schema)).toArrow().to_pylist()]
+    return [decode(row) for row in outgoing(spark.createDataFrame(frame, schema)).toArrow().to_pylist()]
 
 
-def told(row: dict[str, Any]) -> dict[str, Any]:
-    """What the JSON says. A number of single precision may have more digits than it needs, as some versions of Java write them."""
+def decode(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the decoded JSON. A number of single precision may have more digits than it needs, as some
+    versions of Java write it.
+    """
     found = {name: value if name == "key" or value is None else json.loads(value) for name, value in row.items()}
     if isinstance(single := found["data"].get("single"), float):
         found["data"]["single"] = pack("f", single)
@@ -108,7 +110,7 @@ def told(row: dict[str, Any]) -> dict[str, Any]:
 
 @settings(
     max_examples=4, phases=(Phase.explicit, Phase.reuse, Phase.generate)
-)  # each is a Spark job: none to shrink by
+)  # each is a Spark job, so nothing is shrunk
 @given(rows)
 def test_the_plan_and_the_python_task_make_the_same_json(spark: SparkSession, given_rows: list[dict[str, Any]]) -> None:
     frame = table(given_rows)
@@ -165,7 +167,7 @@ def struct(**columns: Any) -> StructType:
         (StructType([StructField("key", StringType())] * 2), "has two columns of one name"),
     ],
 )
-def test_wrong_columns_are_told_in_one_sentence(schema: StructType, said: str) -> None:
+def test_wrong_columns_are_reported_in_one_sentence(schema: StructType, said: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         check(schema)
     text = str(caught.value)
@@ -197,7 +199,7 @@ def test_a_null_in_a_column_data_of_any_type_is_a_null_in_the_plan_too(spark: Sp
         refuse_nulls(outgoing(frame).toArrow())
 
 
-def test_a_moment_that_python_has_no_date_for_is_told() -> None:
+def test_a_time_that_python_has_no_date_for_is_reported() -> None:
     late = pa.array([300_000_000_000_000_000], pa.timestamp("us", "UTC"))
     with pytest.raises(InvalidData, match="can't be written as JSON"):
         encode(pa.RecordBatch.from_arrays([pa.array(["a"]), late], ["key", "at"]))

@@ -1,4 +1,6 @@
-"""Pipelines over Spark Connect: the same command, with a function that the server can't import, from a client without Java."""
+"""Pipelines over Spark Connect: the same command from a client without Java, with a function that the
+server can't import.
+"""
 
 from __future__ import annotations
 

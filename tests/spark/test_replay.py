@@ -1,4 +1,4 @@
-"""Replay: a history through a function into another stream, in the order of each key, once."""
+"""The pipeline `replay`: a history goes through a function into another stream, once, in the order of each key."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.asyncio
 
 
 def doubled(rows: DataFrame) -> DataFrame:
-    """Two rows of each, in an order that it doesn't care for."""
+    """Return two rows for each row, in random order."""
     from pyspark.sql import functions as sql
 
     n = sql.get_json_object("data", "$.n").cast("long")
@@ -43,7 +43,7 @@ def doubled(rows: DataFrame) -> DataFrame:
 
 @pytest.fixture
 def run(spark: SparkSession, dsn: str, tmp_path: Path) -> Any:
-    """Replays `orders` into `copies`, off the event loop."""
+    """Replay `orders` into `copies`, outside of the event loop."""
 
     async def run(function: Any = doubled, **options: Any) -> Report:
         settings = {"stream": "orders", "checkpoint": tmp_path / "replay", **options}
@@ -73,7 +73,7 @@ async def test_the_order_of_each_key_is_kept_over_batches_and_what_was_published
     assert made == {f"orders.{k}": sorted([n for n in range(1, 61) if n % 7 == k] * 2) for k in range(7)}
     assert json.loads((await read(database, "copies"))[0][2]).keys() == {"n", "part"}
 
-    for name in ("2", ".2.crc"):  # as if it had been killed after the last batch was published, before Spark noted it
+    for name in ("2", ".2.crc"):  # as if it was killed after the last batch was published, before Spark recorded it
         (tmp_path / "replay/checkpoint/commits" / name).unlink(missing_ok=True)
     await publish(database, "orders", 60, 64)
     await run(max_rows=25)
@@ -98,7 +98,7 @@ async def test_an_archive_is_replayed_batch_by_batch_and_goes_on_with_what_was_a
     report = await run(lambda rows: rows, **options)
     assert (report.rows, report.batches) == (30, 2)
     assert [(key, data) for _, key, data in await read(database, "copies")] != []
-    (tmp_path / "replay/done/1").unlink()  # killed, before it was noted that the second batch is done
+    (tmp_path / "replay/done/1").unlink()  # killed before it was recorded that the second batch is done
     await publish(database, "orders", 30, 40)
     await archived()
     assert (await run(lambda rows: rows, **options)).batches == 2
@@ -106,7 +106,9 @@ async def test_an_archive_is_replayed_batch_by_batch_and_goes_on_with_what_was_a
     assert made == {f"orders.{k}": [n for n in range(1, 41) if n % 7 == k] for k in range(7)}
 
 
-async def test_parquet_files_that_are_no_archive_will_do(run: Any, database: store.Database, tmp_path: Path) -> None:
+async def test_parquet_files_that_are_no_archive_can_be_replayed(
+    run: Any, database: store.Database, tmp_path: Path
+) -> None:
     await store.create_stream(database, "copies")
     (tmp_path / "files").mkdir()
     table = pa.table({"key": ["a.1", "a.2"], "data": ['{"n":1}', '{"n":2}'], "more": [1, 2]})
@@ -117,7 +119,7 @@ async def test_parquet_files_that_are_no_archive_will_do(run: Any, database: sto
         await run(lambda rows: rows, stream=None, path=tmp_path / "nothing", checkpoint=tmp_path / "c")
 
 
-async def test_what_cannot_be_replayed_is_told_in_a_sentence(
+async def test_what_cannot_be_replayed_is_reported_in_a_sentence(
     run: Any, database: store.Database, tmp_path: Path
 ) -> None:
     await fill(database, "orders", 3)

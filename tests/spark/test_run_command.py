@@ -1,4 +1,6 @@
-"""`headrace spark run`: a user's program and the pipelines, as processes; what stops them, and what is told."""
+"""`headrace spark run` with a user's program and with pipelines, as processes: what stops them, and
+what they report.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def here(place: Path, spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
-    """Runs the command in this process, with the session of all tests, which is left as it is."""
+    """Run the command in this process, with the session of all tests, which it leaves unchanged."""
     monkeypatch.chdir(place)
     monkeypatch.setenv("HEADRACE_DATABASE", dsn)
     monkeypatch.setattr("headrace_spark.cli.stopping.stop", lambda: None)
@@ -89,7 +91,7 @@ async def test_a_function_is_called_with_the_session_the_database_and_its_argume
 
 
 @pytest.mark.asyncio
-async def test_pipelines_tell_what_they_did_or_why_not_in_a_sentence(
+async def test_pipelines_report_what_they_did_or_why_not_in_a_sentence(
     here: Callable[..., int], database: store.Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await fill(database, "orders", 3)
@@ -153,7 +155,7 @@ def test_ctrl_c_stops_the_job_and_then_the_process(place: Path, dsn: str) -> Non
     assert alive == []
 
 
-def test_what_cannot_be_run_is_told_in_a_sentence_without_a_session(
+def test_what_cannot_be_run_is_reported_in_a_sentence_without_a_session(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(place)
@@ -171,7 +173,7 @@ def test_what_cannot_be_run_is_told_in_a_sentence_without_a_session(
     sys.modules.pop("program", None)
 
 
-def test_a_program_that_fails_is_told_with_its_traceback(
+def test_a_program_that_fails_is_reported_with_its_traceback(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(place)
@@ -207,7 +209,7 @@ def test_a_program_that_fails_is_told_with_its_traceback(
         ("[CODE] plain", PipelineFailed, "The pipeline failed: [CODE] plain"),
     ],
 )  # fmt: skip
-def test_what_spark_raises_is_told_in_one_sentence(text: str, kind: type[HeadraceError], sentence: str) -> None:
+def test_what_spark_raises_is_reported_in_one_sentence(text: str, kind: type[HeadraceError], sentence: str) -> None:
     from pyspark.errors import PySparkException
 
     ours = told(PySparkException(text))

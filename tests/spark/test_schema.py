@@ -1,4 +1,4 @@
-"""Schemas: payloads become typed columns, and what doesn't fit is told one by one. No job runs here."""
+"""Schemas: payloads become typed columns, and each payload that doesn't fit is reported. No job runs here."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Sent(msgspec.Struct):
 
 
 def fill(made: Schema, *payloads: str) -> tuple[list[Any], list[str]]:
-    """What the payloads are in Spark's eyes, and what is said of those that don't fit."""
+    """Return the payloads as Spark reads them, and the errors of those that don't fit."""
     misfits: list[str] = []
     sent = [Sent(payload, seq=place) for place, payload in enumerate(payloads)]
     found = decode(sent, made, lambda message, error: misfits.append(f"{message.seq}: {error}"))
@@ -135,7 +135,7 @@ def test_a_struct_s_fields_become_columns_under_their_names_in_json() -> None:
     assert kinds["size"] == "bigint"
 
 
-def test_values_that_python_holds_and_a_column_does_not_are_told_alone() -> None:
+def test_values_that_python_holds_and_a_column_does_not_are_reported_one_by_one() -> None:
     class Row(msgspec.Struct):
         count: int
         price: Annotated[Decimal, msgspec.Meta(extra={"precision": 4, "scale": 2})] = Decimal(0)

@@ -1,4 +1,4 @@
-"""The process's one Spark session: made once, quiet, discreet, and gone with its process."""
+"""The process's one Spark session: it is created once, logs little, hides secrets, and ends with its process."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ def test_passwords_are_not_shown_in_plans(spark: SparkSession) -> None:
 
 
 def _program() -> None:
-    """What the process below does. It is told by lines on standard input when to go on, and tells by lines how far it is."""
+    """The program of the process below. Lines on its standard input let it continue, and its output
+    lines show its progress.
+    """
     import signal
     import threading
 
@@ -95,7 +97,7 @@ def _program() -> None:
     drains = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: drains.set())
 
-    def tell(**what: Any) -> None:
+    def report_event(**what: Any) -> None:
         print(json.dumps(what), flush=True)
 
     found: list[SparkSession] = []
@@ -120,7 +122,7 @@ def _program() -> None:
         except Exception as error:
             errors.append(type(error).__name__)
     gateway: Any = SparkContext._gateway
-    tell(same=found[0] is found[1], errors=errors, java=gateway.proc.pid)
+    report_event(same=found[0] is found[1], errors=errors, java=gateway.proc.pid)
 
     marks = Path.cwd()
 
@@ -133,20 +135,20 @@ def _program() -> None:
         yield from batches
 
     rows = spark.range(3).mapInArrow(slow, "id bigint").count()
-    tell(rows=rows, drains=drains.is_set())
+    report_event(rows=rows, drains=drains.is_set())
 
     gateway.proc.kill()  # as the system does when memory runs out
     gateway.proc.wait()
     again = session()
     gateway = SparkContext._gateway
-    tell(another=again is not spark, rows=again.range(4).count(), java=gateway.proc.pid)
+    report_event(another=again is not spark, rows=again.range(4).count(), java=gateway.proc.pid)
     sys.stdin.readline()
 
 
 def test_a_session_is_made_once_says_nothing_twice_outlives_ctrl_c_is_made_anew_and_dies_with_its_process(
     tmp_path: Path,
 ) -> None:
-    """One process for all of it, since a session takes its time to start."""
+    """Everything runs in one process, since a session takes long to start."""
     errors = tmp_path / "errors"
     with (
         errors.open("wb") as sink,
@@ -162,7 +164,7 @@ def test_a_session_is_made_once_says_nothing_twice_outlives_ctrl_c_is_made_anew_
             assert (told["same"], told["errors"]) == (True, ["PythonException", "AnalysisException"])
             assert errors.read_text() == "", "what is raised is not printed as well"
             _await(tmp_path / "at work", process)
-            os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to all that run in it
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does it, to the whole process group
             (tmp_path / "go on").touch()
             assert json.loads(process.stdout.readline()) == {"rows": 3, "drains": True}
             told = json.loads(process.stdout.readline())
@@ -178,7 +180,7 @@ def test_a_session_is_made_once_says_nothing_twice_outlives_ctrl_c_is_made_anew_
 
 
 def _await(mark: Path, process: subprocess.Popen[str]) -> None:
-    """Wait until the workers have left their mark. Their files are all that they can tell by, so it is looked for again and again."""
+    """Poll until the workers have left their mark. Their files are their only way to report."""
     import time
 
     until = time.monotonic() + PATIENCE
@@ -202,7 +204,7 @@ def _await(mark: Path, process: subprocess.Popen[str]) -> None:
         ("", "it said nothing"),
     ],
 )
-def test_of_what_java_says_when_it_does_not_start_the_reason_is_told(said: str, complaint: str) -> None:
+def test_the_reason_why_java_does_not_start_is_reported(said: str, complaint: str) -> None:
     source, sink = os.pipe()
     listener = Listener(source)
     listener.start()
@@ -212,7 +214,7 @@ def test_of_what_java_says_when_it_does_not_start_the_reason_is_told(said: str, 
     assert listener.complaint() == complaint
 
 
-def test_a_spark_that_is_not_where_it_should_be_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_spark_home_without_spark_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     with pytest.raises(SparkUnavailable, match=r"Spark doesn't start: .*No such file or directory: .*spark-submit"):
         launch({})

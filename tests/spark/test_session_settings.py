@@ -1,4 +1,4 @@
-"""Settings of the Spark session: one rule of precedence, and sentences about what can't be."""
+"""Settings of the Spark session: one rule of precedence, and clear errors for invalid settings."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_without_anything_it_is_all_cores_of_this_machine(tmp_path: Path) -> Non
     assert (found.master, found.local, found.settings) == ("local[*]", True, SparkSettings())
 
 
-def test_who_says_where_hides_what_lesser_places_say_of_it(tmp_path: Path) -> None:
+def test_a_master_or_remote_hides_those_of_lower_precedence(tmp_path: Path) -> None:
     found = _read(tmp_path, TABLE, remote="sc://server:1")
     assert (found.settings.master, found.settings.remote, found.local) == (None, "sc://server:1", False)
     found = _read(tmp_path, TABLE, SparkSettings(master="local"), remote="sc://server:1")
@@ -76,7 +76,7 @@ def test_a_comma_may_be_part_of_a_value(tmp_path: Path) -> None:
         ("[tool.headrace.spark", "can't be read"),
     ],
 )
-def test_a_table_that_is_wrong_is_told_what_would_be_right(tmp_path: Path, text: str, said: str) -> None:
+def test_the_error_of_a_wrong_table_says_what_would_be_right(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(SparkMisconfigured, match=said) as raised:
         _read(tmp_path, text)
     assert isinstance(raised.value, SparkUnavailable)
@@ -90,14 +90,14 @@ def test_a_table_that_is_wrong_is_told_what_would_be_right(tmp_path: Path, text:
         "k8s://https://host:6443", "other://somewhere",
     ],
 )  # fmt: skip
-def test_masters_that_can_be(master: str) -> None:
+def test_valid_masters_are_accepted(master: str) -> None:
     check_master(master)
 
 
 @pytest.mark.parametrize(
     "master", ["", "lokal[*]", "local[0]", "local[x]", "local[", "spark:/x", "spark://host", "sc://host", "Yarn", "x"]
 )
-def test_masters_that_can_not_be(master: str) -> None:
+def test_invalid_masters_are_refused(master: str) -> None:
     with pytest.raises(SparkMisconfigured, match="is none: write"):
         check_master(master)
 

@@ -1,4 +1,4 @@
-"""Marks: which position is resolved, by who has ended since when."""
+"""Marks, which say the position up to which all transactions have ended."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import random
 from headrace_spark.source.marks import MOST, Marks
 
 
-def test_a_mark_that_waits_for_nobody_counts_at_once() -> None:
+def test_a_mark_that_waits_for_no_transaction_counts_at_once() -> None:
     marks = Marks(3)
     marks.add(7, [])
     assert (marks.position, marks.open) == (7, frozenset())
 
 
-def test_a_mark_counts_when_all_whom_it_waits_for_have_ended() -> None:
+def test_a_mark_counts_when_all_transactions_that_it_waits_for_have_ended() -> None:
     marks = Marks()
     marks.add(7, ["1", "2"])
     marks.ended(["2"])
@@ -22,7 +22,7 @@ def test_a_mark_counts_when_all_whom_it_waits_for_have_ended() -> None:
     assert marks.position == 7
 
 
-def test_who_came_later_holds_up_only_later_marks() -> None:
+def test_a_later_transaction_holds_up_only_later_marks() -> None:
     marks = Marks()
     marks.add(7, ["1"])
     marks.add(9, ["1", "2"])
@@ -45,7 +45,7 @@ def test_positions_never_go_back() -> None:
     assert marks.position == 10
 
 
-def test_one_that_stays_open_fills_no_memory() -> None:
+def test_a_transaction_that_stays_open_fills_no_memory() -> None:
     marks = Marks()
     for number in range(10_000):
         marks.add(number + 1, ["stuck", f"{number}"])
@@ -56,8 +56,8 @@ def test_one_that_stays_open_fills_no_memory() -> None:
     assert marks.position == 10_000
 
 
-def test_a_position_is_never_ahead_of_somebody_who_is_open() -> None:
-    """Transactions draw seqs and end in any order; at no time is one open that drew a seq below the position."""
+def test_a_position_is_never_ahead_of_an_open_transaction() -> None:
+    """Transactions draw seqs and end in any order. The position is never above a seq that an open transaction drew."""
     for seed in range(30):
         chance = random.Random(seed)
         marks, drawn, running, number = Marks(), 0, {}, 0

@@ -1,4 +1,4 @@
-"""The options of the data source: read once, and told in one sentence when they can't be."""
+"""The options of the data source: they are parsed once, and invalid ones raise a clear error."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_condition_is_kept_as_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected_error"),
     [
         ({"maxRow": "5"}, "did you mean maxRows?"),
         ({"colour": "red"}, "There are database, stream, filter"),
@@ -80,10 +80,10 @@ def test_a_condition_is_kept_as_json() -> None:
         ({"stream": ""}, "Which stream?"),
     ],
 )
-def test_what_can_not_be_is_told(given: dict[str, str], told: str) -> None:
+def test_invalid_options_are_reported(given: dict[str, str], expected_error: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         options(**given)
-    assert told in str(raised.value)
+    assert expected_error in str(raised.value)
 
 
 def test_filters_are_checked() -> None:
@@ -96,7 +96,7 @@ def test_a_range_goes_forward() -> None:
         check_order(options(start="9", end="5"))
 
 
-def test_a_password_is_not_told() -> None:
+def test_a_password_is_not_shown() -> None:
     assert (
         without_password("postgresql://ann:secret@db/x?sslpassword=secret") == "postgresql://ann:…@db/x?sslpassword=…"
     )
@@ -115,7 +115,7 @@ def test_a_password_is_not_told() -> None:
         "host=localhost port=1 password=secret",
     ],
 )
-def test_a_password_is_not_told_by_what_libpq_says_of_a_url(url: str) -> None:
+def test_a_password_is_not_shown_by_libpq_s_errors_about_a_url(url: str) -> None:
     with pytest.raises(HeadraceError) as caught:
         connect(url)
     assert "secret" not in "".join(traceback.format_exception(caught.value)).replace(repr(url), "")
@@ -126,7 +126,7 @@ def test_a_password_may_have_an_at_sign_as_elsewhere(dsn: str) -> None:
     connect(f"{user}{'' if ':' in user.partition('//')[2] else ':'}p@ss@{rest}").close()
 
 
-def test_connections_have_a_name_and_tell_errors_as_ours(dsn: str) -> None:
+def test_connections_have_a_name_and_raise_our_errors(dsn: str) -> None:
     connection = connect(dsn)
     try:
         assert ask(connection, dsn, "select current_setting('application_name'), $1::bigint", 7) == [
@@ -142,7 +142,7 @@ def test_connections_have_a_name_and_tell_errors_as_ours(dsn: str) -> None:
         connect(dsn.replace("headrace_test_", "no_"))
 
 
-def test_a_database_without_the_schema_is_told(empty_dsn: str) -> None:
+def test_a_database_without_the_schema_is_reported(empty_dsn: str) -> None:
     connection = connect(empty_dsn)
     try:
         with pytest.raises(SchemaError, match="run `headrace migrate`"):

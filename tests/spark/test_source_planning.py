@@ -1,4 +1,4 @@
-"""What the two readers plan, asked without Spark: where a read ends, what it waits for, and what it may lose."""
+"""The plans of the two readers, without Spark: where a read ends, what it waits for, and what it may lose."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def options(dsn: str, **given: Any) -> Options:
 
 
 def found(dsn: str, filters: Sequence[Filter] = (), **given: Any) -> list[int]:
-    """The seqs that a read has."""
+    """Return the seqs that a read finds."""
     reader = HeadraceReader(options(dsn, **given), SCHEMA)
     assert list(reader.pushFilters(list(filters))) == []
     return [seq for part in reader.partitions() for seq in seqs(reader, part)]
@@ -54,14 +54,15 @@ async def test_what_was_published_late_and_after_the_end_is_not_read(
     time = await database.fetchval("select clock_timestamp()")
     _, late = await begin(connect, "late")
     await publish(database, "b")
-    # As soon as it waits for the late one, the end is before the message 3; and once that one is there, before the message 2.
+    # Once the reader waits for the late transaction, the end is before message 3. After the late commit
+    # it is before message 2.
     reading = await start(asyncio.to_thread(found, dsn, end=time.isoformat(), settleTimeout="60s"))
     await eventually(waits)
     await late.commit()
     assert await reading == [1]
 
 
-async def test_a_filter_of_seqs_waits_for_nobody_above_them(
+async def test_a_filter_of_seqs_waits_for_no_transaction_above_them(
     dsn: str, database: store.Database, connect: Connect
 ) -> None:
     await store.create_stream(database, "orders")
@@ -84,7 +85,7 @@ async def test_a_filter_of_seqs_waits_for_nobody_above_them(
         ([GreaterThan(SEQ, -(2**63)), LessThan(SEQ, 2**63 - 1)], [1, 2, 3]),
     ],
 )
-async def test_seqs_that_can_not_be_are_not_found(
+async def test_impossible_seqs_are_not_found(
     dsn: str, database: store.Database, filters: list[Filter], seqs_: list[int]
 ) -> None:
     await store.create_stream(database, "orders")
@@ -127,10 +128,10 @@ async def test_a_stream_without_news_has_no_new_offset(dsn: str, database: store
 
 
 @pytest.mark.parametrize("available_now", [False, True])
-async def test_a_checkpoint_that_is_ahead_of_its_stream_is_told(
+async def test_a_checkpoint_that_is_ahead_of_its_stream_is_reported(
     dsn: str, database: store.Database, available_now: bool
 ) -> None:
-    """As after the database was restored from a backup."""
+    """This happens after the database was restored from a backup."""
     await store.create_stream(database, "orders")
     await publish(database, "a", "b")
     reader, tolerant = (HeadraceStreamReader(options(dsn, failOnDataLoss=fail), SCHEMA) for fail in ("true", "false"))

@@ -1,4 +1,4 @@
-"""Filters are pushed where the database makes the same of them as Spark; the others stay."""
+"""Filters are pushed down where the database evaluates them like Spark. Spark evaluates the others."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_what_might_not_mean_the_same_stays_with_spark(filter_: Filter) -> None:
     assert left[0] is filter_
 
 
-def test_keys_are_ordered_there_only_if_by_their_bytes() -> None:
+def test_keys_are_compared_in_the_database_only_if_it_orders_them_by_bytes() -> None:
     ordered, equal = LessThan(KEY, "b"), EqualTo(KEY, "a")
     assert take(ordered, equal)[1] == []
     assert take(ordered, Not(ordered), equal, compares_bytes=False)[1] == [ordered, Not(ordered)]

@@ -1,4 +1,4 @@
-"""What the readers ask of the database, without Spark."""
+"""The queries of the readers to the database, without Spark."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_range_is_cut_as_finely_as_is_worth_it(dsn: str, database: store
         finely.close()
 
 
-async def test_what_can_not_be_is_told(dsn: str, empty_dsn: str, database: store.Database) -> None:
+async def test_what_can_not_be_read_is_reported(dsn: str, empty_dsn: str, database: store.Database) -> None:
     asked = ranges(dsn)
     try:
         with pytest.raises(UnknownStream, match="There is no stream 'orders'"):

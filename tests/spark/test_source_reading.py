@@ -1,4 +1,4 @@
-"""`spark.read.format("headrace")`: what is committed, once, in parallel, and only what was asked for."""
+"""`spark.read.format("headrace")` reads committed messages once, in parallel, and only what was asked for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def seqs(found: DataFrame) -> list[int]:
 
 
 async def fill(database: store.Database) -> None:
-    """Ten orders, from two countries in turn."""
+    """Publish ten orders, from two countries in turn."""
     await store.create_stream(database, "orders")
     await store.publish_many(
         database, "orders", [f"orders.{'us' if n % 2 else 'eu'}.{n}" for n in range(1, 11)],
@@ -75,7 +75,7 @@ async def test_filters_conditions_and_ends_choose_messages(
 
 
 @pytest.mark.parametrize("pushed", ["true", "false"])
-async def test_filters_of_spark_find_the_same_whoever_makes_them(
+async def test_filters_of_spark_find_the_same_wherever_they_are_evaluated(
     spark: SparkSession, dsn: str, database: store.Database, pushed: str
 ) -> None:
     await fill(database)
@@ -116,7 +116,7 @@ async def test_a_read_waits_for_publishers_and_ends_before_the_first_that_stays(
 
 
 async def until_watched(database: store.Database, late: Any) -> None:
-    """Commit once the reader has asked whether this transaction has ended."""
+    """Commit once the reader has checked whether this transaction has ended."""
     await eventually(
         lambda: database.fetchval(
             "select exists (select from pg_stat_activity where datname = current_database()"
@@ -126,7 +126,7 @@ async def until_watched(database: store.Database, late: Any) -> None:
     await late.commit()
 
 
-async def test_what_retention_removed_is_told(spark: SparkSession, dsn: str, database: store.Database) -> None:
+async def test_what_retention_removed_is_reported(spark: SparkSession, dsn: str, database: store.Database) -> None:
     await store.create_stream(database, StreamSpec(name="orders", retain_up_to=3600, max_storage=1_000_000))
     for _ in range(4):
         await publish(database, *(f"k.{n}" for n in range(300)))
@@ -149,8 +149,8 @@ async def test_a_stream_of_last_values_is_read_as_it_is(
     assert [(row.key, row.seq) for row in frame(spark, dsn, partitions=2).collect()] == [("b", 2), ("c", 3), ("a", 4)]
 
 
-async def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, dsn: str, database: store.Database) -> None:
-    for options, told in (
+async def test_errors_are_one_sentence(spark: SparkSession, dsn: str, database: store.Database) -> None:
+    for options, expected_error in (
         ({}, "There is no stream 'orders': create it, or mend the name"),
         ({"strem": "x"}, "has no option 'strem'; did you mean stream"),
         (
@@ -160,7 +160,7 @@ async def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, dsn: str
     ):
         with pytest.raises(Exception, match="headrace") as raised:
             frame(spark, dsn, **options).collect()
-        assert told in str(raised.value)
+        assert expected_error in str(raised.value)
         assert "secret" not in str(raised.value).split("Traceback")[0]
 
 

@@ -1,4 +1,6 @@
-"""`spark.readStream.format("headrace")`: every message that is committed in one micro-batch, once, whatever happens."""
+"""`spark.readStream.format("headrace")` reads every committed message in one micro-batch, exactly once,
+whatever happens.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Query:
-    """A query from the stream `orders` into files, with a checkpoint to go on from."""
+    """A query from the stream `orders` into files, with a checkpoint to continue from."""
 
     def __init__(self, spark: SparkSession, dsn: str, directory: Path, **options: Any) -> None:
         self._spark = spark
@@ -39,7 +41,7 @@ class Query:
         return writer.trigger(**trigger).start(str(self._directory / "rows"), format="parquet")
 
     async def run(self) -> list[int]:
-        """Read what is there. Returns how many rows each micro-batch had."""
+        """Read the available messages. Returns how many rows each micro-batch had."""
         query = self.start(availableNow=True)
         try:
             await asyncio.to_thread(query.awaitTermination)
@@ -69,7 +71,7 @@ async def test_micro_batches_hold_what_late_publishers_committed_once(
             transaction = late.transaction()
             await transaction.start()
             seq = await store.publish(late, "orders", "very late", "1")
-            for _ in range(3):  # micro-batches are planned, and read, while it is open
+            for _ in range(3):  # micro-batches are planned and read while it is open
                 await eventually(partial(has_looked, database, await database.fetchval("select clock_timestamp()")))
             if commits:
                 await transaction.commit()
@@ -79,7 +81,7 @@ async def test_micro_batches_hold_what_late_publishers_committed_once(
         publishers.keep_on = False
         await work
     finally:
-        await asyncio.to_thread(running.stop)  # in the middle of a micro-batch, it may be
+        await asyncio.to_thread(running.stop)  # possibly during a micro-batch
     await query.run()
     found = query.seqs()
     assert set(found) == publishers.committed | wanted
@@ -87,7 +89,7 @@ async def test_micro_batches_hold_what_late_publishers_committed_once(
 
 
 async def has_looked(database: store.Database, since: Any) -> bool:
-    """Whether the reader, since then, has found that somebody publishes, and has gone on as far as it may."""
+    """Return whether the reader has found an open publisher since then, and has read as far as it may."""
     found: bool = await database.fetchval(
         "select exists (select from pg_stat_activity where datname = current_database()"
         " and application_name = 'headrace spark' and query like '%headrace.resolved%' and query_start > $1)",
@@ -97,7 +99,7 @@ async def has_looked(database: store.Database, since: Any) -> bool:
 
 
 async def batches_of(running: StreamingQuery, count: int) -> bool:
-    """Whether there have been so many micro-batches with messages in them."""
+    """Return whether there were so many micro-batches with messages."""
     return len([progress for progress in running.recentProgress if progress["numInputRows"]]) >= count
 
 
@@ -122,7 +124,7 @@ async def test_a_query_goes_on_from_its_checkpoint_in_batches_of_max_rows(
     assert (await store.consumer(database, "orders", "archive")).position == 106
 
 
-async def test_a_checkpoint_of_another_stream_and_lost_messages_are_told(
+async def test_a_checkpoint_of_another_stream_and_lost_messages_are_reported(
     spark: SparkSession, dsn: str, database: store.Database, tmp_path: Path
 ) -> None:
     await store.create_stream(database, StreamSpec(name="orders", retain_up_to=3600, max_storage=1_000_000))

@@ -1,4 +1,6 @@
-"""The page about Spark: its lines are run in their order, as they stand, and its programs with them; so is its example, from a table to a query."""
+"""The documentation page about Spark. Its commands and programs run unchanged and in order, and so does
+its example from a table to a query.
+"""
 
 from __future__ import annotations
 
@@ -42,16 +44,16 @@ CUSTOMERS = """
     create table customers (id bigint primary key, name text);
     insert into customers values (1, 'ann'), (2, 'ben');
 """
-"""What the page's backfill reads."""
+"""The table that the page's backfill reads."""
 
 
 def run(text: str, namespace: dict[str, Any]) -> None:
-    """Run a program as it stands, without what this module imports from the future."""
+    """Run a program unchanged, but without the `__future__` imports of this module."""
     exec(compile(text, "docs/spark.md", "exec", dont_inherit=True), namespace)
 
 
 class Reader:
-    """Somebody who does what the page says, line by line, in a directory of his own."""
+    """A reader that follows the page line by line, in a separate directory."""
 
     def __init__(self, headrace: Headrace, commands: Commands, dsn: str, directory: Path) -> None:
         self.headrace, self.commands, self.dsn, self.directory = headrace, commands, dsn, directory
@@ -120,7 +122,7 @@ class Reader:
 
     def until_captured(self, count: int) -> None:
         end = time.monotonic() + PATIENCE
-        while self.sql("select count(*) from headrace_streams.sales") < count:  # each question takes its time
+        while self.sql("select count(*) from headrace_streams.sales") < count:  # each query takes its time
             assert time.monotonic() < end, self.server.lines
 
 
@@ -136,7 +138,8 @@ def reader(
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.setenv("HEADRACE_DATABASE", dsn)
-    # The session is that of all tests: whoever asks for one by the settings gets it, and it stays.
+    # The page uses the session of all tests. Every request for a session by the settings returns it, and
+    # it stays.
     assert sessions._current is not None
     assert sessions._current.resolved is not None
     made = sessions._current.resolved.settings
@@ -163,7 +166,7 @@ def test_every_line_of_the_page_works(reader: Reader) -> None:
         return found
 
     def sums(stream: str, key: str, value: str) -> dict[str, str]:
-        """However many batches there were."""
+        """Return the sums over all batches, however many there were."""
         found = f"""select data ->> '{key}' as key, sum((data ->> '{value}')::numeric)::text as sum from headrace_streams."{stream}" group by 1"""
         text = reader.sql(f"select json_object_agg(key, sum)::text from ({found}) as sums")
         made: dict[str, str] = json.loads(text)
@@ -177,13 +180,13 @@ def test_every_line_of_the_page_works(reader: Reader) -> None:
     assert messages("running")["orders.eu.3"] == {"seq": 3, "total": "80.00"}
     assert reader.namespace["query"].exception() is None
     assert messages("paid").keys() == {"orders.eu.1", "orders.eu.3", "orders.eu.4"}
-    # Of all orders, although the same DataFrame was used with a filter before.
+    # The counts are of all orders, although the same DataFrame was used with a filter before.
     assert messages("regions") == {"regions.eu": {"count": 3}, "regions.us": {"count": 1}}
     assert messages("orders-public")["orders.us.2"] == {"id": 2, "region": "us", "total": "5.00"}
     assert messages("customers")["public.customers.2"]["record"] == {"id": 2, "name": "ben"}
     assert {data["region"]: data["orders"] for data in messages("hourly").values()} == {"eu": 3, "us": 1}
 
-    # A table, its changes in Parquet, and a question: after the page's changes, as the page says.
+    # A table, its changes in Parquet, and a query of them. On the page it follows the changes.
     reader.until_captured(5)
     lines = re.findall(r"^(?:headrace|python) .*archive/sales.*$", PAGE, re.MULTILINE)
     archiving, asking, without = [shlex.split(line, comments=True) for line in lines]
@@ -198,7 +201,7 @@ def test_every_line_of_the_page_works(reader: Reader) -> None:
 
 
 def rows_of(heading: str) -> dict[str, str]:
-    """What a table of a section says, by its first column."""
+    """Return the rows of a section's table, by first column."""
     section = PAGE.partition(f"# {heading}\n")[2]
     found: dict[str, str] = {}
     for line in section.partition("\n#")[0].splitlines():
@@ -258,7 +261,7 @@ class Event(Struct):
 
 app = App(DSN, streams=["events"])
 """
-"""What the README leaves out."""
+"""The parts that the README leaves out."""
 
 
 @pytest.mark.asyncio

@@ -1,4 +1,4 @@
-"""The Spark handler of the service that a team starts from: off unless it is asked for, and its own test passes."""
+"""The Spark handler of the service template: it is off by default, and its own test passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`df.write` and `df.writeStream` on a real session: what is written is published once and as a whole, whatever is run again."""
+"""`df.write` and `df.writeStream` on a real session. All that is written is published atomically and
+once, whatever is run again.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ def test_a_row_that_cant_be_published_fails_the_save_and_nothing_is_there(
     assert written.staged() == 0
 
 
-def test_what_cant_be_is_told_before_any_task(spark: SparkSession, written: Written) -> None:
+def test_what_cant_be_written_is_reported_before_any_task(spark: SparkSession, written: Written) -> None:
     frame = spark.range(1).selectExpr("'a' as key", "id")
     for options, said in [({"stream": "oders"}, "There is no stream 'oders'"), ({"writeIdd": "x"}, "did you mean writeId")]:  # fmt: skip
         with pytest.raises(PySparkException, match=said):
@@ -87,7 +89,7 @@ class Files:
         os.utime(path, (1_000_000_000 + number,) * 2)  # Spark reads the oldest first
 
     def query(self, spark: SparkSession, written: Written, *, partitions: int = 1, **options: str) -> Any:
-        """The query, started: what is there, a file for each micro-batch."""
+        """Start the query, which reads the existing files, one in each micro-batch."""
         lines = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(self.directory))
         frame = lines.selectExpr("value as key", "'{}' as data")
         return (
@@ -107,7 +109,7 @@ class Files:
             query.stop()
 
     def forget_last_commit(self) -> None:
-        """As if the driver had died after the commit in Postgres, and before Spark wrote down its own."""
+        """Simulate that the driver died after the commit in Postgres, before Spark recorded its own commit."""
         commits = self.checkpoint / "commits"
         last = max((path for path in commits.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
         last.unlink()
@@ -126,7 +128,7 @@ def test_micro_batches_are_published_once_through_restarts_that_run_them_again(
 
     files.forget_last_commit()
     files.add(2, "e", "f")
-    files.run(spark, written, partitions=2)  # the batch that runs again is cut otherwise
+    files.run(spark, written, partitions=2)  # the batch that runs again has different partitions
     assert written.keys()[:4] == ["a", "b", "c", "d"]
     assert sorted(written.keys()[4:]) == ["e", "f"]
     assert written.writes() == [(2, 6)]
@@ -136,7 +138,7 @@ def test_micro_batches_are_published_once_through_restarts_that_run_them_again(
 def test_a_micro_batch_that_failed_is_written_by_the_restart(
     spark: SparkSession, written: Written, tmp_path: Path
 ) -> None:
-    """A file has a line that can't be a key, until somebody mends it."""
+    """A file has a line that can't be a key, until the file is mended."""
     files = Files(tmp_path)
     files.add(0, "a")
     files.run(spark, written)
@@ -162,7 +164,7 @@ def test_two_queries_write_into_one_stream_as_two_writes(spark: SparkSession, wr
 
 
 def test_each_batch_of_a_query_can_be_saved_under_an_id(spark: SparkSession, written: Written, tmp_path: Path) -> None:
-    """foreachBatch runs a batch again after a failure: here, after it has been saved."""
+    """foreachBatch runs a batch again after a failure. Here the failure comes after the batch was saved."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.txt").write_text("a\nb\n")
     fails = [True]

@@ -1,4 +1,6 @@
-"""Tasks that fail after their write and are tried again, and a driver that is killed right after its commit: each row is published once."""
+"""Tasks fail after their write and are retried, and a driver is killed right after its commit. Each row
+is published once.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from tests.spark.written import Written
 
 
 def run(written: Written, directory: Path, *deadly: str) -> subprocess.CompletedProcess[bytes]:
-    """The driver, in a group of processes of its own, so that it can be killed with all that it has started."""
+    """The driver in a separate process group, so that the test can kill it with all of its children."""
     with (directory / "log").open("ab") as log:
         return subprocess.run(
             [sys.executable, "-m", "tests.spark.writer_process", written.url, str(directory), *deadly],

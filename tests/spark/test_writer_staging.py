@@ -1,4 +1,4 @@
-"""What tasks stage is published by one commit: attempts that are tried again, answers that are lost, rows that can't be. Without Spark."""
+"""One commit publishes what tasks stage, despite retried attempts, lost answers, and invalid rows. Without Spark."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def written(dsn: str) -> Written:
 
 
 def rows(*keys: str | None, **columns: list[Any]) -> pa.RecordBatch:
-    """A batch as Spark hands it over: with a number, if no other columns are given."""
+    """A batch as Spark passes it. Its only column is a number unless other columns are given."""
     return pa.record_batch({"key": pa.array(keys, pa.string()), **(columns or {"n": list(range(len(keys)))})})
 
 
@@ -76,7 +76,7 @@ def test_attempts_that_failed_or_ran_twice_are_not_published(written: Written) -
 def test_batches_are_sent_as_they_come_and_large_ones_in_pieces(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task never holds all of its rows."""
+    """A task never holds all of its rows in memory."""
     monkeypatch.setattr(staging, "PIECE", 10_000)
     sent: list[int] = []
     ingest = staging._ingest
@@ -120,7 +120,7 @@ def test_a_task_without_rows_leaves_nothing(written: Written) -> None:
 
 
 def test_after_a_crash_of_the_server_the_batch_is_written_again(written: Written) -> None:
-    """An unlogged table is empty then."""
+    """A crash empties an unlogged table."""
     write = a_write(written, streaming=True)
     lost = staging.stage(write, 0, [rows("a", "b")])
     ((table,),) = written.ask("select staging from headrace.writes")
@@ -135,7 +135,7 @@ def test_after_a_crash_of_the_server_the_batch_is_written_again(written: Written
     assert written.keys() == ["a", "b", "c"]
 
 
-def test_a_commit_whose_connection_breaks_is_tried_again(written: Written, dsn: str) -> None:
+def test_a_commit_is_retried_when_its_connection_breaks(written: Written, dsn: str) -> None:
     write = a_write(written)
     part = staging.stage(write, 0, [rows("a")])
     holder = staging.connect(written.place, autocommit=False)
@@ -157,7 +157,7 @@ def test_a_commit_whose_connection_breaks_is_tried_again(written: Written, dsn: 
     assert written.keys() == ["a"]
 
 
-def test_a_commit_whose_answer_is_lost_is_asked_again_and_published_once(
+def test_a_commit_with_a_lost_answer_is_retried_and_published_once(
     written: Written, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write = a_write(written)
@@ -193,7 +193,7 @@ def test_patience_with_the_database_ends(
     assert "is there still, for a day at most" in caplog.text
 
 
-def test_a_full_stream_is_told_at_once(written: Written) -> None:
+def test_a_full_stream_is_reported_at_once(written: Written) -> None:
     write = a_write(written)
     part = staging.stage(write, 0, [rows("a")])
     written.ask("update headrace.streams set full_until = now() + interval '1 hour', max_storage = 1 returning 1")
@@ -217,14 +217,14 @@ def test_a_full_stream_is_told_at_once(written: Written) -> None:
         (rows("ok", "bad", data=["1", None]), InvalidInput, r"have a null `data`"),
     ],
 )  # fmt: skip
-def test_a_row_that_cant_be_published_is_told_by_its_key(
+def test_a_row_that_cant_be_published_is_reported_by_its_key(
     written: Written, bad: pa.RecordBatch, error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
         staging.stage(a_write(written), 0, [rows("fine"), bad])
 
 
-def test_a_task_of_a_write_that_was_given_up_is_told(written: Written) -> None:
+def test_a_task_of_an_abandoned_write_raises(written: Written) -> None:
     write = a_write(written)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -236,7 +236,7 @@ def test_a_task_of_a_write_that_was_given_up_is_told(written: Written) -> None:
         staging.stage(write, 0, batches())
 
 
-def test_the_writer_knows_before_any_task_what_cant_be(written: Written, empty_dsn: str) -> None:
+def test_the_writer_refuses_invalid_writes_before_any_task(written: Written, empty_dsn: str) -> None:
     good = {"database": written.url, "stream": "orders"}
     for options, schema, overwrite, error, said in [
         (good, SCHEMA, True, ConfigurationError, r"write with \.mode\('append'\)"),

@@ -1,9 +1,10 @@
-"""A driver of its own, for a test that kills it: each of its tasks fails once after it has written, and is tried again.
+"""A driver process for a test that kills it. Each of its tasks fails once after it has written, and is retried.
 
     python -m tests.spark.writer_process URL DIRECTORY [BATCH]
 
-It saves a DataFrame into the stream `saved`, and has a query copy DIRECTORY/in, file by file, into the stream `copied`. Once that has committed
-BATCH in Postgres, everything is killed: this process, its Java and all of its workers.
+It saves a DataFrame into the stream `saved`, and runs a query that copies DIRECTORY/in, file by file,
+into the stream `copied`. Once the query has committed BATCH in Postgres, everything is killed: this
+process, its Java and all of its workers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def fail_once(failures: str) -> None:
-    """Fail at the first attempt, and note it down in a file."""
+    """Fail at the first attempt, and record it in a file."""
     context = TaskContext.get()
     assert context is not None
     if context.attemptNumber() == 0:
@@ -67,7 +68,9 @@ OWN = ("failures", "deadly", "group")
 
 
 class Failing(DataSource):
-    """The data source, with tasks that fail. Options: where to note that; the batch that is the last; and what to kill then."""
+    """The data source with tasks that fail. Its options name the file to record that in, the last
+    batch, and what to kill then.
+    """
 
     @classmethod
     def name(cls) -> str:

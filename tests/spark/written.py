@@ -1,4 +1,4 @@
-"""A database for what Spark writes, in the hands of a test that is not asynchronous."""
+"""A database for Spark to write to, for a test that is not asynchronous."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support import servers
 
 
 class Written:
-    """Streams, and what was published into them."""
+    """Streams, and the messages that were published into them."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -36,19 +36,19 @@ class Written:
             connection.close()
 
     def messages(self, stream: str = "orders") -> list[tuple[str, str]]:
-        """Key and data of each, in order."""
+        """Return the key and data of each message, in order."""
         return self.ask(f'select key, data::text from headrace_streams."{stream}" order by seq')  # type: ignore[return-value]
 
     def keys(self, stream: str = "orders") -> list[str]:
         return [key for key, _ in self.messages(stream)]
 
     def staged(self) -> int:
-        """How many rows lie in staging tables."""
+        """Return the number of rows in staging tables."""
         tables = [
             row[0] for row in self.ask("select tablename::text from pg_tables where schemaname = 'headrace_staging'")
         ]
         return sum(int(self.ask(f'select count(*) from headrace_staging."{table}"')[0][0]) for table in tables)
 
     def writes(self) -> list[tuple[Any, ...]]:
-        """Of each write the last batch that was committed, and how many messages it all made."""
+        """Return the last committed batch of each write, and the number of its messages over all batches."""
         return self.ask("select batch, messages from headrace.writes order by begun_at")

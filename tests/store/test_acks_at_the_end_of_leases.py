@@ -1,4 +1,5 @@
-"""What a transaction has acked is never put back, and whatever ends its lease forgets the ack."""
+"""Acks in a transaction when their lease ends. An acked message is never parked again, and the end
+of a lease removes its acks."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.asyncio
 
 
 @pytest.mark.parametrize("failure", [Failure("retry"), Failure("release"), Failure("reject")], ids=lambda f: f.kind)
-async def test_what_is_acked_can_not_be_given_back(
+async def test_an_acked_message_can_not_be_released(
     database: store.Database, declare: Declare, failure: Failure
 ) -> None:
     reader = await declare(ack_wait=30)
@@ -32,7 +33,7 @@ async def test_what_is_acked_can_not_be_given_back(
     assert (await reader.info()).dead_letters == 0
 
 
-async def test_giving_back_waits_for_an_ack_in_flight(
+async def test_a_release_waits_for_an_ack_in_flight(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare(ack_wait=30)
@@ -49,7 +50,7 @@ async def test_giving_back_waits_for_an_ack_in_flight(
     assert await reader.drain() == [2]
 
 
-async def test_an_ack_of_what_is_just_given_back_waits_and_is_refused(
+async def test_an_ack_of_a_message_that_is_being_released_waits_and_is_refused(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare()
@@ -68,10 +69,11 @@ async def test_an_ack_of_what_is_just_given_back_waits_and_is_refused(
     assert await reader.drain() == [1]
 
 
-async def test_what_was_acked_stays_in_its_lease_until_its_worker_has_said_so_too(
+async def test_an_acked_message_stays_in_its_lease_until_its_worker_settles_it(
     database: store.Database, declare: Declare
 ) -> None:
-    """Or a worker that settles another message of the lease in between would be told that this one was lost."""
+    """Otherwise a worker that settles another message of the lease in between would get this one
+    reported as lost."""
     reader = await declare()
     await publish(database, *"abc")
     batch = await reader.lease()
@@ -118,7 +120,9 @@ async def test_a_batch_settled_in_a_transaction_of_its_own_needs_no_ack(
     assert [await reader.count(table) for table in ("leases", "acks")] == [0, 0]
 
 
-async def test_reclaim_and_seek_forget_acks_and_give_back_none(database: store.Database, declare: Declare) -> None:
+async def test_reclaim_and_seek_remove_acks_and_release_no_acked_message(
+    database: store.Database, declare: Declare
+) -> None:
     reader = await declare()
     await publish(database, *"abc")
     batch = await reader.lease()
@@ -138,7 +142,7 @@ async def test_reclaim_and_seek_forget_acks_and_give_back_none(database: store.D
     assert await reader.drain() == [1, 2, 3]
 
 
-async def test_a_consumer_and_a_stream_go_with_their_acks(database: store.Database, declare: Declare) -> None:
+async def test_deleting_a_consumer_or_a_stream_deletes_its_acks(database: store.Database, declare: Declare) -> None:
     for name in ("ship", "bill"):
         reader = await declare(name)
         await publish(database, "a")
@@ -153,7 +157,7 @@ async def test_a_consumer_and_a_stream_go_with_their_acks(database: store.Databa
         assert await reader.count("acks") == 0
 
 
-async def test_what_is_acked_is_replayed_though_its_lease_still_holds_it(
+async def test_an_acked_message_is_replayed_though_its_lease_still_holds_it(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare()

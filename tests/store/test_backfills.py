@@ -1,4 +1,4 @@
-"""What the store keeps of backfills."""
+"""Backfills in the store: queueing, progress, cancelling and failing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Source:
 
 @pytest_asyncio.fixture
 async def source(database: store.Database) -> Source:
-    """A source that somebody captures."""
+    """A source with a capture lease."""
     await store.create_stream(database, "orders")
     await store.create_source(database, "orders", "postgres", "orders", {"tables": [TABLE]})
     [todo] = await store.captures_to_do(database)
@@ -46,7 +46,7 @@ async def append(database: store.Database, source: Source, *chunks: ChunkDone) -
 
 
 async def running(database: store.Database, source: Source) -> int:
-    """The number of a backfill that has begun."""
+    """Start a backfill and return its number."""
     await store.start_backfill(database, source.id, TABLE)
     todo = await store.next_backfill(database, source.number)
     assert todo is not None
@@ -63,7 +63,7 @@ async def test_a_table_has_one_backfill_at_a_time(database: store.Database, sour
     assert await store.start_backfill(database, source.id, TABLE) is not None
 
 
-async def test_what_was_asked_for_is_what_is_to_be_done(database: store.Database, source: Source) -> None:
+async def test_the_next_backfill_is_the_one_that_was_requested(database: store.Database, source: Source) -> None:
     where = {"field": "data.record.total", "op": ">", "value": 5}
     await store.start_backfill(database, source.id, TABLE, json.dumps(where), 500)
     todo = await store.next_backfill(database, source.number)
@@ -71,7 +71,7 @@ async def test_what_was_asked_for_is_what_is_to_be_done(database: store.Database
     assert (todo.table, todo.where, todo.rate, todo.fresh, todo.place, todo.read) == (TABLE, where, 500, True, None, 0)
 
 
-async def test_what_is_under_way_comes_before_what_waits_longer(database: store.Database, source: Source) -> None:
+async def test_a_running_backfill_comes_before_one_that_waits_longer(database: store.Database, source: Source) -> None:
     await store.start_backfill(database, source.id, "public.first")
     await store.start_backfill(database, source.id, "public.second")
     first = await store.next_backfill(database, source.number)
@@ -84,7 +84,7 @@ async def test_what_is_under_way_comes_before_what_waits_longer(database: store.
     assert (todo.table, todo.fresh) == ("public.second", False)
 
 
-async def test_the_place_advances_with_what_is_appended(database: store.Database, source: Source) -> None:
+async def test_the_position_advances_with_each_appended_chunk(database: store.Database, source: Source) -> None:
     number = await running(database, source)
     await append(database, source, chunk(number, 10), chunk(number, 20, published=7))
     todo = await store.next_backfill(database, source.number)
@@ -94,7 +94,7 @@ async def test_the_place_advances_with_what_is_appended(database: store.Database
     assert (info.state, info.read, info.published, info.share) == ("running", 20, 17, 0.2)
 
 
-async def test_the_last_chunk_ends_it_and_its_place_stays(database: store.Database, source: Source) -> None:
+async def test_the_last_chunk_ends_a_backfill_and_its_position_stays(database: store.Database, source: Source) -> None:
     number = await running(database, source)
     await append(database, source, chunk(number, 10), chunk(number, None, 0, published=0, done=True))
     [info] = await store.backfills(database, source.id)
@@ -104,7 +104,7 @@ async def test_the_last_chunk_ends_it_and_its_place_stays(database: store.Databa
     assert await store.next_backfill(database, source.number) is None
 
 
-async def test_what_is_refused_advances_nothing(database: store.Database, source: Source) -> None:
+async def test_a_refused_chunk_does_not_advance_the_position(database: store.Database, source: Source) -> None:
     number = await running(database, source)
     with pytest.raises(LeaseLost):
         await append(database, Source(source.id, source.number, source.epoch - 1), chunk(number, 10))
@@ -112,7 +112,9 @@ async def test_what_is_refused_advances_nothing(database: store.Database, source
     assert info.read == 0
 
 
-async def test_who_lost_the_tenure_begins_nothing(database: store.Database, source: Source) -> None:
+async def test_a_process_that_lost_the_capture_lease_begins_no_backfill(
+    database: store.Database, source: Source
+) -> None:
     await store.start_backfill(database, source.id, TABLE)
     todo = await store.next_backfill(database, source.number)
     assert todo is not None
@@ -120,7 +122,7 @@ async def test_who_lost_the_tenure_begins_nothing(database: store.Database, sour
         await store.begin_backfill(database, source.number, source.epoch - 1, todo.number, 100)
 
 
-async def test_a_cancelled_one_is_not_wanted_and_what_was_on_its_way_only_counts(
+async def test_a_cancelled_backfill_is_not_continued_and_a_late_chunk_only_counts_as_read(
     database: store.Database, source: Source
 ) -> None:
     number = await running(database, source)
@@ -134,7 +136,7 @@ async def test_a_cancelled_one_is_not_wanted_and_what_was_on_its_way_only_counts
     assert await store.cancel_backfills(database, source.id) == 0
 
 
-async def test_one_that_failed_says_why_and_is_over(database: store.Database, source: Source) -> None:
+async def test_a_failed_backfill_reports_its_error_and_has_ended(database: store.Database, source: Source) -> None:
     number = await running(database, source)
     with pytest.raises(LeaseLost):
         await store.fail_backfill(database, source.number, source.epoch - 1, number, "an older process's reason")
@@ -145,7 +147,7 @@ async def test_one_that_failed_says_why_and_is_over(database: store.Database, so
     assert not await store.backfill_wanted(database, number)
 
 
-async def test_a_deleted_source_takes_its_backfills_along(database: store.Database, source: Source) -> None:
+async def test_deleting_a_source_deletes_its_backfills(database: store.Database, source: Source) -> None:
     number = await running(database, source)
     await store.delete_source(database, source.id)
     assert not await store.backfill_wanted(database, number)

@@ -1,4 +1,5 @@
-"""What waits costs nobody else: how much a call looks at does not grow with how many messages wait behind one of their key."""
+"""Bounded cost: the rows that a call reads do not grow with the number of messages that wait behind
+another message of their key."""
 
 from __future__ import annotations
 
@@ -31,15 +32,15 @@ where c.relnamespace in ('headrace'::regnamespace, 'headrace_streams'::regnamesp
 
 
 async def touched(connection: Any, work: Callable[[], Awaitable[Any]]) -> int:
-    """How many rows and index entries of Headrace's tables are read or written by what `work` does on the connection."""
+    """Count the rows and index entries of Headrace's tables that `work` reads or writes on the connection."""
     async with connection.transaction():
-        before = await connection.fetchval(_TOUCHED)  # what the session has not reported yet
+        before = await connection.fetchval(_TOUCHED)  # includes the counts that the session has not reported yet
         await work()
         return int(await connection.fetchval(_TOUCHED)) - int(before)
 
 
 async def hold_up(reader: Reader, database: store.Database, how: str, key: str = "stuck") -> None:
-    """A message of a key is given back for an hour; or it is dead, and blocks its key."""
+    """Release a message of the key with a delay of an hour, or make it a dead letter that blocks its key."""
     await publish(database, key)
     batch = await reader.lease(limit=1)
     if how == "blocked":
@@ -54,7 +55,7 @@ async def wait_behind(reader: Reader, database: store.Database, count: int, key:
 
 
 @pytest.mark.parametrize("how", ["blocked", "in backoff", "in flight"])
-async def test_what_waits_behind_a_key_costs_a_lease_call_nothing(
+async def test_messages_that_wait_behind_a_key_cost_a_lease_call_nothing(
     database: store.Database, declare: Declare, connect: Connect, how: str
 ) -> None:
     reader = await declare(max_deliver=1 if how == "blocked" else -1, on_exhausted="block", max_ack_pending=10_000)
@@ -75,15 +76,15 @@ async def test_what_waits_behind_a_key_costs_a_lease_call_nothing(
 
         counts.append(await touched(connection, lease))
         assert len(batches[0].seqs) == 98
-        counts.append(await touched(connection, lease))  # an empty one
+        counts.append(await touched(connection, lease))  # an empty lease call
         await reader.ack_all(*batches)
     assert counts[2] <= counts[0] + 20, counts
     assert counts[3] <= counts[1] + 20, counts
 
 
 async def empty_by_statistics(connection: Any, *, small: str | None = None) -> None:
-    """Have the planner believe that every table is empty, as after a vacuum at a moment when it was; and then all indexes cost the same.
-    `small` is the name of an index that seems the smallest of all."""
+    """Set the planner statistics of every table as if it were empty, as a vacuum does that finds it
+    empty. All indexes then cost the same, and `small` is the name of the index that looks smallest."""
     await connection.execute("vacuum headrace.parked, headrace.tails, headrace.dead_letters, headrace.message_ids")
     await connection.execute(
         """update pg_class set reltuples = 0, relpages = greatest(relpages, 1)
@@ -106,10 +107,11 @@ INDEXES = [
 
 
 @pytest.mark.parametrize("small", INDEXES)
-async def test_no_statistics_send_a_lookup_to_another_index(
+async def test_wrong_planner_statistics_do_not_change_the_index_of_a_lookup(
     database: store.Database, declare: Declare, connect: Connect, small: str
 ) -> None:
-    """Five hundred keys wait for their retries and three hundred are blocked, each with a tail, beside many dead rows under an old snapshot."""
+    """Five hundred keys wait for their retries and three hundred are blocked. Each has a tail, and
+    an old snapshot keeps many dead rows beside them."""
     reader = await declare(max_deliver=1, on_exhausted="block", max_ack_pending=10_000)
     old = await connect()
     async with old.transaction(isolation="repeatable_read", readonly=True):
@@ -158,7 +160,7 @@ async def test_no_statistics_send_a_lookup_to_another_index(
 
 
 @pytest.mark.parametrize("small", ["message_ids_pkey", "message_ids_by_age"])
-async def test_no_statistics_make_message_ids_cost_more_the_more_there_are(
+async def test_wrong_planner_statistics_do_not_make_message_ids_cost_more(
     database: store.Database, connect: Connect, small: str
 ) -> None:
     await store.create_stream(database, StreamSpec(name="orders", dedupe_window=3600))
@@ -187,7 +189,7 @@ async def test_no_statistics_make_message_ids_cost_more_the_more_there_are(
 
 
 @pytest.mark.parametrize("verb", ["redrive", "discard"])
-async def test_a_key_is_set_free_at_the_same_cost_whatever_its_length(
+async def test_a_key_is_unblocked_at_the_same_cost_whatever_the_length_of_its_tail(
     database: store.Database, declare: Declare, connect: Connect, verb: str
 ) -> None:
     reader = await declare(max_deliver=1, on_exhausted="block", max_ack_pending=10_000)
@@ -203,10 +205,10 @@ async def test_a_key_is_set_free_at_the_same_cost_whatever_its_length(
     assert counts[1] <= counts[0] + 10, counts
 
 
-async def test_a_tail_is_taken_at_a_cost_in_proportion(
+async def test_the_cost_of_leasing_a_tail_is_proportional_to_its_length(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """Ten thousand messages of one key that had to wait are no heap to be searched for each batch of them."""
+    """Leasing ten thousand waiting messages of one key does not search the whole tail for each batch."""
     reader = await declare(max_ack_pending=10_000)
     await publish(database, "stuck")
     ann = await reader.lease("ann", 1)
@@ -233,7 +235,7 @@ async def test_a_tail_is_taken_at_a_cost_in_proportion(
 
 
 async def interleave(database: store.Database, late: Any, count: int) -> None:
-    """Between each two messages that are committed at once there is one of a transaction that stays open."""
+    """Commit messages alternately with messages of a transaction that stays open."""
     for _ in range(count):
         await publish(late, "late")
         await publish(database, "early")
@@ -262,12 +264,12 @@ async def test_the_holes_of_a_long_publisher_cost_a_lease_call_nothing(
         cost = await touched(connection, lease)
         while (
             batches[0].more and batches[0].lease_id is None
-        ):  # another test's transaction had been a holder, and ended just then
+        ):  # a transaction of another test was among the holders and ended in between
             batches.clear()
             cost = await touched(connection, lease)
         counts.append(cost)
         assert len(batches[0].seqs) == 100
-        counts.append(await touched(connection, lease))  # an empty one
+        counts.append(await touched(connection, lease))  # an empty lease call
         await reader.ack_all(*(batch for batch in batches if batch.lease_id is not None))
     assert await reader.count("frozen_holes") > 0
     assert counts[2] <= counts[0] + 20, counts
@@ -295,13 +297,13 @@ async def test_when_a_long_publisher_commits_its_messages_come_in_order_and_befo
     assert sorted(early + found) == list(range(1, 2_003))
 
 
-async def test_holes_that_a_rollback_leaves_are_forgotten_at_once_whoever_else_is_open(
+async def test_holes_of_a_rollback_are_forgotten_at_once_whatever_other_transactions_are_open(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare(max_ack_pending=10_000)
     late, other = await connect(), await connect()
     async with other.transaction():
-        await other.fetchval("select pg_current_xact_id()")  # it publishes nothing, but might
+        await other.fetchval("select pg_current_xact_id()")  # it publishes nothing, but it could
         transaction = late.transaction()
         await transaction.start()
         await interleave(database, late, 300)
@@ -318,7 +320,8 @@ async def test_holes_that_a_rollback_leaves_are_forgotten_at_once_whoever_else_i
 async def test_a_hole_that_is_filled_while_a_lease_is_under_way_is_not_overtaken(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """A lease has seen that the publisher is still at it, who then commits, and publishes the next of the key."""
+    """A lease call sees that the publisher's transaction is open. Then the publisher commits, and
+    publishes the next message of the key."""
     reader = await declare(max_ack_pending=10_000)
     late, gate = await connect(), await connect()
     transaction = late.transaction()
@@ -327,7 +330,7 @@ async def test_a_hole_that_is_filled_while_a_lease_is_under_way_is_not_overtaken
     await reader.drain(limit=100)
     closed = gate.transaction()
     await closed.start()
-    await gate.execute("lock table headrace.dead_letters in access exclusive mode")  # which a lease reads after that
+    await gate.execute("lock table headrace.dead_letters in access exclusive mode")  # a lease call reads it after that
     leasing = asyncio.create_task(reader.lease(limit=1_000))
     async with asyncio.timeout(SOON):
         while not await late.fetchval(
@@ -344,9 +347,7 @@ async def test_a_hole_that_is_filled_while_a_lease_is_under_way_is_not_overtaken
     assert found == [*range(1, 600, 2), 601]
 
 
-async def test_after_a_seek_nothing_of_the_old_holes_is_left(
-    database: store.Database, declare: Declare, connect: Connect
-) -> None:
+async def test_a_seek_removes_all_old_holes(database: store.Database, declare: Declare, connect: Connect) -> None:
     reader = await declare(max_ack_pending=10_000)
     late = await connect()
     async with late.transaction():
@@ -358,10 +359,10 @@ async def test_after_a_seek_nothing_of_the_old_holes_is_left(
     assert len(await reader.drain(limit=100)) == 300
 
 
-# --- waking
+# --- notifying
 
 
-async def test_a_publisher_whose_transaction_stays_open_keeps_no_other_from_waking_who_waits(
+async def test_an_open_publishing_transaction_does_not_keep_others_from_notifying(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare()
@@ -375,7 +376,7 @@ async def test_a_publisher_whose_transaction_stays_open_keeps_no_other_from_waki
             await publish(database, "b")
 
 
-async def test_a_transaction_takes_one_lock_to_wake_with_however_often_it_publishes(
+async def test_a_transaction_takes_one_lock_to_notify_however_often_it_publishes(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare()
@@ -391,18 +392,19 @@ async def test_a_transaction_takes_one_lock_to_wake_with_however_often_it_publis
         assert locks == 1
 
 
-async def test_no_function_that_turns_off_ways_to_read_is_compiled(database: store.Database) -> None:
-    """Such a plan seems to cost so much that a server with stock settings, which compiles what is expensive, does so each time."""
+async def test_no_function_that_disables_a_scan_method_is_compiled(database: store.Database) -> None:
+    """Such a plan seems so expensive that a server with stock settings, which compiles expensive
+    statements with JIT, compiles it each time."""
     settings = "select proconfig from pg_proc where pronamespace = 'headrace'::regnamespace and proconfig && '{enable_seqscan=off,enable_sort=off}'"
     found = [row["proconfig"] for row in await database.fetch(settings)]
     assert len(found) > 30
     assert all("jit=off" in config for config in found)
 
 
-# --- a convoy
+# --- many processes at one lease lock
 
 
-async def test_who_finds_others_waiting_for_the_lease_lock_goes_away(
+async def test_a_lease_call_that_finds_others_waiting_for_the_lock_returns_busy(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare()

@@ -1,4 +1,5 @@
-"""Captures: one process at a time, and only he appends; the position goes with what was appended."""
+"""Captures: one process at a time holds the capture lease and appends. The position commits
+together with the appended changes."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 @pytest_asyncio.fixture
 async def number(database: store.Database) -> int:
-    """A source that captures, by its number."""
+    """The number of a source that captures tables."""
     await store.create_stream(database, "orders")
     assert await store.create_source(database, "shop", "postgres", "orders", {"tables": ["public.orders"]})
     (todo,) = await store.captures_to_do(database)
@@ -31,7 +32,7 @@ async def take(database: store.Database, number: int, now: datetime = NOW) -> in
 
 
 async def stored(database: store.Database) -> list[str]:
-    """The keys of what the stream has."""
+    """The keys of the messages in the stream."""
     return [row["key"] for row in await database.fetch("select key from headrace_streams.orders order by seq")]
 
 
@@ -44,15 +45,15 @@ async def test_one_process_at_a_time_captures_a_source(database: store.Database,
     assert not await store.renew_capture(database, number, 1, 6.0, now=NOW)
 
 
-async def test_what_is_released_is_free_at_once(database: store.Database, number: int) -> None:
+async def test_a_released_capture_lease_is_free_at_once(database: store.Database, number: int) -> None:
     assert await take(database, number) == 1
     await store.release_capture(database, number, 1)
     assert await take(database, number) == 2
-    await store.release_capture(database, number, 1)  # of somebody whose time was over
+    await store.release_capture(database, number, 1)  # the epoch of a capture lease that has ended
     assert await take(database, number) is None
 
 
-async def test_a_zombie_appends_nothing(database: store.Database, number: int) -> None:
+async def test_a_process_that_lost_the_capture_lease_appends_nothing(database: store.Database, number: int) -> None:
     assert await take(database, number) == 1
     await store.begin_capture(database, number, 1, "0/10", "sys", 1)
     assert await take(database, number, NOW + timedelta(minutes=1)) == 2
@@ -75,7 +76,9 @@ async def test_a_takeover_waits_for_the_append_under_way(database: store.Databas
     assert await take(database, number, NOW + timedelta(minutes=1)) == 2
 
 
-async def test_the_position_is_that_of_the_last_append_and_old_ones_go(database: store.Database, number: int) -> None:
+async def test_the_position_is_that_of_the_last_append_and_old_positions_are_deleted(
+    database: store.Database, number: int
+) -> None:
     assert await store.capture_position(database, number) is None
     assert await take(database, number) == 1
     await store.begin_capture(database, number, 1, "0/10", "sys", 3)
@@ -88,7 +91,7 @@ async def test_the_position_is_that_of_the_last_append_and_old_ones_go(database:
     assert found == store.CapturePosition(position="0/30", captured=3, system_id="sys", timeline=3)
 
 
-async def test_nobody_captures_what_is_paused(database: store.Database, number: int) -> None:
+async def test_a_paused_source_is_not_captured(database: store.Database, number: int) -> None:
     info = await store.source(database, "shop")
     assert await take(database, number) == 1
     await store.pause_capture(database, info.id, paused=True)
@@ -110,7 +113,7 @@ async def test_a_stream_that_is_captured_into_is_not_deleted_even_by_force(
         await store.delete_stream(database, "orders", force=True)
 
 
-async def test_failures_are_kept_tried_again_and_dropped(database: store.Database, number: int) -> None:
+async def test_failed_changes_are_kept_retried_and_dropped(database: store.Database, number: int) -> None:
     info = await store.source(database, "shop")
     assert await take(database, number) == 1
     failed = [store.Failed(key=key, data='{"record": 1}', error="no such luck") for key in ("a", None)]
@@ -143,7 +146,9 @@ async def test_an_append_is_all_or_nothing(database: store.Database, number: int
     assert await stored(database) == []
 
 
-async def test_nobody_attends_to_it_since_the_last_tenure_was_over(database: store.Database, number: int) -> None:
+async def test_an_unattended_source_shows_when_its_last_capture_lease_ended(
+    database: store.Database, number: int
+) -> None:
     assert await take(database, number) == 1
     found = await database.fetchval("select headrace.capture_info($1, $2)", number, NOW + timedelta(hours=1))
     told = json.loads(found)

@@ -1,4 +1,4 @@
-"""Consumers are declared by name; declaring again changes the settings and keeps the place."""
+"""Declaring consumers by name. A second declaration changes the settings and keeps the position."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ELABORATE = ConsumerSpec(
 )
 
 
-async def test_a_new_consumer_is_said_to_be_new(database: store.Database, declare: Declare) -> None:
+async def test_declaring_a_new_consumer_reports_that_it_is_new(database: store.Database, declare: Declare) -> None:
     await store.create_stream(database, "orders")
     declared = await store.declare_consumer(database, PLAIN)
     assert (declared.new, declared.changed) == (True, {})
@@ -61,7 +61,7 @@ async def test_every_changed_setting_is_reported_as_it_was_and_as_it_is(database
     assert set((await store.declare_consumer(database, PLAIN)).changed) == set(changed)
 
 
-async def test_changed_settings_count_from_the_next_call_and_the_place_is_kept(
+async def test_changed_settings_count_from_the_next_call_and_the_position_is_kept(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare()
@@ -86,7 +86,7 @@ async def test_a_consumer_that_many_processes_declare_at_once_is_made_once(datab
     assert [one.new for one in declared].count(True) == 1
 
 
-async def test_a_consumer_tells_how_it_is(database: store.Database, declare: Declare) -> None:
+async def test_consumer_info_shows_its_state(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"aabcdefg")
     await reader.lease("ann", 1)

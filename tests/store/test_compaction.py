@@ -1,4 +1,5 @@
-"""one_message_per_key: a stream holds the newest message of each key, and a consumer is given that one."""
+"""Streams with `one_message_per_key`: the stream holds the newest message of each key, and
+consumers receive that one."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ Compacted = Callable[..., Awaitable[Reader]]
 
 @pytest.fixture
 def compacted(database: store.Database, clock: Clock) -> Compacted:
-    """Makes the compacted stream `latest`, and a consumer of it."""
+    """Make the compacted stream `latest` and a consumer of it."""
 
     async def compacted(*, dedupe: bool = False, tombstones: bool = False, **settings: Any) -> Reader:
         spec = StreamSpec(name="latest", one_message_per_key=True, dedupe=dedupe, tombstones=tombstones)
@@ -51,9 +52,7 @@ async def test_the_newest_message_of_a_key_takes_the_place_of_the_one_before(
     assert await database.fetchval(f"select count(*) from {STREAM}") == 2
 
 
-async def test_of_a_key_that_comes_twice_in_a_call_the_last_message_counts(
-    database: store.Database, compacted: Compacted
-) -> None:
+async def test_the_last_message_of_a_key_in_one_call_counts(database: store.Database, compacted: Compacted) -> None:
     reader = await compacted()
     assert await store.publish_many(database, "latest", ["a", "b", "a"], ["1", "2", "3"]) == 2
     batch = await reader.lease()
@@ -61,7 +60,7 @@ async def test_of_a_key_that_comes_twice_in_a_call_the_last_message_counts(
 
 
 @pytest.mark.parametrize("second", ["ann", "bob"])
-async def test_while_a_message_is_worked_the_next_is_withheld_and_then_the_latest_comes(
+async def test_while_a_message_is_in_flight_the_next_is_withheld_and_then_the_latest_comes(
     database: store.Database, compacted: Compacted, second: str
 ) -> None:
     reader = await compacted()
@@ -78,7 +77,7 @@ async def test_while_a_message_is_worked_the_next_is_withheld_and_then_the_lates
 
 
 @pytest.mark.parametrize("delay", [None, 60.0])
-async def test_a_nacked_message_that_gave_way_is_not_delivered_again(
+async def test_a_nacked_message_that_was_replaced_is_not_delivered_again(
     database: store.Database, compacted: Compacted, delay: float | None
 ) -> None:
     reader = await compacted()
@@ -106,7 +105,7 @@ async def test_a_delay_is_not_the_delay_of_a_newer_message_that_was_withheld(
     assert (await reader.lease("bob")).data == ["2"]
 
 
-async def test_an_update_that_commits_late_does_not_wait_for_the_one_it_took_the_place_of(
+async def test_an_update_that_commits_late_does_not_wait_for_the_message_that_it_replaced(
     database: store.Database, compacted: Compacted, connect: Connect
 ) -> None:
     reader = await compacted()
@@ -123,7 +122,9 @@ async def test_an_update_that_commits_late_does_not_wait_for_the_one_it_took_the
     assert (await reader.lease()).data == ["2"]
 
 
-async def test_a_lease_that_expired_gives_the_latest(database: store.Database, compacted: Compacted) -> None:
+async def test_after_an_expired_lease_the_latest_message_is_delivered(
+    database: store.Database, compacted: Compacted
+) -> None:
     reader = await compacted()
     await put(database, a=1)
     await reader.lease("ann")
@@ -144,7 +145,7 @@ async def test_a_blocked_key_goes_on_with_the_latest(database: store.Database, c
     assert (await reader.lease()).data == ["3"]
 
 
-async def test_what_is_parked_of_a_key_is_its_newest_only(database: store.Database, compacted: Compacted) -> None:
+async def test_only_the_newest_message_of_a_key_is_parked(database: store.Database, compacted: Compacted) -> None:
     reader = await compacted()
     await put(database, a=0)
     held = await reader.lease("ann")
@@ -156,7 +157,9 @@ async def test_what_is_parked_of_a_key_is_its_newest_only(database: store.Databa
     assert (await reader.lease("bob")).data == ["19"]
 
 
-async def test_a_rewind_gives_the_newest_of_each_key_once(database: store.Database, compacted: Compacted) -> None:
+async def test_a_seek_back_delivers_the_newest_message_of_each_key_once(
+    database: store.Database, compacted: Compacted
+) -> None:
     reader = await compacted()
     for value in range(5):
         await put(database, a=value, b=value)
@@ -184,7 +187,7 @@ async def test_without_dedupe_an_unchanged_payload_is_published_again(
     assert (await reader.lease()).seqs != [1]
 
 
-async def test_concurrent_publishers_of_the_same_keys_neither_lose_nor_wait_in_a_circle(
+async def test_concurrent_publishers_of_the_same_keys_neither_lose_messages_nor_deadlock(
     database: store.Database, compacted: Compacted
 ) -> None:
     reader = await compacted(dedupe=True)
@@ -203,10 +206,11 @@ async def test_concurrent_publishers_of_the_same_keys_neither_lose_nor_wait_in_a
     assert sorted(batch.keys) == ["a", "b", "c", "d"]
 
 
-async def test_of_two_publishers_the_one_that_waited_comes_later(
+async def test_the_publisher_that_waited_for_the_row_gets_the_later_seq(
     database: store.Database, compacted: Compacted, connect: Connect
 ) -> None:
-    """Its seq is drawn once it holds the row, or an older message would take the place of a newer one."""
+    """The seq is drawn after the publisher has locked the row. Otherwise an older message would
+    replace a newer one."""
     reader = await compacted()
     await put(database, a=0)
     first, second = await connect(), await connect()
@@ -256,7 +260,7 @@ async def test_a_null_is_an_ordinary_payload_unless_the_stream_has_tombstones(
 
 
 @pytest.mark.parametrize("setting", ["dedupe", "tombstones"])
-async def test_what_compares_with_the_message_before_needs_there_to_be_one(setting: str) -> None:
+async def test_settings_that_compare_with_the_previous_message_need_a_compacted_stream(setting: str) -> None:
     with pytest.raises(ConfigurationError, match="one_message_per_key"):
         StreamSpec(name="a", **{setting: True})  # type: ignore[arg-type]
 

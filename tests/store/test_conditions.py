@@ -1,4 +1,4 @@
-"""Conditions as the database judges them: the SQL that they become agrees with the model, whatever JSON is stored."""
+"""Conditions in SQL: the generated SQL agrees with the Python model, whatever JSON is stored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Row(NamedTuple):
 
 # --- messages
 
-# Names and strings as JSON may write them; what is decoded often meets what a condition asks for.
+# Names and strings in the spellings that JSON allows. The decoded strings often match what a
+# condition compares with.
 _STRINGS = [
     "a", "b", "ab", "A", "aB", "paid", "p\\u0061id", "0", "1", "1.0", "-1", "true", "null", "{}", "[1]", "", " ", "a/b", "a\\/b",
     "a\\\\b", "a\\\"b", "a\\nb", "a%b", "a_b", "it's", "''", "$1", "$$", "$sql$", "%s", "%1$s", "ä", "\\u00e4", "\\u00C4", "🦦",
@@ -101,7 +102,7 @@ _fields = st.builds(
     st.sampled_from(["data", "data", "data", "headers"]),
     st.sampled_from([0, 1, 1, 1, 2, 2, 3]).flatmap(lambda size: st.lists(_steps, min_size=size, max_size=size)),
 )
-# What Python and Postgres mean alike.
+# The subset of regex syntax that means the same in Python and Postgres.
 _regexes = st.sampled_from(
     ["", "a", "^a", "^(a|p)", "[0-9]+", "a.b", "^a?b", "A", "[^a]", "ä", "\\\\", "^\\.", "'", "%s", "^.{2}"]
 )
@@ -136,7 +137,7 @@ conditions: st.SearchStrategy[Condition] = st.recursive(
 
 
 async def judged(dsn: str, some: list[Row], trees: list[str]) -> list[list[bool | None]]:
-    """For each row, whether it meets each condition; the rows lie in a table as a stream's do."""
+    """Evaluate each condition for each row. The rows are in a table like a stream's."""
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute(
@@ -203,7 +204,7 @@ def test_every_spelling_of_a_value_against_every_test(dsn: str) -> None:
         if answer is not judge(condition, row)
     ]
     assert wrong == []
-    # And the examples tell something: each operator takes some and leaves some.
+    # The examples are not trivial: each operator accepts some rows and rejects some.
     seen = {
         (encode(condition).split('"op":')[1][:8], answer)
         for answers in found
@@ -217,12 +218,12 @@ _WIDE = json.dumps({"a": 1, "pad": ["x" * 100] * 300, "tail": "paid"})
 
 
 _HARD = [
-    # Postgres stores these, and can't take them apart: they have no fields.
+    # Postgres stores these as JSON, but can't decode them, so they have no fields.
     ("data.a = 1", '{"a": 1, "b": "\\ud800"}', False),
     ("data.a is null", '{"a": 1, "\\udc00": 2}', True),
     ("not data.a > 0", '{"a": 1, "b": "\\u0000"}', True),
     ("data.a = 'x' or data.b is null", '"\\ud83d"', True),
-    # These it can.
+    # Postgres can decode these.
     ("data.a = 1", '{"a": 1, "b": "\\ud83d\\ude00"}', True),
     ("data.a = 1", '{"a": 1, "b": "\\\\ud800"}', True),
     ("data.a = 'paid'", '{"a": "\\u0070aid"}', True),
@@ -232,7 +233,7 @@ _HARD = [
     ("data.tail = 'none'", _WIDE, False),
     ("data.0.0.0 is not null", _DEEP, True),
     ("data.a is null", '{"a": ' * 9_000 + "null" + "}" * 9_000, False),
-    # Numbers beyond numeric, and beyond any number's use.
+    # Numbers beyond the range of `numeric`, and far beyond any practical use.
     ("data.a > 1e400", '{"a": 1e9999999999999999999999}', True),
     ("data.a < -1e400", '{"a": -1e131073}', True),
     ("data.a > 0", '{"a": 1e-16385}', True),
@@ -245,7 +246,7 @@ _HARD = [
 ]  # fmt: skip
 
 
-def test_what_is_hard_to_read_is_judged_and_never_raises(dsn: str) -> None:
+def test_json_that_is_hard_to_decode_is_judged_and_never_raises(dsn: str) -> None:
     some = [Row("k", 1, EPOCH, data, None) for _, data, _ in _HARD]
     found = run(judged(dsn, some, [encode(parse(text)) for text, _, _ in _HARD]))
     for place, (text, data, expected) in enumerate(_HARD):
@@ -254,13 +255,13 @@ def test_what_is_hard_to_read_is_judged_and_never_raises(dsn: str) -> None:
             assert matches(parse(text), "k", data) is expected, (text, data[:80])
 
 
-def test_what_is_nested_deeper_than_the_stack_reaches_has_no_fields(dsn: str) -> None:
+def test_json_nested_deeper_than_the_stack_limit_has_no_fields(dsn: str) -> None:
     async def ask() -> list[bool]:
         connection = await asyncpg.connect(dsn)
         try:
             await connection.execute("create temp table m (data json)")
             await connection.execute("insert into m select (repeat('[', 12000) || repeat(']', 12000))::json")
-            # As if the reader stood on a taller stack than the writer had.
+            # Simulates a reader with a deeper stack limit than the writer had.
             await connection.execute("set max_stack_depth = '1MB'")
             tests = [await connection.fetchval("select headrace.where_condition($1)", encode(parse(text))) for text in
                      ("data.0 is null", "data.0 = 1", "data.0 is not null", "not data.x regex 'a'")]  # fmt: skip
@@ -278,7 +279,7 @@ _NASTY = [
 ]  # fmt: skip
 
 
-def test_nothing_in_a_condition_is_ever_sql(dsn: str) -> None:
+def test_no_text_in_a_condition_is_run_as_sql(dsn: str) -> None:
     some = [
         *(Row(text, 1, EPOCH, json.dumps({text: text, "a": text}), json.dumps({text: text})) for text in _NASTY),
         *(Row("k", 1, EPOCH, json.dumps({text: "other"}, ensure_ascii=False), None) for text in _NASTY),
@@ -349,7 +350,7 @@ _REFUSED = [
 
 
 @pytest.mark.asyncio
-async def test_a_tree_that_is_none_is_refused_by_the_database_too(database: store.Database) -> None:
+async def test_an_invalid_tree_is_refused_by_the_database_too(database: store.Database) -> None:
     for tree, said in _REFUSED:
         with pytest.raises(InvalidInput) as caught:
             await database.fetchval("select headrace.where_condition($1)", tree)
@@ -357,7 +358,7 @@ async def test_a_tree_that_is_none_is_refused_by_the_database_too(database: stor
 
 
 @pytest.mark.asyncio
-async def test_no_condition_takes_everything(database: store.Database) -> None:
+async def test_a_consumer_without_a_condition_receives_everything(database: store.Database) -> None:
     assert await database.fetchval("select headrace.where_condition(null)") == "true"
     assert await database.fetchval("select headrace.where_condition('null')") == "true"
 
@@ -381,7 +382,7 @@ async def test_the_largest_conditions_that_can_be_written_can_be_run(database: s
 
 
 @pytest.mark.asyncio
-async def test_what_is_cheap_is_asked_first(database: store.Database) -> None:
+async def test_cheap_tests_are_evaluated_first(database: store.Database) -> None:
     text = "data.b > 5 and data.a = 'paid' and data.c regex 'x' and key = 'k' and seq > 5"
     test: str = await database.fetchval("select headrace.where_condition($1)", encode(parse(text)))
     parts = ["seq >", "key ", "case when", """strpos(data::text, '"paid"')""", "{a}", "{b}", "{c}"]
@@ -398,12 +399,12 @@ def test_a_regex_is_one_of_postgresqls(dsn: str) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_consumer_gets_what_meets_its_condition_whatever_lies_between(
+async def test_a_consumer_receives_all_messages_that_meet_its_condition(
     database: store.Database, declare: Declare
 ) -> None:
     where = (field("status") == "paid") & (field("total") > 100)
     reader = await declare(filters=("eu.>", "us.>"), where=where)
-    # Half of a surrogate pair is JSON for Postgres, and no string for any program.
+    # Half of a surrogate pair is valid JSON for Postgres, but not a valid string for any program.
     data = [
         '{"status": "paid", "total": 101}', '{"status": "paid", "total": 99}', '{"status": "paid", "total": 101, "x": "\\ud800"}',
         '{"status": "open", "total": 101}', "null", '{"status": "p\\u0061id", "total": 1e400000}', '{"total": 500}',

@@ -1,4 +1,5 @@
-"""A message that kills whoever works on it dies alone: crashes are counted for what was being worked on."""
+"""Crash counts: a message that kills its worker is isolated, because crashes count only for the
+messages that were started."""
 
 from __future__ import annotations
 
@@ -12,18 +13,19 @@ from tests.support.readers import Reader, owner, publish
 
 pytestmark = pytest.mark.asyncio
 
-ALONE = 2  # crashes from which on a worker runs a message alone
+ALONE = 2  # the number of crashes from which a worker runs a message alone
 
 
 async def crash(reader: Reader, batch: Batch, *started: int) -> None:
-    """The worker dies, after it had started these; its leases are left to expire."""
+    """The worker starts these messages and dies. Its leases expire."""
     if started:
         assert await reader.mark_started(batch, *started) == []
     reader.clock.advance(30)
 
 
 async def work(reader: Reader, batch: Batch, poison: int) -> list[int]:
-    """One life of a worker that takes its messages in turn, and suspects one by one. Returns what it acked before it died."""
+    """Run one life of a worker that handles its messages in order and suspects one at a time.
+    Return what it acked before it died."""
     done: list[int] = []
     crashes = batch.crashes or [0] * len(batch.seqs)
     for seq, count in sorted(zip(batch.seqs, crashes, strict=True), key=lambda one: one[1] >= ALONE):
@@ -37,10 +39,10 @@ async def work(reader: Reader, batch: Batch, poison: int) -> list[int]:
     return done
 
 
-async def test_a_poison_message_dies_alone_and_all_others_are_delivered(
+async def test_a_poison_message_is_dead_lettered_alone_and_all_others_are_delivered(
     database: store.Database, declare: Declare
 ) -> None:
-    """Its 100 companions are leased with it, again and again, by workers that it kills."""
+    """Its 100 companions are leased together with it again and again, by workers that it kills."""
     reader = await declare(ack_wait=30, max_deliver=5)
     await publish(database, *[f"k.{n}" for n in range(101)])
     poison, done, lives = 51, [], 0
@@ -65,7 +67,7 @@ async def test_a_crash_counts_for_all_that_never_crashed_before(database: store.
     assert (again.seqs, again.attempts, again.crashes) == ([1, 2, 3], [2, 2, 2], [1, 1, 1])
 
 
-async def test_of_those_that_crashed_before_only_what_was_started_is_to_blame(
+async def test_among_suspects_a_crash_counts_only_for_those_that_were_started(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare(ack_wait=30)
@@ -90,7 +92,7 @@ async def test_fresh_messages_beside_suspects_have_no_crashes(database: store.Da
     [(Failure("retry"), [3], None), (Failure("release"), [2], [1])],
     ids=["a failure clears it", "a release does not whitewash"],
 )
-async def test_an_outcome_says_what_becomes_of_the_suspicion(
+async def test_the_outcome_decides_whether_the_crash_count_is_kept(
     database: store.Database, declare: Declare, outcome: Failure, attempts: list[int], crashes: list[int] | None
 ) -> None:
     reader = await declare(ack_wait=30)
@@ -102,7 +104,7 @@ async def test_an_outcome_says_what_becomes_of_the_suspicion(
     assert (again.attempts, again.crashes) == (attempts, crashes)
 
 
-async def test_a_lease_partly_settled_keeps_what_it_knows_of_the_rest(
+async def test_a_partly_settled_lease_keeps_the_crash_counts_of_the_rest(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare(ack_wait=30)
@@ -131,7 +133,7 @@ async def test_reclaim_and_a_redrive_keep_and_forget_crashes(database: store.Dat
     assert (again.attempts, again.crashes) == ([1], None)
 
 
-async def test_what_is_started_under_a_lost_lease_is_told(database: store.Database, declare: Declare) -> None:
+async def test_messages_started_under_a_lost_lease_are_reported(database: store.Database, declare: Declare) -> None:
     reader = await declare(ack_wait=30)
     await publish(database, *"abc")
     stale = await reader.lease("ann", 2)
@@ -145,7 +147,7 @@ async def test_what_is_started_under_a_lost_lease_is_told(database: store.Databa
     assert (await reader.lease("cid")).crashes == [2, 1, 1]
 
 
-async def test_who_is_past_max_deliver_by_crashes_goes_the_way_of_the_exhausted(
+async def test_a_message_that_exceeds_max_deliver_by_crashes_is_exhausted(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare(ack_wait=30, max_deliver=2, on_exhausted="block")
@@ -158,7 +160,9 @@ async def test_who_is_past_max_deliver_by_crashes_goes_the_way_of_the_exhausted(
     assert (info.dead_letters, info.blocked) == (1, 2)
 
 
-async def test_marks_are_no_promise_to_wait_for(database: store.Database, declare: Declare, connect: Connect) -> None:
+async def test_marking_messages_as_started_does_not_wait_for_the_disk(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
     reader = await declare()
     await publish(database, "a")
     batch = await reader.lease()

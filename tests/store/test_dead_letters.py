@@ -1,4 +1,5 @@
-"""Dead letters: what becomes of a message that was rejected or failed too often, and the ways out."""
+"""Dead letters: what happens to messages that are rejected or fail too often, and how to redrive or
+discard them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def exhaust(reader: Reader, seq: int) -> None:
-    """Lease the head of each key, fail this one for good (max_deliver is 1), and give the rest back."""
+    """Lease the first message of each key, exhaust this one (`max_deliver` is 1), and release the rest."""
     batch = await reader.lease("exhauster", 1_000)
     assert seq in batch.seqs
     await reader.nack(batch, seq, error="boom")
@@ -25,7 +26,7 @@ async def exhaust(reader: Reader, seq: int) -> None:
         await reader.release(batch, *rest)
 
 
-async def test_a_message_dies_after_max_deliver_attempts_and_its_key_goes_on(
+async def test_a_message_is_dead_lettered_after_max_deliver_attempts_and_its_key_goes_on(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare(max_deliver=3)
@@ -59,7 +60,7 @@ async def test_a_dead_letter_keeps_the_payload_the_error_the_traceback_and_the_a
 
 @pytest.mark.parametrize(("kind", "reason"), [("reject", "rejected"), ("invalid", "invalid")])
 @pytest.mark.parametrize("on_exhausted", ["dead_letter", "block", "drop"])
-async def test_a_rejected_message_dies_at_once_whatever_exhaustion_does(
+async def test_a_rejected_message_is_a_dead_letter_at_once_whatever_on_exhausted_says(
     database: store.Database, declare: Declare, kind: str, reason: str, on_exhausted: str
 ) -> None:
     reader = await declare(on_exhausted=on_exhausted)
@@ -71,7 +72,7 @@ async def test_a_rejected_message_dies_at_once_whatever_exhaustion_does(
     assert await reader.drain() == [2]
 
 
-async def test_a_message_without_limit_never_dies(database: store.Database, declare: Declare) -> None:
+async def test_a_message_without_max_deliver_is_never_dead_lettered(database: store.Database, declare: Declare) -> None:
     reader = await declare(max_deliver=-1)
     await publish(database, "a")
     for _ in range(30):
@@ -80,7 +81,7 @@ async def test_a_message_without_limit_never_dies(database: store.Database, decl
     assert await reader.dead_letters() == []
 
 
-async def test_drop_forgets_an_exhausted_message(database: store.Database, declare: Declare) -> None:
+async def test_on_exhausted_drop_keeps_no_dead_letter(database: store.Database, declare: Declare) -> None:
     reader = await declare(max_deliver=1, on_exhausted="drop")
     await publish(database, *"aa")
     await exhaust(reader, 1)
@@ -88,7 +89,9 @@ async def test_drop_forgets_an_exhausted_message(database: store.Database, decla
     assert await reader.dead_letters() == []
 
 
-async def test_an_expired_last_attempt_says_what_happened(database: store.Database, declare: Declare) -> None:
+async def test_the_dead_letter_of_an_expired_last_attempt_has_an_error(
+    database: store.Database, declare: Declare
+) -> None:
     reader = await declare(max_deliver=1, ack_wait=30)
     await publish(database, *"a")
     await reader.lease()
@@ -99,7 +102,7 @@ async def test_an_expired_last_attempt_says_what_happened(database: store.Databa
     assert "lease expired" in (dead.error or "")
 
 
-async def test_a_blocked_key_waits_for_a_person_and_delays_only_itself(
+async def test_a_blocked_key_waits_for_an_operator_and_delays_no_other_key(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare(max_deliver=1, on_exhausted="block")
@@ -113,11 +116,11 @@ async def test_a_blocked_key_waits_for_a_person_and_delays_only_itself(
     assert [dead.blocks for dead in await reader.dead_letters()] == [True]
 
 
-async def test_a_blocked_key_costs_the_others_no_room(database: store.Database, declare: Declare) -> None:
+async def test_a_blocked_key_leaves_room_for_the_others(database: store.Database, declare: Declare) -> None:
     reader = await declare(max_deliver=1, on_exhausted="block", max_ack_pending=10)
     await publish(database, "bad")
     await exhaust(reader, 1)
-    await publish(database, *["bad"] * 11_000, "good")  # more than the parked ones may be
+    await publish(database, *["bad"] * 11_000, "good")  # more than the limit of parked messages
     assert await reader.drain(look=5_000) == [11_002]
 
 
@@ -169,7 +172,7 @@ async def test_a_run_that_is_blocked_while_the_rest_is_in_flight_joins_its_key(
 async def test_a_late_message_of_a_blocked_key_is_delivered_after_the_redrive(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """It is earlier than the one that blocks, and than everything that is parked by then."""
+    """Its seq is below that of the blocking message and of everything that is parked by then."""
     for way_out in ("redrive", "discard"):
         reader = await declare(way_out, max_deliver=1, on_exhausted="block")
         await reader.seek(None)
@@ -207,7 +210,7 @@ async def test_a_late_message_that_was_parked_when_its_key_got_blocked_is_delive
     assert await reader.drain("bob") == [1]
 
 
-async def test_a_run_that_dies_as_a_whole_blocks_its_key_until_all_of_it_is_redriven(
+async def test_a_run_that_is_exhausted_as_a_whole_blocks_its_key_until_all_of_it_is_redriven(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare(max_deliver=1, on_exhausted="block", ack_wait=30)
@@ -221,7 +224,7 @@ async def test_a_run_that_dies_as_a_whole_blocks_its_key_until_all_of_it_is_redr
     assert await reader.dead_letters() == []
 
 
-async def test_a_discarded_block_leaves_the_key_to_the_next_one(database: store.Database, declare: Declare) -> None:
+async def test_after_a_discard_the_next_dead_letter_blocks_the_key(database: store.Database, declare: Declare) -> None:
     reader = await declare(max_deliver=1, on_exhausted="block", ack_wait=30)
     await publish(database, *"aaa")
     await reader.lease("ann", 2)
@@ -280,10 +283,10 @@ async def test_an_old_dead_letter_is_redriven_far_below_the_cursor(database: sto
     assert await reader.drain() == [1, 502]
 
 
-async def test_what_is_redriven_while_it_is_in_flight_again_is_not_delivered_twice(
+async def test_a_message_redriven_while_in_flight_is_not_delivered_twice(
     database: store.Database, declare: Declare
 ) -> None:
-    """A dead letter stays when its consumer is moved back, and so its message may be leased again meanwhile."""
+    """A dead letter stays when its consumer seeks back, so its message may be leased again in the meantime."""
     reader = await declare(ordered=False)
     await publish(database, *"ab")
     await reader.reject(await reader.lease(), 1)
@@ -318,10 +321,10 @@ async def test_dead_letters_are_listed_page_by_page(database: store.Database, de
 
 
 @pytest.mark.parametrize("data", [r'"\ud800"', "1e999", "[" * 3_000 + "]" * 3_000])
-async def test_a_dead_letter_that_only_postgres_takes_for_json_does_not_hide_the_others(
+async def test_a_dead_letter_that_python_can_not_decode_does_not_hide_the_others(
     database: store.Database, declare: Declare, data: str
 ) -> None:
-    """Just such messages end up here, since no handler can decode them."""
+    """Messages that no handler can decode become dead letters, so they are typical here."""
     reader = await declare()
     await store.publish(database, "orders", "a", data)
     await publish(database, "b")
@@ -329,11 +332,11 @@ async def test_a_dead_letter_that_only_postgres_takes_for_json_does_not_hide_the
     assert [dead.data for dead in await reader.dead_letters()] == [data, {"n": 0}]
 
 
-# --- which of them
+# --- selecting dead letters
 
 
 async def dead(reader: Reader, *keys: str) -> list[int]:
-    """Publish to these keys and let all the messages die. Their data counts them, `{"n": 0}` being the first."""
+    """Publish to these keys and make all the messages dead letters. Their data counts up from `{"n": 0}`."""
     await publish(reader.executor, *keys)
     batch = await reader.lease("undertaker", 1_000)
     for seq in batch.seqs:
@@ -368,7 +371,7 @@ async def test_dead_letters_are_listed_by_filter_and_condition(database: store.D
         ({"filters": ("us.>",), "seqs": [1, 2]}, [2]),
     ],
 )
-async def test_those_are_taken_that_match_all_that_is_given(
+async def test_selection_takes_dead_letters_that_match_all_criteria(
     database: store.Database, declare: Declare, verb: str, chosen: dict[str, Any], seqs: list[int]
 ) -> None:
     reader = await declare(max_deliver=1)
@@ -383,7 +386,7 @@ async def test_those_are_taken_that_match_all_that_is_given(
     assert await reader.drain() == (seqs if verb == "redrive" else [])
 
 
-async def test_redriven_messages_of_a_key_come_in_their_order_before_what_waits_behind(
+async def test_redriven_messages_of_a_key_come_in_order_before_its_tail(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare(max_deliver=1)
@@ -404,10 +407,10 @@ async def test_a_dry_run_counts_those_that_block_the_same_key(database: store.Da
     assert await reader.drain() == [1, 2, 3]
 
 
-async def test_a_dead_letter_whose_message_retention_has_removed_stays(
+async def test_a_dead_letter_stays_after_retention_has_removed_its_message(
     database: store.Database, declare: Declare
 ) -> None:
-    """It could not be delivered, and is all that is left of the message."""
+    """It can't be delivered again, and is all that is left of the message."""
     reader = await declare(max_deliver=1)
     await dead(reader, *"abc")
     await database.fetch("delete from headrace_streams.orders where seq < 3")
@@ -418,7 +421,7 @@ async def test_a_dead_letter_whose_message_retention_has_removed_stays(
     assert await reader.discard() == 2
 
 
-async def test_a_redrive_wakes_whoever_waits(database: store.Database, declare: Declare, connect: Connect) -> None:
+async def test_a_redrive_notifies_waiting_workers(database: store.Database, declare: Declare, connect: Connect) -> None:
     reader = await declare(max_deliver=1)
     await dead(reader, "a")
     heard = asyncio.Event()

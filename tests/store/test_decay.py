@@ -1,4 +1,5 @@
-"""No decay: hot tables are read by index from a floor, so that dead rows, which an old snapshot keeps, are not walked."""
+"""No slowdown from dead rows: hot tables are read by index from a floor, so a call does not visit
+the dead rows that an old snapshot keeps."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ HOT = ("cursors", "leases", "acks", "parked", "tails", "dead_letters", "orders")
 
 
 async def read_in_sequence(connection: Any, work: Callable[[], Awaitable[Any]]) -> dict[str, int]:
-    """Which hot tables are read from end to end by what `work` does on the connection, and how many times."""
+    """Count the sequential scans of each hot table that `work` causes on the connection."""
     transaction = connection.transaction()
     await transaction.start()
     await work()
@@ -31,10 +32,10 @@ async def read_in_sequence(connection: Any, work: Callable[[], Awaitable[Any]]) 
     return {row["relname"]: row["seq_scan"] for row in rows}
 
 
-async def test_no_verb_reads_a_hot_table_but_by_its_index(
+async def test_every_call_reads_hot_tables_only_by_index(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """The tables are tiny here, and so whatever Postgres is free to read in sequence it does read in sequence."""
+    """The tables are tiny here, so Postgres uses a sequential scan wherever the function leaves it the choice."""
     reader = await declare(filters=("*", "x.>"), max_deliver=2, on_exhausted="block", ack_wait=30)
     reader.executor = connection = await connect()
     await publish(database, *"aabbccddee")
@@ -71,7 +72,7 @@ async def test_no_verb_reads_a_hot_table_but_by_its_index(
     reader.clock.advance(40)
     for step in [lease, lambda: reader.seek(0), lease, reader.info]:
         assert await read_in_sequence(connection, step) == {}
-    # Holes, late messages, parked and blocked ones, all at a time.
+    # Holes, late messages, parked and blocked messages, all at the same time.
     late = await connect()
     transaction = late.transaction()
     await transaction.start()
@@ -122,7 +123,7 @@ async def rounds(reader: Reader, count: int, failing: bool) -> None:
 
 
 async def pages_of_a_lease(reader: Reader) -> float:
-    """How many pages a lease call touches, counted and not timed."""
+    """Count the pages that a lease call reads. Pages are exact, times are not."""
     found = []
     for _ in range(5):
         plan = json.loads(

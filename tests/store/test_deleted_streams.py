@@ -1,4 +1,5 @@
-"""A stream that is deleted while others are at it: it goes, each of them hears of it, and none is broken off by a deadlock."""
+"""Deleting a stream while other calls use it. The stream is deleted, each call reports it, and none
+ends with a deadlock error."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ async def publish_for_later(database: store.Database, _: int) -> None:
 
 
 async def publish_in_a_transaction(database: store.Database, _: int) -> None:
-    """A transaction of the caller's, as `app.transaction()` opens it."""
+    """Publish in a transaction of the caller, as `app.transaction()` opens it."""
     hold = await database.begin(30.0)
     try:
         with translated(database.dsn):
@@ -66,7 +67,7 @@ async def wait(database: store.Database, ship: int) -> None:
         (wait, UnknownConsumer),
     ],
 )
-async def test_who_uses_a_stream_while_it_is_deleted_is_told_that_it_is_gone(
+async def test_a_call_that_uses_a_stream_while_it_is_deleted_reports_that_it_is_gone(
     database: store.Database, connect: Connect, use: Use, told: type[Exception]
 ) -> None:
     ship = await a_stream(database)
@@ -82,7 +83,7 @@ async def test_who_uses_a_stream_while_it_is_deleted_is_told_that_it_is_gone(
     assert await store.publish(database, "orders", "k", "1") == 1, "a new stream of the name begins anew"
 
 
-async def test_what_falls_due_while_its_stream_is_deleted_is_in_nobodys_way(
+async def test_a_scheduled_message_that_falls_due_during_a_deletion_blocks_nothing(
     database: store.Database, connect: Connect
 ) -> None:
     await a_stream(database)
@@ -100,7 +101,7 @@ async def test_what_falls_due_while_its_stream_is_deleted_is_in_nobodys_way(
 
 
 async def a_stream(database: store.Database) -> int:
-    """A stream, and the number of a consumer of it."""
+    """Create a stream and a consumer. Return the consumer's number."""
     await store.create_stream(database, "orders")
     return (await store.declare_consumer(database, ConsumerSpec(stream="orders", name="ship"))).id
 
@@ -108,7 +109,7 @@ async def a_stream(database: store.Database) -> int:
 async def begin_to_delete(
     database: store.Database, connect: Connect
 ) -> tuple[asyncio.Task[None], Callable[[], Awaitable[None]]]:
-    """The deletion of `orders`, which waits for a reader of the stream; and what ends that reader."""
+    """Start to delete `orders` while a reader locks it. Return the task and the function that ends the reader."""
     reader = await connect()
     reading = reader.transaction()
     await reading.start()
@@ -126,7 +127,7 @@ async def until_it_waits_too(database: store.Database, task: asyncio.Task[Any]) 
 
 
 async def waiting(database: store.Database) -> int:
-    """How many sessions of this database wait for a lock."""
+    """Count the sessions of this database that wait for a lock."""
     count: int = await database.fetchval(
         "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
     )

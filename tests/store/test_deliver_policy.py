@@ -1,4 +1,4 @@
-"""Where a new consumer begins."""
+"""Delivery policies: the position at which a new consumer begins."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tests.support.readers import by_key, publish
 pytestmark = pytest.mark.asyncio
 
 
-async def test_all_there_is(database: store.Database, declare: Declare) -> None:
+async def test_a_new_consumer_begins_with_all_messages(database: store.Database, declare: Declare) -> None:
     await publish(database, "a", "b")
     assert await (await declare()).drain() == [1, 2]
 
 
-async def test_only_what_is_new(database: store.Database, declare: Declare) -> None:
+async def test_a_new_consumer_begins_with_new_messages_only(database: store.Database, declare: Declare) -> None:
     await publish(database, "a", "b")
     reader = await declare(deliver_policy="new")
     await publish(database, "a")
     assert await reader.drain() == [3]
 
 
-async def test_what_commits_late_is_new(database: store.Database, declare: Declare, connect: Connect) -> None:
+async def test_a_message_that_commits_late_is_new(database: store.Database, declare: Declare, connect: Connect) -> None:
     late = await connect()
     transaction = late.transaction()
     await transaction.start()
@@ -53,7 +53,7 @@ async def test_at_a_time(database: store.Database, declare: Declare) -> None:
     assert await reader.drain() == [3]
 
 
-async def test_with_the_last_message_of_each_key_and_then_what_is_new(
+async def test_with_the_last_message_of_each_key_and_then_new_messages(
     database: store.Database, declare: Declare
 ) -> None:
     await publish(database, *"abacbd")
@@ -67,7 +67,7 @@ async def test_the_last_of_each_key_that_matches(database: store.Database, decla
     assert await (await declare(deliver_policy="last_per_key", filters=("x.*",))).drain() == [3, 4]
 
 
-async def test_the_last_of_its_key_comes_before_what_is_new_however_many_keys_there_are(
+async def test_the_last_message_of_each_key_comes_before_new_messages_however_many_keys_there_are(
     database: store.Database, declare: Declare
 ) -> None:
     keys = [f"k{n}" for n in range(3_000)]
@@ -96,7 +96,7 @@ async def test_a_late_commit_is_new_to_the_last_of_each_key(
     assert sorted(await reader.drain()) == [1, 2, 3]
 
 
-async def test_a_consumer_that_exists_keeps_its_place(database: store.Database, declare: Declare) -> None:
+async def test_a_consumer_that_exists_keeps_its_position(database: store.Database, declare: Declare) -> None:
     await publish(database, "a", "b")
     await (await declare()).drain()
     await publish(database, "c")

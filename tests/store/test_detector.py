@@ -1,4 +1,4 @@
-"""Which calls will never be answered: those that the server does nothing for, and no others."""
+"""Detection of lost calls: those for which the server does nothing, and no others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Opened = Callable[..., Awaitable[store.Database]]
 
 @pytest_asyncio.fixture
 async def opened() -> AsyncIterator[Opened]:
-    """Opens databases, closed at the end."""
+    """Open databases, and close them at the end."""
     made: list[store.Database] = []
 
     async def opened(dsn: str, **options: Any) -> store.Database:
@@ -53,7 +53,8 @@ def died(database: store.Database) -> int:
 
 @pytest.mark.asyncio
 async def test_a_call_that_the_server_works_on_is_waited_for(proxy: Proxy, opened: Opened, connect: Connect) -> None:
-    """It waits for a lock, as a lease call does behind others of its consumer: asking again would make the queue longer."""
+    """It waits for a lock, as a lease call does behind other lease calls of its consumer. A second
+    call would make the queue longer."""
     database, holder = await opened(proxy.url()), await connect()
     await wait_for_a_lock(database, holder)
     assert died(database) == 0
@@ -74,7 +75,7 @@ async def test_one_death_has_all_idle_connections_replaced(proxy: Proxy, opened:
 
 
 @pytest.mark.asyncio
-async def test_a_connection_for_looking_that_died_as_well_is_replaced_before_the_database_is_called_silent(
+async def test_a_dead_inspection_connection_is_replaced_before_the_database_counts_as_silent(
     proxy: Proxy, opened: Opened, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     database, holder = await opened(proxy.url()), await connect()
@@ -91,7 +92,7 @@ async def test_a_connection_for_looking_that_died_as_well_is_replaced_before_the
 
 
 @pytest.mark.asyncio
-async def test_patience_with_a_statement_doubles_once_however_many_of_it_die_together(
+async def test_the_patience_of_a_statement_doubles_once_however_many_calls_die_together(
     proxy: Proxy, opened: Opened
 ) -> None:
     database = await opened(proxy.url(), max_connections=3)
@@ -104,7 +105,7 @@ async def test_patience_with_a_statement_doubles_once_however_many_of_it_die_tog
 
 
 @pytest.mark.asyncio
-async def test_a_connection_that_is_being_made_when_the_network_heals_is_made_anew(
+async def test_a_connection_that_is_being_made_when_the_network_heals_is_made_again(
     database: store.Database, proxy: Proxy, opened: Opened
 ) -> None:
     through = await opened(proxy.url())
@@ -114,13 +115,13 @@ async def test_a_connection_that_is_being_made_when_the_network_heals_is_made_an
     async with asyncio.timeout(SOON):
         while proxy.accepted == before:
             await database.fetch("select pg_sleep(0.05)")
-        proxy.heal()  # that connection stays dead
+        proxy.heal()  # the connection that was being made stays dead
     async with asyncio.timeout(store.database.CONNECT_TIMEOUT - 1):
         assert await asking == 1
 
 
 @pytest.mark.asyncio
-async def test_a_call_that_is_cancelled_in_silence_gives_its_connection_back(
+async def test_a_call_that_is_cancelled_in_silence_returns_its_connection(
     database: store.Database, proxy: Proxy, opened: Opened
 ) -> None:
     through = await opened(proxy.url(), max_connections=1)
@@ -139,7 +140,7 @@ async def test_a_call_that_is_cancelled_in_silence_gives_its_connection_back(
 
 
 @pytest.mark.asyncio
-async def test_a_silent_address_does_not_keep_from_the_next_one(dsn: str, proxy: Proxy, opened: Opened) -> None:
+async def test_a_silent_address_does_not_prevent_the_next_one(dsn: str, proxy: Proxy, opened: Opened) -> None:
     async with proxied(dsn) as other:
         both = f"127.0.0.1:{proxy.port},127.0.0.1:{other.port}"
         parts = urlsplit(proxy.url())
@@ -150,12 +151,12 @@ async def test_a_silent_address_does_not_keep_from_the_next_one(dsn: str, proxy:
         assert (proxy.open, other.open) == (1, 0)
         proxy.cut()
         async with asyncio.timeout(SOON):
-            with pytest.raises(StoreUnavailable):  # made at the first address
+            with pytest.raises(StoreUnavailable):  # the connection was made to the first address
                 await database.fetchval("select 1")
             assert await database.fetchval("select 1") == 1
         tried = proxy.accepted
         assert await asyncio.gather(*(database.fetchval("select 1 from pg_sleep(0.1)") for _ in range(3))) == [1] * 3
-        assert proxy.accepted == tried  # it is tried last from now on
+        assert proxy.accepted == tried  # from now on it is tried last
 
 
 @pytest.mark.asyncio
@@ -170,7 +171,7 @@ async def test_a_large_answer_on_a_slow_line_is_waited_for(dsn: str, opened: Ope
 
 
 @pytest.mark.asyncio
-async def test_a_process_that_stood_still_does_not_take_its_connections_for_dead(proxy: Proxy, opened: Opened) -> None:
+async def test_a_process_that_was_frozen_does_not_take_its_connections_for_dead(proxy: Proxy, opened: Opened) -> None:
     database = await opened(proxy.url())
     asking = asyncio.create_task(database.fetchval("select 1 from pg_sleep(0.1)"))
     async with asyncio.timeout(SOON):
@@ -197,13 +198,13 @@ async def test_a_connection_that_is_closed_between_the_round_trips_of_a_statemen
 
 
 @pytest.mark.asyncio
-async def test_the_server_looks_whether_its_client_is_there(dsn: str, opened: Opened) -> None:
+async def test_the_server_checks_whether_its_client_is_there(dsn: str, opened: Opened) -> None:
     ask = "select current_setting('client_connection_check_interval')"
     assert await (await opened(dsn)).fetchval(ask) == "2s"
     assert await (await opened(f"{dsn}&client_connection_check_interval=7s")).fetchval(ask) == "7s"
 
 
-# --- the judgement
+# --- decisions without a server
 
 
 class _Connection:
@@ -222,7 +223,7 @@ def backend(state: str | None = "idle", event: str | None = "ClientRead", **othe
     return Doing(state=state, wait_event=event, **facts)
 
 
-def test_what_is_idle_once_may_have_answered_just_now() -> None:
+def test_a_backend_seen_idle_once_may_have_answered_just_now() -> None:
     call = waiting()
     assert not detector.lost(call, [backend()], 1.5, 201.5)
     assert detector.lost(call, [backend()], 2.0, 202.0)
@@ -253,7 +254,7 @@ def test_an_answer_that_comes_slowly_is_not_lost() -> None:
     assert not any(detector.lost(call, [backend()], 0.2, 201.0 + look) for look in range(50))
 
 
-def test_where_the_system_does_not_say_what_comes_in_patience_is_longer() -> None:
+def test_patience_is_longer_where_received_bytes_are_unknown() -> None:
     call = waiting()
     assert not any(detector.lost(call, [], None, 201.0 + look) for look in range(9))
     assert not detector.lost(call, [], None, 211.0)
@@ -275,7 +276,7 @@ def test_a_backend_that_has_the_pid_of_another_is_not_ours() -> None:
     assert detector.find(_Connection(), [backend(age=100.0)], 201.0)
 
 
-def test_behind_a_pooler_statements_are_told_by_their_text() -> None:
+def test_behind_a_pooler_statements_are_identified_by_their_text() -> None:
     other, same, cut = backend(query="select"), backend(pid=7), backend(pid=8, query="select le")
     found = detector.find_candidates(waiting(), [backend(query="update"), same, cut, other], 1.5, 201.5)
     assert found == [same, cut, other]
@@ -290,7 +291,7 @@ def busy(begun: float) -> Doing:
 
 
 def test_behind_a_pooler_others_of_the_same_kind_do_not_hide_that_a_call_is_lost() -> None:
-    """Lease calls are all alike, and on a busy database one is always under way."""
+    """Lease calls all have the same text, and on a busy database one is always in progress."""
     call, lost = waiting(), []
     while not any(lost) and len(lost) < 9:
         now = call.look_at
@@ -307,8 +308,8 @@ def test_behind_a_pooler_a_call_that_may_be_under_way_is_waited_for() -> None:
         assert not detector.lost(call, mine, now - 200.0, now)
 
 
-def test_behind_a_pooler_a_call_whose_second_half_was_sent_late_is_waited_for() -> None:
-    """It is prepared before the first look, and executed after it."""
+def test_behind_a_pooler_a_call_with_a_late_second_half_is_waited_for() -> None:
+    """The statement is prepared before the first look and executed after it."""
     call = waiting()
     detector.lost(call, detector.find_candidates(call, [], 1.0, 201.0), 1.0, 201.0)
     for now in (205.0, 206.0, 207.0, 208.0):

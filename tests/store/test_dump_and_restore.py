@@ -1,4 +1,4 @@
-"""A dump is a backup: restored into an empty database, everything goes on from there, in order and without loss."""
+"""Dump and restore: a dump restored into an empty database continues from there, in order and without loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ Restore = Callable[[store.Database], Awaitable[store.Database]]
 
 
 async def programs_for(database: store.Database) -> Installation:
-    """pg_dump, psql and pg_restore of the server's own version. A newer pg_dump writes what an older server can't read."""
+    """Return pg_dump, psql and pg_restore of the server's own version. A newer pg_dump writes what
+    an older server can't read."""
     major = int(await database.fetchval("select current_setting('server_version_num')::int / 10000"))
     try:
         found = find_installation(major)
@@ -44,7 +45,7 @@ async def call(*command: object) -> None:
 
 @pytest_asyncio.fixture(params=["plain", "custom"])
 async def restore(request: pytest.FixtureRequest, empty_dsn: str, tmp_path: Path) -> AsyncIterator[Restore]:
-    """Dumps a database, and opens another one that the dump was restored into."""
+    """Dump a database, restore the dump into a new one, and open that."""
     restored = store.Database(empty_dsn)
 
     async def restore(database: store.Database) -> store.Database:
@@ -62,12 +63,12 @@ async def restore(request: pytest.FixtureRequest, empty_dsn: str, tmp_path: Path
 
 
 def elsewhere(reader: Reader, restored: store.Database) -> Reader:
-    """The same consumer in the restored database."""
+    """A reader for the same consumer in the restored database."""
     return Reader(restored, reader.spec, reader.id, reader.clock)
 
 
 async def contents(database: store.Database) -> dict[str, list[str]]:
-    """Every row of every table of ours, as text."""
+    """Every row of every table of Headrace, as text."""
     tables = await database.fetch(
         "select oid::regclass::text as name from pg_class where relkind = 'r' and relnamespace in ("
         "  select oid from pg_namespace where nspname ~ '^headrace(_streams|_staging)?$')"
@@ -96,7 +97,8 @@ async def test_a_dump_holds_every_row_and_is_at_the_version_of_its_functions(
 async def test_a_restored_database_goes_on_where_the_dump_was_taken(
     database: store.Database, declare: Declare, connect: Connect, clock: Clock, restore: Restore
 ) -> None:
-    """With leases, retries, blocked keys, dead letters, and a publisher that had not committed."""
+    """The dump contains leases, retries, blocked keys, dead letters, and holes of a publisher that
+    had not committed."""
     reader = await declare(on_exhausted="block", max_deliver=2, ack_wait=10.0)
     await publish(database, "acked", "failed", "failed", "leased", "leased", "blocked", "blocked", "rejected")
     first = await reader.lease()
@@ -128,7 +130,7 @@ async def test_a_restored_database_goes_on_where_the_dump_was_taken(
     assert (await there.info()).lag == 0
 
 
-async def test_the_worker_of_before_is_told_that_its_leases_are_lost(
+async def test_a_worker_of_the_dumped_database_gets_its_leases_reported_as_lost(
     database: store.Database, declare: Declare, restore: Restore
 ) -> None:
     reader = await declare()
@@ -142,7 +144,7 @@ async def test_the_worker_of_before_is_told_that_its_leases_are_lost(
     assert await there.drain() == [2]
 
 
-async def test_a_compacted_stream_and_what_is_scheduled_are_restored(
+async def test_a_compacted_stream_and_scheduled_messages_are_restored(
     database: store.Database, clock: Clock, restore: Restore
 ) -> None:
     await store.create_stream(database, StreamSpec(name="prices", one_message_per_key=True, dedupe=True))
@@ -176,10 +178,11 @@ async def test_segments_are_added_and_dropped_as_before(
     assert await there.drain() == list(range(1, 12))
 
 
-async def test_a_mark_of_another_servers_transaction_is_settled_at_once(
+async def test_a_mark_of_another_servers_transaction_is_resolved_at_once(
     database: store.Database, declare: Declare
 ) -> None:
-    """The dump comes from a server that had given many more transaction ids: nothing here can fill the holes of there."""
+    """The dump comes from a server with many more transaction ids, so no transaction of the new
+    server can fill its holes."""
     reader = await declare()
     await publish(database, *"abc")
     await reader.drain()
@@ -194,10 +197,10 @@ async def test_a_mark_of_another_servers_transaction_is_settled_at_once(
 
 
 NEVER = {"begin", "end", "case", "atomic"}
-"""What psql's lexer counts in `create function`, wherever it stands, to find the end of a body in SQL."""
+"""The words that psql's lexer counts anywhere in `create function` to find the end of a body in SQL."""
 
 
-async def test_no_name_of_ours_is_a_keyword_that_a_reader_of_dumps_trips_on(
+async def test_no_name_of_headrace_is_a_keyword_that_psql_misreads_in_dumps(
     database: store.Database, declare: Declare
 ) -> None:
     await declare()

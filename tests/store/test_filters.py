@@ -1,4 +1,4 @@
-"""Filters as the database judges them: the SQL that they become agrees with the model's rules."""
+"""Filters in SQL: the generated SQL agrees with the rules of the Python model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.support.words import filters, keys
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[list[str], list[str]]:
-    """Some keys, and filters most of which match some of them."""
+    """Some keys, and filters of which most match some of them."""
     some = draw(st.lists(keys(), min_size=8, max_size=25, unique=True))
     return some, draw(st.lists(filters(among=some), min_size=8, max_size=25))
 
 
 async def judged(dsn: str, texts: list[str], some: list[str]) -> list[list[bool]]:
-    """For each key, whether each filter takes it: one query, made of the conditions that consumers would keep."""
+    """Evaluate each filter for each key, in one query of the conditions that consumers would store."""
     connection = await asyncpg.connect(dsn)
     try:
         conditions = await connection.fetchval(
@@ -78,7 +78,7 @@ def test_examples(dsn: str, filter_: str, yes: list[str], no: list[str]) -> None
     assert found == [True] * len(yes) + [False] * len(no) == [matches(filter_, key) for key in some]
 
 
-def test_several_filters_take_what_any_of_them_takes(dsn: str) -> None:
+def test_several_filters_take_every_key_that_any_of_them_takes(dsn: str) -> None:
     async def condition(texts: list[str]) -> str:
         connection = await asyncpg.connect(dsn)
         try:

@@ -1,4 +1,5 @@
-"""The gap-aware cursor: whatever commits late is delivered, and holes that nothing can fill are forgotten."""
+"""The gap-aware cursor: messages that commit late are delivered, and holes that nothing can fill
+are forgotten."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ async def begin(connect: Connect) -> tuple[Any, Any]:
 
 
 async def pin_xmin(connect: Connect) -> Any:
-    """A transaction that is left open somewhere else in the database, with a snapshot and an xid."""
+    """Leave a transaction with a snapshot and an xid open elsewhere in the database."""
     connection = await connect()
     transaction = connection.transaction(isolation="repeatable_read")
     await transaction.start()
@@ -39,7 +40,7 @@ async def holes(reader: Reader) -> list[Any]:
 
 
 async def forgets_its_holes(reader: Reader) -> bool:
-    """Whether a few calls bring the sets of holes back to nothing. Time passes, in case another test pins xmin."""
+    """Whether a few calls remove all holes. The clock advances between them, in case another test pins xmin."""
     for _ in range(5):
         reader.clock.advance(2)
         await reader.drain()
@@ -108,7 +109,7 @@ async def test_rolled_back_holes_are_forgotten(database: store.Database, declare
 async def test_an_open_publisher_keeps_its_hole_and_not_the_others(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """No stall: a transaction left open delays only its own messages."""
+    """A transaction that is left open delays only its own messages."""
     reader = await declare()
     late, transaction = await begin(connect)
     await publish(late, "late")
@@ -153,7 +154,7 @@ async def test_a_late_commit_is_delivered_while_an_idle_transaction_pins_xmin(
     await pin.rollback()
 
 
-async def test_who_inserts_is_asked_for_at_most_once_a_second(
+async def test_open_publishers_are_looked_up_at_most_once_a_second(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare()
@@ -178,7 +179,8 @@ async def test_who_inserts_is_asked_for_at_most_once_a_second(
 async def test_a_publisher_that_came_after_the_holes_does_not_keep_them(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """Only who held the lock when the holes had been seen can fill them; newer publishers come and go for ever."""
+    """Only a transaction that held the lock when the holes were found can fill them. New publishers
+    keep arriving all the time."""
     reader = await declare()
     pin = await pin_xmin(connect)
     await burn_a_seq(database)
@@ -186,7 +188,7 @@ async def test_a_publisher_that_came_after_the_holes_does_not_keep_them(
     assert await reader.drain() == [2]
     newer, transaction = await begin(connect)
     await publish(newer, "b")
-    await reader.lease()  # the holes are old now, and the newer one is a suspect like any other
+    await reader.lease()  # the holes are old now, and the newer publisher is a suspect like any other
     for _ in range(6):
         overlapping, next_transaction = await begin(connect)
         await publish(overlapping, "b")

@@ -1,4 +1,5 @@
-"""Holes that outlive the server: what was prepared before a restart is still waited for after it."""
+"""Holes across a server restart: a transaction that was prepared before the restart is still waited
+for afterwards."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from tests.support.readers import Clock, Reader, publish
 pytestmark = pytest.mark.asyncio
 
 
+@pytest.mark.process
 async def test_a_prepared_transaction_is_waited_for_over_a_restart(tmp_path: Path) -> None:
     with cluster(tmp_path / "postgres", max_prepared_transactions="5") as server:
         clock = Clock()

@@ -1,4 +1,5 @@
-"""A real history: every file change of a public repository, compacted to the newest per file, and replayed by seeks."""
+"""A real data set: the file changes of a public repository, compacted to the newest per file, and
+replayed by seeks."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ async def publish(database: store.Database, stream: str, events: list[dict[str, 
 async def test_compacted_it_ends_with_exactly_the_newest_event_of_each_file(
     database: store.Database, clock: Clock, history: list[dict[str, Any]]
 ) -> None:
-    """Four workers, some of whose messages fail, follow while it is published."""
+    """Four workers read while it is published. Some of their messages fail."""
     await store.create_stream(database, StreamSpec(name="tree", one_message_per_key=True, dedupe=True))
     spec = ConsumerSpec(stream="tree", name="follow", max_deliver=-1)
     reader = Reader(database, spec, (await store.declare_consumer(database, spec)).id, clock)

@@ -1,4 +1,4 @@
-"""What there is to know about streams and consumers."""
+"""Information about streams and consumers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio
 # --- streams
 
 
-async def test_a_stream_tells_its_settings(database: store.Database) -> None:
+async def test_stream_info_shows_its_settings(database: store.Database) -> None:
     spec = StreamSpec(name="orders", retain_up_to=3600.5, retain_at_least=60, max_storage=10_000_000, dedupe_window=30)
     await store.create_stream(database, spec)
     info = await store.stream(database, "orders")
@@ -28,7 +28,7 @@ async def test_a_stream_tells_its_settings(database: store.Database) -> None:
     }
 
 
-async def test_a_stream_tells_what_it_holds(database: store.Database, declare: Declare) -> None:
+async def test_stream_info_shows_its_messages_and_size(database: store.Database, declare: Declare) -> None:
     await declare()
     empty = await store.stream(database, "orders")
     assert (empty.first_seq, empty.last_seq, empty.messages, empty.consumers, empty.full) == (None, None, 0, 1, False)
@@ -41,7 +41,7 @@ async def test_a_stream_tells_what_it_holds(database: store.Database, declare: D
     assert [one.name for one in await store.streams(database)] == ["orders"]
 
 
-async def test_a_compacted_stream_tells_what_it_holds(database: store.Database) -> None:
+async def test_stream_info_of_a_compacted_stream_shows_its_messages_and_size(database: store.Database) -> None:
     await store.create_stream(database, StreamSpec(name="orders", one_message_per_key=True))
     for key in "abab":
         await publish(database, key)
@@ -59,7 +59,7 @@ async def test_a_large_stream_is_estimated_and_all_its_segments_are_measured(
     )
     await database.fetchval("select setval('headrace_streams.\"orders.seq\"', 120000)")
     unknown = await store.stream(database, "orders")
-    assert unknown.messages == 120_000  # nobody has analyzed it: as many as it has seqs
+    assert unknown.messages == 120_000  # it was never analyzed, so the estimate is the number of its seqs
     await database.fetch("analyze headrace_streams.orders")
     await database.fetch("delete from headrace_streams.orders where seq <= 60000")
     await database.fetch("analyze headrace_streams.orders")
@@ -88,7 +88,7 @@ async def test_messages_that_are_scheduled_are_counted(database: store.Database,
     assert (info.scheduled, info.next_scheduled, info.messages) == (2, times[1], 0)
 
 
-async def test_a_stream_that_refuses_messages_says_so(database: store.Database, declare: Declare) -> None:
+async def test_stream_info_shows_that_the_stream_refuses_messages(database: store.Database, declare: Declare) -> None:
     await declare()
     await database.fetch("update headrace.streams set full_until = clock_timestamp() + interval '1 minute'")
     assert (await store.stream(database, "orders")).full
@@ -96,7 +96,7 @@ async def test_a_stream_that_refuses_messages_says_so(database: store.Database, 
     assert not (await store.stream(database, "orders")).full
 
 
-async def test_what_is_not_there_is_said_so(database: store.Database, declare: Declare) -> None:
+async def test_unknown_streams_and_consumers_are_reported(database: store.Database, declare: Declare) -> None:
     await declare()
     with pytest.raises(UnknownStream, match="nowhere"):
         await store.stream(database, "nowhere")
@@ -109,7 +109,9 @@ async def test_what_is_not_there_is_said_so(database: store.Database, declare: D
 # --- consumers
 
 
-async def test_a_consumer_tells_its_settings_the_condition_as_text(database: store.Database, declare: Declare) -> None:
+async def test_consumer_info_shows_its_settings_with_the_condition_as_text(
+    database: store.Database, declare: Declare
+) -> None:
     reader = await declare(
         filters=("a.>", "b"), where=conditions.parse("data.n > 1 and key != 'x'"), max_ack_pending=7, max_deliver=-1,
         deliver_policy="by_start_seq", start_seq=1,
@@ -122,7 +124,9 @@ async def test_a_consumer_tells_its_settings_the_condition_as_text(database: sto
     assert settings["version"] == 1
 
 
-async def test_where_a_consumer_is_and_what_it_has_before_it(database: store.Database, declare: Declare) -> None:
+async def test_consumer_info_shows_its_position_and_pending_messages(
+    database: store.Database, declare: Declare
+) -> None:
     reader = await declare(filters=("a", "b"))
     await publish(database, *"abcabca")
     batch = await reader.lease(limit=2)
@@ -136,7 +140,7 @@ async def test_where_a_consumer_is_and_what_it_has_before_it(database: store.Dat
     assert (info.num_pending, info.num_ack_pending, info.parked) == (4, 0, 1)
 
 
-async def test_pending_counts_what_is_to_be_replayed_and_redriven(database: store.Database, declare: Declare) -> None:
+async def test_pending_counts_messages_to_replay_and_redrive(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"abc")
     await reader.reject(await reader.lease(limit=1))
@@ -148,7 +152,7 @@ async def test_pending_counts_what_is_to_be_replayed_and_redriven(database: stor
     assert (info.num_pending, info.num_pending_exact, info.parked, info.replaying) == (3, True, 1, 2)
 
 
-async def test_pending_is_at_least_so_many_when_there_are_too_many_to_look_at(
+async def test_pending_is_a_lower_bound_when_there_are_too_many_to_count(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare(filters=("a",))
@@ -192,14 +196,16 @@ async def test_the_oldest_message_that_is_not_settled(database: store.Database, 
     assert await oldest() == times[1]
     await reader.release(batch, 3)
     await reader.nack(batch, 2)
-    assert await oldest() == times[1]  # it blocks its key
+    assert await oldest() == times[1]  # this message blocks its key
     await reader.discard(2)
     assert await oldest() == times[2]
     assert await reader.drain() == [3, 4, 5]
     assert await oldest() is None
 
 
-async def test_what_retention_took_from_a_consumer_is_told(database: store.Database, declare: Declare) -> None:
+async def test_consumer_info_counts_the_messages_that_retention_removed(
+    database: store.Database, declare: Declare
+) -> None:
     reader = await declare()
     assert ((await reader.info()).missed, (await reader.info()).last_gap) == (0, None)
     at = datetime(2030, 1, 1, tzinfo=UTC)
@@ -208,7 +214,7 @@ async def test_what_retention_took_from_a_consumer_is_told(database: store.Datab
     assert (info.missed, info.last_gap) == (25, (10, 20, at))
 
 
-async def test_a_pause_that_is_over_is_not_told(database: store.Database, declare: Declare) -> None:
+async def test_consumer_info_does_not_show_a_pause_that_is_over(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await store.pause(database, reader.id, datetime.now(UTC) - timedelta(seconds=1))
     assert (await reader.info()).paused_until is None

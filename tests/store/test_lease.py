@@ -1,4 +1,5 @@
-"""lease: take a batch of messages, for a time. Bounds of one call, filters, and who may call."""
+"""The lease call: it leases a batch of messages for a time. Bounds of one call, filters, and which
+calls are refused."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ async def test_more_says_whether_another_call_may_find_more(database: store.Data
     assert not (await reader.lease(limit=4)).more
 
 
-async def test_consumers_of_a_stream_do_not_know_of_each_other(database: store.Database, declare: Declare) -> None:
+async def test_consumers_of_a_stream_are_independent(database: store.Database, declare: Declare) -> None:
     ship, bill = await declare("ship"), await declare("bill")
     await publish(database, *"abc")
     assert (await ship.lease()).seqs == [1, 2, 3]
@@ -45,7 +46,7 @@ async def test_consumers_of_a_stream_do_not_know_of_each_other(database: store.D
     assert (await ship.info()).in_flight == 3
 
 
-async def test_max_ack_pending_bounds_what_is_in_flight_over_all_owners(
+async def test_max_ack_pending_bounds_the_messages_in_flight_over_all_owners(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare(max_ack_pending=5, ack_wait=30)
@@ -99,7 +100,7 @@ async def test_a_filter_takes_what_it_matches(database: store.Database, declare:
     assert await reader.drain() == [1, 3, 4, 6]
 
 
-async def test_a_selective_filter_looks_at_so_many_messages_and_goes_on_next_time(
+async def test_a_selective_filter_reads_a_bounded_number_of_messages_in_each_call(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare(filters=("wanted.*",))
@@ -112,7 +113,7 @@ async def test_a_selective_filter_looks_at_so_many_messages_and_goes_on_next_tim
     assert (batch.keys, batch.more) == (["wanted.1"], False)
 
 
-async def test_a_late_message_costs_a_selective_filter_no_more_than_its_look(
+async def test_a_late_message_does_not_make_a_selective_filter_read_more(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare(filters=("wanted",))
@@ -130,10 +131,10 @@ async def test_a_late_message_costs_a_selective_filter_no_more_than_its_look(
         if batch.lease_id:
             break
     assert batch.seqs == [301]
-    assert max(looked) <= 200  # as many in the holes as above the cursor
+    assert max(looked) <= 200  # the number in the holes equals the number above the cursor
 
 
-async def test_due_in_tells_when_to_come_again(database: store.Database, declare: Declare) -> None:
+async def test_due_in_is_the_time_until_the_next_call(database: store.Database, declare: Declare) -> None:
     reader = await declare(ack_wait=30)
     await publish(database, *"abc")
     batch = await reader.lease()
@@ -145,12 +146,12 @@ async def test_due_in_tells_when_to_come_again(database: store.Database, declare
     await reader.drain("bob")
     reader.clock.advance(20)
     assert await reader.drain("bob") == [1]
-    assert (await reader.lease("bob")).due_in == 8  # ann's lease
+    assert (await reader.lease("bob")).due_in == 8  # when ann's lease expires
     await reader.ack_all(batch)
     assert (await reader.lease("bob")).due_in == 48
 
 
-async def test_an_extended_lease_holds_on(database: store.Database, declare: Declare) -> None:
+async def test_an_extended_lease_does_not_expire(database: store.Database, declare: Declare) -> None:
     reader = await declare(ack_wait=30)
     await publish(database, *"abcd")
     first, second = await reader.lease(limit=2), await reader.lease(limit=2)
@@ -175,11 +176,11 @@ async def test_a_lost_lease_is_not_extended(database: store.Database, declare: D
     assert await reader.extend("nobody") == []
 
 
-async def test_reclaim_gives_back_what_the_owner_does_not_know_of(database: store.Database, declare: Declare) -> None:
+async def test_reclaim_releases_leases_that_the_owner_does_not_know(database: store.Database, declare: Declare) -> None:
     reader = await declare(max_deliver=1)
     await publish(database, *"abcdef")
     known = await reader.lease(limit=2)
-    await reader.lease(limit=2)  # whose answer was lost
+    await reader.lease(limit=2)  # the answer to this call was lost
     others = await reader.lease("bob", limit=1)
     assert known.lease_id is not None
     assert await store.reclaim(database, reader.id, owner("ann"), [known.lease_id]) == 2
@@ -189,9 +190,7 @@ async def test_reclaim_gives_back_what_the_owner_does_not_know_of(database: stor
     assert await store.reclaim(database, reader.id, owner("ann"), []) == 0
 
 
-async def test_a_message_that_was_removed_while_it_waited_is_passed_over(
-    database: store.Database, declare: Declare
-) -> None:
+async def test_a_parked_message_that_was_removed_is_skipped(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"abc")
     await reader.nack(await reader.lease())
@@ -200,7 +199,9 @@ async def test_a_message_that_was_removed_while_it_waited_is_passed_over(
     assert await reader.count("parked") == 0
 
 
-async def test_a_consumer_that_is_gone_is_named(database: store.Database, declare: Declare) -> None:
+async def test_a_lease_call_of_a_deleted_consumer_names_the_consumer(
+    database: store.Database, declare: Declare
+) -> None:
     reader = await declare()
     await database.fetch("delete from headrace.consumers")
     with pytest.raises(UnknownConsumer, match="declare it again"):
@@ -214,7 +215,7 @@ async def test_a_consumer_that_is_gone_is_named(database: store.Database, declar
 
 
 @pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
-async def test_a_snapshot_that_stands_still_is_refused(connect: Connect, declare: Declare, isolation: str) -> None:
+async def test_a_lease_under_a_fixed_snapshot_is_refused(connect: Connect, declare: Declare, isolation: str) -> None:
     reader = await declare()
     connection = await connect()
     for verb in (lambda: reader.lease(), lambda: reader.seek(0)):
@@ -283,7 +284,7 @@ async def test_settling_does_not_wait_for_a_lease_call(
     assert await reader.drain("cid") == [2, 4]
 
 
-async def test_what_waits_behind_a_blocked_key_never_falls_due(database: store.Database, declare: Declare) -> None:
+async def test_messages_behind_a_blocked_key_have_no_due_time(database: store.Database, declare: Declare) -> None:
     reader = await declare(max_deliver=2, on_exhausted="block")
     await publish(database, "a")
     await reader.nack(await reader.lease())

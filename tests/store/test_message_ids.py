@@ -1,4 +1,5 @@
-"""Publishing again with the same id changes nothing; publishing for later waits for its time."""
+"""Message ids and scheduled messages: a second message with the same id is not stored, and a
+scheduled message waits for its time."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ async def count(database: store.Database, stream: str = "orders") -> int:
     return found
 
 
-async def test_the_same_id_is_published_once_and_its_seq_is_told_again(
+async def test_the_same_id_is_published_once_and_its_seq_is_returned_again(
     database: store.Database, declare: Declare
 ) -> None:
     await declare()
@@ -39,9 +40,7 @@ async def test_ids_belong_to_a_stream(database: store.Database, declare: Declare
     assert (await count(database), await count(database, "other")) == (1, 1)
 
 
-async def test_a_batch_leaves_out_what_is_known_and_what_it_has_twice(
-    database: store.Database, declare: Declare
-) -> None:
+async def test_a_batch_leaves_out_known_and_repeated_ids(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await store.publish(database, "orders", "a", "0", message_id="x")
     published = await store.publish_many(
@@ -122,7 +121,7 @@ async def test_a_message_for_later_may_have_an_id(database: store.Database, decl
 @pytest.mark.parametrize(
     ("key", "data", "headers"), [("a..b", "1", None), ("a.*", "1", None), ("a", '"\\u0000"', None), ("a", "1", "[]")]
 )
-async def test_what_could_never_be_published_is_not_scheduled(
+async def test_a_message_that_could_never_be_published_is_not_scheduled(
     database: store.Database, declare: Declare, key: str, data: str, headers: str | None
 ) -> None:
     await declare()

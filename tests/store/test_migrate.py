@@ -1,4 +1,5 @@
-"""The schema: whoever comes first makes it, nobody makes it twice, and nobody works on one that is newer."""
+"""Migrations: the first process creates the schema, concurrent ones do not repeat it, and no
+process works with a newer schema."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.conftest import Declare
 from tests.support.readers import Clock, Reader, publish
 from tests.support.waiting import start, until_blocked
 
-migrating = importlib.import_module("headrace.store.migrate")  # the verb has the module's name
+migrating = importlib.import_module("headrace.store.migrate")  # `headrace.store.migrate` is also the name of a function
 
 pytestmark = pytest.mark.asyncio
 
@@ -30,7 +31,7 @@ async def empty(empty_dsn: str) -> AsyncIterator[store.Database]:
     await database.close()
 
 
-async def test_an_empty_database_gets_the_schema_and_says_what_was_done(empty: store.Database) -> None:
+async def test_an_empty_database_gets_the_schema_and_the_migrations_are_reported(empty: store.Database) -> None:
     assert await store.schema_version(empty) == 0
     done = await store.migrate(empty)
     assert done[0].startswith("applied migration 1")
@@ -39,15 +40,15 @@ async def test_an_empty_database_gets_the_schema_and_says_what_was_done(empty: s
     assert await store.migrate(empty) == []
 
 
-async def test_without_the_schema_one_is_told_to_migrate(empty: store.Database) -> None:
+async def test_without_the_schema_the_error_says_to_migrate(empty: store.Database) -> None:
     with pytest.raises(SchemaError, match="run `headrace migrate`"):
         await store.publish(empty, "orders", "a", "1")
     with pytest.raises(SchemaError, match="run `headrace migrate`"):
         await store.consumer_id(empty, "orders", "ship")
 
 
-async def test_two_migrations_at_once_do_not_meet(empty: store.Database) -> None:
-    """The first has done everything but commit when the second one comes."""
+async def test_the_second_of_two_migrations_waits_for_the_first(empty: store.Database) -> None:
+    """The first migration has done everything but commit when the second one starts."""
     async with empty.transaction() as first:
         await first.execute(migrating._LOCK)
         second = await start(store.migrate(empty))
@@ -96,10 +97,10 @@ async def test_functions_are_installed_again_when_their_text_changed(
     assert await database.fetchval("select to_regproc('headrace.addition')") is None
 
 
-async def test_a_worker_that_runs_through_an_upgrade_goes_on(
+async def test_a_worker_that_runs_during_an_upgrade_goes_on(
     database: store.Database, declare: Declare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connections have prepared statements and plans for functions that are no longer there."""
+    """Its connections have prepared statements and plans for functions that no longer exist."""
     reader = await declare()
     await publish(database, *"abc")
     batch = await reader.lease(limit=1)
@@ -134,7 +135,7 @@ async def test_migrations_are_numbered_without_gaps() -> None:
 
 
 def applied_from(version: int) -> list[str]:
-    """What a migration that begins with this version says."""
+    """Migrate from this version and return the report."""
     steps = [f"applied migration {one.version} ({one.name})" for one in migrating.migrations()[version - 1 :]]
     return [*steps, "installed the server functions"]
 
@@ -165,10 +166,10 @@ insert into headrace.consumers (stream_id, name, filters, condition, ordered, ac
     values (1, 'ship', '{>}', 'true', true, '30s', 1000, 10, '{}', 'dead_letter');
 insert into headrace.cursors (consumer_id, version, position, young_holes) values (1, 7, 5, '{[4,5)}');
 """
-"""A stream of the schema's first version, and a consumer that is half through it, with a hole at 4."""
+"""A stream of schema version 1, and a consumer that has read half of it, with a hole at 4."""
 
 
-async def test_streams_of_the_first_version_go_on_where_they_are(empty: store.Database) -> None:
+async def test_streams_of_the_first_version_continue_where_they_are(empty: store.Database) -> None:
     async with empty.transaction() as connection:
         await connection.execute(migrating._GROUND)
         await connection.execute(migrating.migrations()[0].sql)
@@ -176,7 +177,7 @@ async def test_streams_of_the_first_version_go_on_where_they_are(empty: store.Da
         await connection.execute(VERSION_1)
     assert await store.migrate(empty) == applied_from(2)
     assert await store.publish(empty, "orders", "k1", "11") == 11
-    # What fills the hole has been under way since before the migration.
+    # The transaction that fills the hole has been open since before the migration.
     await empty.fetch(
         "insert into headrace_streams.orders (seq, key, data) overriding system value values (4, 'k1', '4')"
     )
@@ -198,7 +199,7 @@ insert into headrace.leases (consumer_id, lease_id, owner, expires_at, held, low
 insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
     select 1, seq, hashtextextended(key, 0), 1, '-infinity' from headrace_streams.orders where seq = 5;
 """
-"""What the second version had of that consumer: a lease of 1 to 3, and 5 to be tried again."""
+"""That consumer in schema version 2: a lease of 1 to 3, and a parked 5."""
 
 
 async def test_leases_of_the_second_version_are_settled_acked_and_expired(empty: store.Database) -> None:
@@ -232,10 +233,10 @@ BEFORE_IDENTITIES = """
     grant select on sequence headrace_streams."{name}.seq" to public;
     grant usage on sequence headrace_streams."{name}.seq" to pg_monitor with grant option;
 """
-"""What a stream was in the sixth version, with what somebody else may do."""
+"""A stream in schema version 6, with grants to another role."""
 
 
-async def test_seqs_become_identities_that_go_on_where_they_are_and_grants_stay(
+async def test_seqs_become_identities_that_continue_where_they_are_and_grants_stay(
     database: store.Database, declare: Declare
 ) -> None:
     keys = next(one for one in migrating.migrations() if one.name == "keys")
@@ -267,10 +268,11 @@ insert into headrace.blocked (consumer_id, seq, key_hash)
 insert into headrace.dead_letters (consumer_id, seq, key_hash, key, data, created_at, attempts, reason, blocks, died_at)
     select 1, seq, hashtextextended(key, 0), key, data, created_at, 10, 'exhausted', true, now() from headrace_streams.orders where seq = 1;
 """
-"""What the eighth version had of that consumer: k0 is due, with two messages that were put back, k1 is blocked, and k2 waits for an hour."""
+"""That consumer in schema version 8: k0 is due with two messages that were released, k1 is blocked,
+and k2 waits for an hour."""
 
 
-async def test_keys_that_waited_in_the_eighth_version_go_on_in_order(empty: store.Database) -> None:
+async def test_keys_that_waited_in_the_eighth_version_continue_in_order(empty: store.Database) -> None:
     async with empty.transaction() as connection:
         await connection.execute(migrating._GROUND)
         for one in migrating.migrations()[:8]:

@@ -1,4 +1,4 @@
-"""A compacted stream and a consumer of it, whatever happens in any order, against a plain Python model."""
+"""A compacted stream and a consumer of it, with operations in any order, against a plain Python model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ streams = count()
 
 
 class Compacted(RuleBasedStateMachine):
-    """`newest` is what the stream must hold; `done` are the seqs that the consumer needs no more."""
+    """`newest` is the expected content of the stream, and `done` are the seqs that the consumer has settled."""
 
     loop: asyncio.AbstractEventLoop
     connection: Any
@@ -58,7 +58,7 @@ class Compacted(RuleBasedStateMachine):
     # Publishers
 
     def put(self, connection: Any, puts: list[tuple[str, int]], before: dict[str, tuple[int, str]]) -> None:
-        """Publish on a connection that sees what `before` says, and take down what it has made of it."""
+        """Publish on a connection that sees the rows of `before`, and record the expected rows."""
         wanted = {key: str(value) for key, value in puts}
         changed = {
             key: value for key, value in wanted.items() if not self.dedupe or before.get(key, (0, ""))[1] != value
@@ -99,7 +99,7 @@ class Compacted(RuleBasedStateMachine):
         changes = self.open[who][1]
         sees = {**self.newest, **changes}
         self.put(publisher, free, sees)
-        for key, _ in free:  # locked, also where nothing changed
+        for key, _ in free:  # the publisher locks these rows even where nothing changed
             changes[key] = sees[key]
 
     @precondition(lambda self: self.open)
@@ -188,7 +188,7 @@ class Compacted(RuleBasedStateMachine):
 
     @rule()
     def rewind(self) -> None:
-        if not self.open:  # what commits below the position of a seek is not wanted, and where that is one can't know
+        if not self.open:  # a seek skips messages that commit below it later
             self.do(self.reader.seek(0))
             self.leases, self.done, self.due = {}, set(), {}
 
@@ -229,7 +229,7 @@ class Compacted(RuleBasedStateMachine):
 
 @pytest.fixture
 def machine(dsn: str) -> Iterator[type[Compacted]]:
-    """The machine on a fresh database, with an event loop that its synchronous rules drive."""
+    """The state machine on a fresh database, with an event loop that its synchronous rules run."""
     loop = asyncio.new_event_loop()
     connections = [loop.run_until_complete(asyncpg.connect(dsn)) for _ in range(3)]
 
@@ -245,7 +245,7 @@ def machine(dsn: str) -> Iterator[type[Compacted]]:
 QUIETLY = settings(suppress_health_check=list(HealthCheck))
 
 
-def test_a_compacted_stream_keeps_its_promises_whatever_happens_in_any_order(machine: type[Compacted]) -> None:
+def test_a_compacted_stream_keeps_its_promises_under_any_order_of_operations(machine: type[Compacted]) -> None:
     run_state_machine_as_test(machine, settings=settings(QUIETLY, max_examples=60, stateful_step_count=40))
 
 

@@ -1,4 +1,4 @@
-"""Everything that can happen to a consumer, in any order, against a plain Python model of what is promised."""
+"""A consumer with operations in any order, against a plain Python model of the guarantees."""
 
 from __future__ import annotations
 
@@ -57,13 +57,14 @@ SPECS = st.builds(
     on_exhausted=st.sampled_from(["dead_letter", "block", "block", "drop"]),
 )
 FEW = st.tuples(st.sampled_from([0, 60, 3_000]), st.sampled_from([0, 1, 50]))
-"""Bytes of holes that stay with the cursor, and keys that are told at once: what more of them there are goes other ways."""
+"""The bytes of holes that stay with the cursor, and the number of keys that are reported at once.
+Small values exercise the ways that the rest takes."""
 
 streams = count()
 
 
 class Consumer(RuleBasedStateMachine):
-    """One consumer of a stream of its own, and whoever publishes to it."""
+    """One consumer of a stream of its own, and the publishers of that stream."""
 
     loop: asyncio.AbstractEventLoop
     connection: Any
@@ -119,7 +120,7 @@ class Consumer(RuleBasedStateMachine):
 
     @rule(late=KEYS, early=KEYS, who=st.integers(0, 1), times=st.sampled_from([3, 12]))
     def publish_between(self, late: list[str], early: list[str], who: int, times: int) -> None:
-        """A transaction stays open beside many that do not."""
+        """Publish alternately in a transaction that stays open and in many that commit."""
         for number in range(times):
             self.publish_without_commit([late[number % len(late)]], who)
             self.publish([early[number % len(early)]])
@@ -188,7 +189,7 @@ class Consumer(RuleBasedStateMachine):
 
     @rule(shares=SHARES, outcomes=OUTCOME_LISTS, keys=KEYS, crashes=st.integers(0, 2))
     def deal_again_what_failed(self, shares: list[int], outcomes: list[str], keys: list[str], crashes: int) -> None:
-        """Beside fresh messages, which may be of the same keys."""
+        """Lease in shares beside fresh messages, which may have the same keys."""
         self.lease_in_shares(shares, 2_000)
         for _ in range(crashes):
             self.clock.advance(31)
@@ -207,7 +208,7 @@ class Consumer(RuleBasedStateMachine):
 
     @rule(late=KEYS, early=KEYS, who=st.integers(0, 1), owner=OWNERS, limit=st.integers(1, 6))
     def overtake_a_publisher(self, late: list[str], early: list[str], who: int, owner: str, limit: int) -> None:
-        """The way into a hole, which is seldom found by chance."""
+        """Lease beside an open publisher. Random operations rarely reach a hole."""
         self.publish_without_commit(late, who)
         self.publish(early)
         self.lease_once(owner, limit, 2_000)
@@ -221,7 +222,7 @@ class Consumer(RuleBasedStateMachine):
 
     def lease_until_empty(self, owner: str, limit: int, look: int) -> None:
         empty = 0
-        while empty < 2:  # a late message may be parked by one call and delivered by the next
+        while empty < 2:  # one call may park a late message and the next one deliver it
             batch = self.lease_once(owner, limit, look)
             empty = 0 if batch.lease_id is not None or batch.more else empty + 1
 
@@ -244,7 +245,7 @@ class Consumer(RuleBasedStateMachine):
     @precondition(lambda self: self.known)
     @rule(first=WHICH, second=WHICH, outcomes=OUTCOME_LISTS)
     def settle(self, first: int, second: int, outcomes: list[str]) -> None:
-        """Outcomes for messages of one lease or two, lost ones among them."""
+        """Settle messages of one or two leases, including lost leases."""
         settlement = Settlement()
         for batch in {b.lease_id: b for b in (self.recent(first), self.recent(second))}.values():
             for place, seq in enumerate(batch.seqs):
@@ -301,7 +302,7 @@ class Consumer(RuleBasedStateMachine):
             self.ledger.acked(lease_id, seqs, committed=commit)
 
     def end_all_acks(self) -> None:
-        """Whatever gives back what a lease holds waits for the acks of it that are in flight."""
+        """Every operation that parks messages of a lease waits for the acks of that lease that are in flight."""
         for handler in list(self.acking):
             self.end_ack(handler, commit=handler == 0)
 
@@ -325,7 +326,7 @@ class Consumer(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, places=st.sets(st.integers(0, 2), max_size=2), outcomes=OUTCOME_LISTS)
     def crash_and_try_again(self, owner: str, places: set[int], outcomes: list[str]) -> None:
-        """Its worker dies, having started these; somebody else gets the messages, and tells what becomes of them."""
+        """Start these messages and let the worker die. Another owner leases the messages and settles them."""
         if self.lease_once(owner, 3, 2_000).lease_id is not None:
             if places:
                 self.start(0, places)
@@ -339,7 +340,7 @@ class Consumer(RuleBasedStateMachine):
         then=st.sampled_from(["settle", "settle", "reclaim", "replay"]),
     )  # fmt: skip
     def ack_some_and_go_on(self, owner: str, places: set[int], outcomes: list[str], then: str) -> None:
-        """What is acked in a transaction meets another outcome, the end of its lease, or a replay."""
+        """Ack messages in a transaction, and then settle or reclaim their lease, or replay them."""
         if self.lease_once(owner, 4, 2_000).lease_id is not None:
             self.ack_in_a_transaction(0, 0, places, "commit")
             if then == "settle":
@@ -361,7 +362,7 @@ class Consumer(RuleBasedStateMachine):
         assert {(one.lease_id, one.seq) for one in lost} == {(one.lease_id, one.seq) for one in expected if one}
         assert len(lost) == len([one for one in expected if one])
 
-    # Time, people
+    # Time and operators
 
     @rule(seconds=st.sampled_from([1, 5, 10, 31]))
     def time_passes(self, seconds: int) -> None:
@@ -415,10 +416,10 @@ class Consumer(RuleBasedStateMachine):
         letters = sorted(self.ledger.letters)
         return None if which % 4 == 0 or not letters else [letters[which % len(letters)], 10**9]
 
-    # What holds at all times, and in the end
+    # Invariants, and checks at the end
 
     @invariant()
-    def what_is_in_flight_is_what_was_leased(self) -> None:
+    def messages_in_flight_are_those_that_were_leased(self) -> None:
         rows = self.do(
             self.connection.fetch(
                 "select lease_id, seqs, held from headrace.leases where consumer_id = $1", self.reader.id
@@ -454,7 +455,8 @@ class Consumer(RuleBasedStateMachine):
             self.drain()
 
     def drain(self) -> None:
-        """Nothing is lost: in the end everything that was committed and wanted has been delivered and acked."""
+        """No message is lost: in the end every committed message that the consumer wants has been
+        delivered and acked."""
         self.resume()
         self.end_all_acks()
         while self.open:
@@ -486,7 +488,7 @@ class Consumer(RuleBasedStateMachine):
 
 @pytest.fixture
 def machine(dsn: str) -> Iterator[type[Consumer]]:
-    """The machine on a fresh database, with an event loop that its synchronous rules drive."""
+    """The state machine on a fresh database, with an event loop that its synchronous rules run."""
     loop = asyncio.new_event_loop()
     connections = [loop.run_until_complete(asyncpg.connect(dsn)) for _ in range(5)]
 
@@ -503,7 +505,7 @@ def machine(dsn: str) -> Iterator[type[Consumer]]:
 QUIETLY = settings(suppress_health_check=list(HealthCheck))
 
 
-def test_the_store_keeps_its_promises_whatever_happens_in_any_order(machine: type[Consumer]) -> None:
+def test_the_store_keeps_its_promises_under_any_order_of_operations(machine: type[Consumer]) -> None:
     run_state_machine_as_test(machine, settings=settings(QUIETLY, max_examples=100, stateful_step_count=50))
 
 

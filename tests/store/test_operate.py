@@ -1,4 +1,4 @@
-"""operate: pause and resume, see what is blocked, delete consumers and streams."""
+"""Operations: pause and resume consumers, list blocked keys, delete consumers and streams."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ pytestmark = pytest.mark.asyncio
 # --- pause, resume
 
 
-async def test_a_paused_consumer_is_given_nothing_until_it_is_resumed(
-    database: store.Database, declare: Declare
-) -> None:
+async def test_a_paused_consumer_leases_nothing_until_it_is_resumed(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"abc")
     batch = await reader.lease(limit=1)
     await store.pause(database, reader.id)
     assert await reader.drain("bob") == []
-    assert await reader.ack_all(batch) == []  # what is in flight goes on
+    assert await reader.ack_all(batch) == []  # messages in flight can still be settled
     info = await reader.info()
     assert info.paused_until == datetime.max.replace(tzinfo=UTC)
     await store.resume(database, reader.id)
@@ -38,7 +36,7 @@ async def test_a_paused_consumer_is_given_nothing_until_it_is_resumed(
     assert (await reader.info()).paused_until is None
 
 
-async def test_a_pause_until_a_time_ends_by_itself(database: store.Database, declare: Declare) -> None:
+async def test_a_pause_until_a_time_ends_automatically(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, "a")
     await store.pause(database, reader.id, reader.clock.now + timedelta(seconds=60))
@@ -56,7 +54,7 @@ async def test_a_pause_leaves_other_consumers_alone(database: store.Database, de
     assert await bill.drain() == [1]
 
 
-async def test_a_resume_wakes_the_workers(database: store.Database, declare: Declare, connect: Connect) -> None:
+async def test_a_resume_notifies_the_workers(database: store.Database, declare: Declare, connect: Connect) -> None:
     reader = await declare()
     heard: asyncio.Queue[str] = asyncio.Queue()
     listener = await connect()
@@ -66,7 +64,7 @@ async def test_a_resume_wakes_the_workers(database: store.Database, declare: Dec
         assert int(await heard.get()) == await database.fetchval("select id from headrace.streams")
 
 
-async def test_a_consumer_that_is_gone_can_be_neither_paused_nor_resumed(database: store.Database) -> None:
+async def test_a_deleted_consumer_can_be_neither_paused_nor_resumed(database: store.Database) -> None:
     with pytest.raises(UnknownConsumer):
         await store.pause(database, 999)
     with pytest.raises(UnknownConsumer):
@@ -77,7 +75,7 @@ async def test_a_consumer_that_is_gone_can_be_neither_paused_nor_resumed(databas
 
 
 async def block(reader: Reader, *seqs: int) -> None:
-    """Fail these for good; max_deliver is 1. The rest is acked."""
+    """Exhaust these messages (`max_deliver` is 1), and ack the rest."""
     batch = await reader.lease("blocker", 1_000)
     for seq in seqs:
         await reader.nack(batch, seq, error=f"boom {seq}")
@@ -101,7 +99,7 @@ async def test_blocked_keys_say_since_when_why_and_how_many_wait(database: store
     assert [one.key for one in await store.blocked_keys(database, reader.id)] == ["b"]
 
 
-async def test_a_key_that_several_dead_letters_block_is_told_once_with_the_first(
+async def test_a_key_that_several_dead_letters_block_is_listed_once_with_the_first(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare(max_deliver=1, on_exhausted="block")
@@ -111,7 +109,7 @@ async def test_a_key_that_several_dead_letters_block_is_told_once_with_the_first
     assert (found.key, found.seq, found.waiting) == ("a", 1, 1)
 
 
-async def test_nothing_blocked_is_nothing_to_tell(database: store.Database, declare: Declare) -> None:
+async def test_without_blocked_keys_the_list_is_empty(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     assert await store.blocked_keys(database, reader.id) == []
 
@@ -120,7 +118,7 @@ async def test_nothing_blocked_is_nothing_to_tell(database: store.Database, decl
 
 
 async def everything_of(database: store.Database, consumer: int) -> list[str]:
-    """The tables in which the consumer still has rows."""
+    """The tables that still have rows of the consumer."""
     tables = await database.fetch(
         """select table_name from information_schema.columns
            where table_schema = 'headrace' and column_name = 'consumer_id'"""
@@ -132,7 +130,7 @@ async def everything_of(database: store.Database, consumer: int) -> list[str]:
     ]
 
 
-async def test_a_consumer_is_deleted_with_all_that_belongs_to_it(database: store.Database, declare: Declare) -> None:
+async def test_a_consumer_is_deleted_with_all_its_rows(database: store.Database, declare: Declare) -> None:
     reader, other = await declare(max_deliver=1, on_exhausted="block"), await declare("other")
     await publish(database, *"aab")
     await block(reader, 1)
@@ -149,7 +147,7 @@ async def test_a_consumer_is_deleted_with_all_that_belongs_to_it(database: store
     assert await other.drain() == [1, 2, 3, 4, 5]
 
 
-async def test_a_consumer_that_workers_are_at_is_not_deleted_but_by_force(
+async def test_a_consumer_that_has_workers_is_deleted_only_with_force(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare()
@@ -172,7 +170,7 @@ async def test_a_consumer_that_a_worker_waits_for_is_in_use(database: store.Data
     await store.delete_consumer(database, reader.id, now=datetime.now(UTC) + timedelta(seconds=61))
 
 
-async def test_leases_that_have_expired_keep_nobody_from_deleting(database: store.Database, declare: Declare) -> None:
+async def test_expired_leases_do_not_prevent_a_deletion(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, "a")
     await reader.lease()
@@ -183,7 +181,8 @@ async def test_leases_that_have_expired_keep_nobody_from_deleting(database: stor
 async def test_a_settle_in_progress_is_finished_before_the_deletion(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """It has locked its lease, and will ask whether the consumer exists: neither may wait for the other."""
+    """The settle has locked its lease and then checks that the consumer exists. Neither call may
+    wait for the other."""
     reader = await declare()
     await publish(database, *"ab")
     batch = await reader.lease()
@@ -200,7 +199,7 @@ async def test_a_settle_in_progress_is_finished_before_the_deletion(
     assert await everything_of(database, reader.id) == []
 
 
-async def test_whoever_keeps_hold_of_it_keeps_it_from_being_deleted_for_a_few_seconds_only(
+async def test_a_transaction_that_locks_a_consumer_delays_its_deletion_for_a_few_seconds_only(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare()
@@ -258,7 +257,7 @@ async def test_a_stream_is_deleted_with_its_messages_and_consumers(
     assert (await store.stream(database, "gone")).last_seq == 1
 
 
-async def test_a_stream_whose_consumer_is_in_use_is_not_deleted_but_by_force(
+async def test_a_stream_with_a_consumer_in_use_is_deleted_only_with_force(
     database: store.Database, declare: Declare
 ) -> None:
     await declare("idle")
@@ -272,7 +271,7 @@ async def test_a_stream_whose_consumer_is_in_use_is_not_deleted_but_by_force(
     assert await store.streams(database) == []
 
 
-async def test_a_publisher_that_keeps_its_transaction_open_keeps_the_stream_for_a_few_seconds_only(
+async def test_an_open_publishing_transaction_delays_the_deletion_of_a_stream_for_a_few_seconds_only(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     await declare()
@@ -287,7 +286,7 @@ async def test_a_publisher_that_keeps_its_transaction_open_keeps_the_stream_for_
     await store.delete_stream(database, "orders")
 
 
-async def test_a_stream_is_deleted_under_workers_and_publishers_by_force(
+async def test_a_stream_with_workers_and_publishers_is_deleted_with_force(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare()

@@ -1,4 +1,4 @@
-"""Order per key: whatever fails, a message never overtakes an earlier one of its key."""
+"""Order per key: whatever fails, a message never overtakes an earlier message of its key."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ async def test_a_key_that_one_owner_holds_is_busy_to_others(database: store.Data
     assert (await reader.lease("bob")).seqs == [2, 4]
 
 
-async def test_an_owners_own_keys_are_not_busy_to_himself(database: store.Database, declare: Declare) -> None:
+async def test_an_owners_own_keys_are_not_busy_for_that_owner(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"ababab")
     runs = [await reader.lease("ann", 2) for _ in range(3)]
     assert [run.seqs for run in runs] == [[1, 2], [3, 4], [5, 6]]
 
 
-async def test_what_was_parked_for_a_busy_key_goes_to_the_owner_who_holds_it(
+async def test_a_message_parked_for_a_busy_key_goes_to_the_owner_of_the_key(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare()
@@ -41,7 +41,7 @@ async def test_what_was_parked_for_a_busy_key_goes_to_the_owner_who_holds_it(
     assert (await reader.lease("ann")).seqs == [2, 3]
 
 
-async def test_a_key_stays_with_its_owner_as_long_as_he_has_any_of_it(
+async def test_a_key_stays_with_its_owner_while_the_owner_holds_any_message_of_it(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare()
@@ -105,7 +105,7 @@ async def test_a_due_retry_comes_before_fresh_messages(database: store.Database,
     assert (await reader.lease("bob")).seqs == [1, 2, 3]
 
 
-async def test_what_does_not_fit_a_batch_holds_up_the_rest_of_its_key(
+async def test_a_message_that_does_not_fit_a_batch_holds_up_the_rest_of_its_key(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare()
@@ -114,7 +114,7 @@ async def test_what_does_not_fit_a_batch_holds_up_the_rest_of_its_key(
     assert [(await reader.lease(limit=2)).seqs for _ in range(4)] == [[1, 2], [3, 4], [5, 6], []]
 
 
-async def test_an_unordered_consumer_gives_the_same_key_to_everybody(
+async def test_an_unordered_consumer_leases_the_same_key_to_several_owners(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare(ordered=False)
@@ -130,7 +130,8 @@ async def test_an_unordered_consumer_gives_the_same_key_to_everybody(
 async def test_a_late_message_waits_for_a_later_one_of_its_key_that_is_in_flight(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """It commits after the later one was leased, so it may come after it, but not beside it."""
+    """It commits after the later message was leased. It may be delivered after that message, but
+    not at the same time."""
     reader = await declare()
     late = await connect()
     transaction = late.transaction()
@@ -169,7 +170,7 @@ async def test_a_late_message_comes_before_a_later_one_of_its_key_that_comes_aga
 async def test_a_late_message_does_not_open_the_way_for_fresh_ones_past_a_retry(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """Three of a key: the first commits late, the second waits for its retry, the third is fresh."""
+    """Three messages of a key: the first commits late, the second waits for its retry, the third is fresh."""
     reader = await declare()
     late = await connect()
     transaction = late.transaction()
@@ -188,7 +189,7 @@ async def test_a_late_message_does_not_open_the_way_for_fresh_ones_past_a_retry(
 async def test_late_messages_in_any_number_come_before_later_ones_of_their_keys(
     database: store.Database, declare: Declare, connect: Connect, again: bool
 ) -> None:
-    """More than one call may look at."""
+    """There are more of them than one call may read."""
     reader = await declare(filters=("a", "b"))
     late = await connect()
     transaction = late.transaction()
@@ -209,10 +210,10 @@ def keys(count: int) -> list[str]:
     return [f"k.{number}" for number in range(count)]
 
 
-async def test_late_messages_are_let_in_when_the_window_is_full(
+async def test_late_messages_are_leased_when_the_window_is_full(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """Or the parked ones, which wait for them, would keep the window full for ever."""
+    """Otherwise the parked messages, which wait for them, would keep the window full for ever."""
     reader = await declare(max_ack_pending=100_000)
     late = await connect()
     transaction = late.transaction()
@@ -237,7 +238,7 @@ async def test_late_messages_are_let_in_when_the_window_is_full(
 async def test_keys_that_wait_stop_the_reading_ahead_until_they_drain(
     database: store.Database, declare: Declare
 ) -> None:
-    """So that what lease calls look at again and again has a bound."""
+    """This bounds the number of messages that lease calls read again and again."""
     reader = await declare(max_ack_pending=100_000)
     await publish(database, *keys(12_000), *keys(12_000), "cold")
     ann = await reader.lease("ann", 12_000, look=12_000)
@@ -262,10 +263,10 @@ async def test_a_hot_key_does_not_stop_the_reading_ahead(database: store.Databas
 
 @pytest.mark.parametrize("table", ["headrace.dead_letters", "headrace_streams.orders"])
 @pytest.mark.parametrize("outcome", ["nack", "release"])
-async def test_a_failure_that_commits_between_two_reads_of_a_lease_call_lets_nothing_slip_past(
+async def test_a_failure_that_commits_between_two_reads_of_a_lease_call_breaks_no_order(
     database: store.Database, declare: Declare, connect: Connect, table: str, outcome: str
 ) -> None:
-    """Bob's call has seen that ann is busy with the key; before it goes on to what is parked, she gives a message back."""
+    """Bob's call has seen that ann holds the key. Before the call reads the parked messages, ann releases one."""
     reader = await declare()
     await publish(database, *"aa")
     ann = await reader.lease("ann", 1)
@@ -300,7 +301,7 @@ async def test_an_ack_that_commits_between_two_reads_of_a_lease_call_loses_nothi
     await until_blocked(database, brake)
     assert await reader.ack_all(ann) == []
     await transaction.rollback()
-    assert (await bob).seqs == [3]  # the key was busy when it was asked
+    assert (await bob).seqs == [3]  # the key was busy when the call checked it
     assert (await reader.lease("cid")).seqs == [2]
 
 
@@ -318,7 +319,7 @@ async def test_each_key_stays_in_order_through_failures_and_changing_owners(
 
 
 async def settle_with_failures(reader: Reader, batch: Batch, done: dict[str, list[int]]) -> None:
-    """Every fifth message fails at its first attempt, and then the rest of its run is given back."""
+    """Every fifth message fails at its first attempt, and the rest of its run is released."""
     attempts = batch.attempts or [1] * len(batch.seqs)
     for key, seqs in by_key(batch).items():
         failed = next((n for n, s in enumerate(seqs) if s % 5 == 0 and attempts[batch.seqs.index(s)] == 1), len(seqs))

@@ -1,4 +1,4 @@
-"""peek: look at messages, those of a stream and those that a consumer is at, without touching them."""
+"""Peek: view the messages of a stream or of a consumer without changing anything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def peek(reader: Reader, limit: int = 10) -> dict[str, list[int]]:
-    """The seqs of each state."""
+    """The seqs in each state."""
     found: dict[str, list[int]] = {}
     for message in await store.peek(reader.executor, reader.id, limit=limit):
         found.setdefault(message.state, []).append(message.seq)
@@ -39,7 +39,7 @@ async def test_every_message_shows_in_its_state(database: store.Database, declar
     assert await peek(reader) == {"in_flight": [2, 7], "parked": [1, 5, 6], "blocked": [4], "next": [8]}
 
 
-async def test_a_message_in_flight_shows_who_has_it_until_when_and_for_which_time(
+async def test_a_message_in_flight_shows_its_owner_expiry_and_attempt(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare(ack_wait=30)
@@ -81,13 +81,13 @@ async def test_the_limit_is_for_each_state(database: store.Database, declare: De
     assert await peek(reader, 2) == {"in_flight": [1, 2], "parked": [4], "next": [5, 6]}
 
 
-async def test_next_is_what_the_consumer_wants(database: store.Database, declare: Declare) -> None:
+async def test_next_shows_the_messages_that_the_consumer_wants(database: store.Database, declare: Declare) -> None:
     reader = await declare(filters=("a", "b"), where=conditions.parse("data.n != 2"))
     await publish(database, *"abacab")
     assert await peek(reader) == {"next": [1, 2, 5, 6]}
 
 
-async def test_what_is_replayed_comes_next(database: store.Database, declare: Declare) -> None:
+async def test_replayed_messages_come_next(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"abc")
     await reader.drain()
@@ -97,7 +97,7 @@ async def test_what_is_replayed_comes_next(database: store.Database, declare: De
     assert await peek(reader, 2) == {"next": [2, 3]}
 
 
-async def test_what_retention_has_removed_does_not_show(database: store.Database, declare: Declare) -> None:
+async def test_removed_messages_are_not_shown(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"abc")
     await reader.lease(limit=2)
@@ -105,7 +105,7 @@ async def test_what_retention_has_removed_does_not_show(database: store.Database
     assert await peek(reader) == {"in_flight": [2], "next": [3]}
 
 
-async def test_nothing_shows_of_a_consumer_that_is_done_or_gone(database: store.Database, declare: Declare) -> None:
+async def test_a_consumer_that_is_done_or_deleted_shows_no_messages(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     assert await peek(reader) == {}
     await store.delete_consumer(database, reader.id)

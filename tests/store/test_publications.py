@@ -1,4 +1,4 @@
-"""A publication for all tables, as logical replicas and capture tools make one, stops nothing."""
+"""A publication for all tables, as logical replicas and capture tools create it, breaks nothing."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ WITHOUT = """
           when 'd' then exists (select from pg_index where indrelid = c.oid and indisprimary and indisvalid)
           when 'i' then exists (select from pg_index where indrelid = c.oid and indisreplident and indisvalid)
           else c.relreplident = 'f' end"""
-"""The logged tables whose rows a publication can't tell apart, so that each UPDATE and DELETE of them fails."""
+"""The logged tables without a replica identity. With a publication, each UPDATE and DELETE of them fails."""
 
 
 async def without_identity(database: store.Database) -> list[str]:
     return [row["name"] for row in await database.fetch(WITHOUT)]
 
 
-async def test_the_rows_of_every_table_can_be_told_apart(database: store.Database, declare: Declare) -> None:
-    """Also of tables that are made later: segments, streams, and what is staged."""
+async def test_every_table_has_a_replica_identity(database: store.Database, declare: Declare) -> None:
+    """This includes tables that are created later: segments, streams and staging tables."""
     await declare()
     await store.create_stream(database, StreamSpec(name="prices", one_message_per_key=True, dedupe=True))
     await database.fetchval("select headrace.stage_write('orders', 'w')")
@@ -54,7 +54,7 @@ async def test_everything_works_beside_a_publication_for_all_tables(database: st
     await reader.nack(batch, 5, delay=60.0)
     await reader.reject(batch, 6)
     await reader.extend()
-    reader.clock.advance(20)  # 7 and 8 expire, and what was acked above is forgotten
+    reader.clock.advance(20)  # 7 and 8 expire, and the acks above are removed
     assert await reader.drain() == [7, 8]
     assert await reader.count("acks") == 0
     reader.clock.advance(60)
@@ -81,7 +81,7 @@ async def test_streams_are_kept_and_compacted_beside_a_publication_for_all_table
     await database.fetchval("select headrace.delete_stream('orders', true)")
 
 
-async def test_a_capture_keeps_its_place_beside_a_publication_for_all_tables(database: store.Database) -> None:
+async def test_a_capture_keeps_its_position_beside_a_publication_for_all_tables(database: store.Database) -> None:
     await database.fetch("create publication everything for all tables")
     await store.create_stream(database, "orders")
     await store.create_source(database, "shop", "postgres", "orders", {"tables": ["public.orders"]})
@@ -96,9 +96,7 @@ async def test_a_capture_keeps_its_place_beside_a_publication_for_all_tables(dat
     await store.release_capture(database, todo.number, epoch)
 
 
-async def test_an_error_of_the_server_that_is_not_known_says_what_happened(
-    database: store.Database, declare: Declare
-) -> None:
+async def test_an_unknown_server_error_contains_the_servers_message(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, "a")
     batch = await reader.lease()

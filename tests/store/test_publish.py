@@ -1,4 +1,4 @@
-"""publish: append messages, inside the caller's own transaction."""
+"""Publish: append messages inside the caller's own transaction."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ async def test_a_stream_is_created_once(database: store.Database, name: str) -> 
     assert [stream.name for stream in await store.streams(database)] == [name]
 
 
-async def test_a_stream_tells_what_it_holds(database: store.Database, declare: Declare) -> None:
+async def test_stream_info_shows_its_messages_and_size(database: store.Database, declare: Declare) -> None:
     await declare()
     await publish(database, "a", "b", "c")
     info = await store.stream(database, "orders")
@@ -157,7 +157,7 @@ async def test_a_stream_tells_what_it_holds(database: store.Database, declare: D
         await store.stream(database, "nowhere")
 
 
-async def test_a_message_that_no_lease_call_could_bring_is_refused(database: store.Database) -> None:
+async def test_a_message_too_large_for_a_lease_call_is_refused(database: store.Database) -> None:
     await store.create_stream(database, "orders")
     text = "select headrace.publish('orders', 'a', to_json(repeat('x', $1::int)))"
     with pytest.raises(InvalidData, match="at most 200 MB"):
@@ -167,10 +167,11 @@ async def test_a_message_that_no_lease_call_could_bring_is_refused(database: sto
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_batch_ends_by_what_its_payloads_are_and_not_by_what_they_take_on_disk(
+async def test_the_bytes_of_a_batch_are_those_of_the_payloads_and_not_those_on_disk(
     database: store.Database, declare: Declare, again: bool
 ) -> None:
-    """Compressed a hundredfold they would be more than a lease call can bring at once, and would never come."""
+    """Compressed a hundredfold, together they are larger than a lease call can return, and would
+    never be delivered."""
     reader = await declare()
     for relation in await database.fetch("select relation from headrace.segments"):
         await database.fetch(f"alter table {relation[0]} alter column data set storage extended")

@@ -1,4 +1,4 @@
-"""A stream or a consumer is deleted just while somebody publishes to it, waits on it or replays it."""
+"""Deleting a stream or a consumer while another call publishes to it, waits for it or replays it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tests.support.waiting import start, until_blocked
 pytestmark = pytest.mark.asyncio
 
 
-async def test_a_publish_with_a_message_id_and_a_deletion_do_not_wait_for_each_other_in_a_circle(
+async def test_a_publish_with_a_message_id_and_a_deletion_do_not_deadlock(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """Each locked what the other wanted next: the stream's row, and the stream's table."""
+    """Each used to lock what the other needed next: the stream's row, and the stream's table."""
     await declare()
     async with begun(connect) as (reader, _), begun(connect) as (deleter, deletion):
         await reader.fetch("select from headrace_streams.orders")
         deleting = await start(deleter.fetchval("select headrace.delete_stream('orders', true)"))
-        await until_blocked(database, reader)  # for the table, ahead of the publisher
+        await until_blocked(database, reader)  # it waits for the table, before the publisher does
         publishing = await start(store.publish(database, "orders", "a", "1", message_id="once"))
         await until_blocked(database, deleter)
         await reader.execute("rollback")
@@ -42,7 +42,7 @@ async def test_a_publish_with_a_message_id_and_a_deletion_do_not_wait_for_each_o
     ],
     ids=["wait", "replay"],
 )
-async def test_a_consumer_that_is_deleted_meanwhile_is_told_as_unknown(
+async def test_a_consumer_that_is_deleted_during_the_call_is_reported_as_unknown(
     database: store.Database,
     declare: Declare,
     connect: Connect,
@@ -60,7 +60,7 @@ async def test_a_consumer_that_is_deleted_meanwhile_is_told_as_unknown(
             await calling
 
 
-async def test_a_stream_that_is_deleted_meanwhile_is_told_as_unknown(
+async def test_a_stream_that_is_deleted_during_the_call_is_reported_as_unknown(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     await declare()
@@ -80,7 +80,8 @@ async def test_a_deletion_locks_leases_in_the_order_of_their_ids_as_settles_do(
     reader = await declare()
     await publish(database, *"ab")
     first, second = await reader.lease(limit=1), await reader.lease(limit=1)
-    # An extended row lies behind the others in the table, which is then read in another order than that of the ids.
+    # An extended row is behind the others in the table, so a scan reads the leases in another order
+    # than that of their ids.
     await store.extend_leases(database, reader.id, [first.lease_id or 0], now=reader.clock.now)
     await database.fetch("analyze headrace.leases")
     async with begun(connect) as (settler, settlement), begun(connect) as (deleter, deletion):

@@ -1,4 +1,5 @@
-"""Ranges as queries: everything in them once, what was removed told, and a consumer that follows who reads them."""
+"""Queries of ranges: they return each message once, report removed messages, and move a consumer
+that stands for the reader."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ async def test_ranges_cover_everything_once_and_in_order(database: store.Databas
     assert await plan(database, 24, 23, 4) == []
 
 
-async def test_a_query_asks_once_whether_all_is_still_there(database: store.Database) -> None:
+async def test_a_query_checks_once_whether_all_messages_still_exist(database: store.Database) -> None:
     await store.create_stream(database, "orders")
     await publish(database, *(f"k.{n}" for n in range(50)))
     [part] = await plan(database, 1, 50)
@@ -38,7 +39,7 @@ async def test_a_query_asks_once_whether_all_is_still_there(database: store.Data
     assert not any("Sort" in line for line in lines)
 
 
-async def test_what_retention_removed_is_told(database: store.Database) -> None:
+async def test_messages_that_retention_removed_are_reported(database: store.Database) -> None:
     segments = Segments(database)
     await segments.create(retain_up_to=3600)
     planned = await plan(database, 1, 35)
@@ -54,7 +55,7 @@ async def test_what_retention_removed_is_told(database: store.Database) -> None:
     assert await resolved(database) == 35
 
 
-async def test_a_range_whose_segments_are_all_gone_is_told(database: store.Database) -> None:
+async def test_a_range_with_all_segments_dropped_is_reported(database: store.Database) -> None:
     segments = Segments(database)
     await segments.create(retain_up_to=3600)
     planned = await plan(database, 1, 35, 4)
@@ -67,7 +68,7 @@ async def test_a_range_whose_segments_are_all_gone_is_told(database: store.Datab
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-async def test_what_was_removed_message_by_message_is_told_who_had_a_place(
+async def test_messages_removed_one_by_one_are_reported_to_a_reader_with_a_position(
     database: store.Database, compacted: bool
 ) -> None:
     await store.create_stream(database, StreamSpec(name="orders", retain_up_to=3600, one_message_per_key=compacted))
@@ -86,7 +87,7 @@ async def test_what_was_removed_message_by_message_is_told_who_had_a_place(
         assert await read(database, ranges) == [8, 9, 10]
 
 
-async def test_a_stream_deleted_or_made_anew_is_told(database: store.Database) -> None:
+async def test_a_stream_deleted_or_created_again_is_reported(database: store.Database) -> None:
     await store.create_stream(database, "orders")
     await publish(database, "a")
     uid = (await mark(database))["uid"]
@@ -100,7 +101,7 @@ async def test_a_stream_deleted_or_made_anew_is_told(database: store.Database) -
         await plan(database, 1, 1, uid=uid)
 
 
-async def test_with_one_message_per_key_a_range_holds_what_is_still_there(database: store.Database) -> None:
+async def test_with_one_message_per_key_a_range_holds_the_remaining_messages(database: store.Database) -> None:
     await store.create_stream(database, StreamSpec(name="orders", one_message_per_key=True))
     await publish(database, "a", "b")
     await publish(database, "a")
@@ -144,7 +145,7 @@ async def test_a_limit_counts_messages_and_not_seqs(database: store.Database) ->
     assert limits == [1, 5, 6, 7, 7]
 
 
-async def test_a_consumer_that_stands_for_a_reader_moves_forward_alone(database: store.Database) -> None:
+async def test_a_consumer_that_stands_for_a_reader_only_moves_forward(database: store.Database) -> None:
     segments = Segments(database)
     await segments.create(retention="interest")
     await store.declare_consumer(database, ConsumerSpec(stream="orders", name="archive"))
@@ -159,7 +160,7 @@ async def test_a_consumer_that_stands_for_a_reader_moves_forward_alone(database:
     assert (info.position, info.num_pending, info.holes) == (35, 0, 0)
 
 
-async def test_a_consumer_with_workers_is_no_place_for_a_reader(database: store.Database) -> None:
+async def test_a_consumer_with_workers_can_not_stand_for_a_reader(database: store.Database) -> None:
     await store.create_stream(database, "orders")
     with pytest.raises(HeadraceError, match="There is no consumer 'archive' on the stream 'orders': create it"):
         await database.fetchval("select headrace.confirm_range('orders', 'archive', 1)")
@@ -175,7 +176,7 @@ async def lease(database: store.Database, consumer: int) -> None:
     assert (await reader.lease()).seqs == [1, 2]
 
 
-async def test_tests_are_made_with_quoted_values_and_unknown_ones_refused(database: store.Database) -> None:
+async def test_filter_tests_quote_their_values_and_unknown_tests_are_refused(database: store.Database) -> None:
     await store.create_stream(database, "orders")
     await publish(database, "a'b", "a%b", "c")
     pushed = "select headrace.pushed_condition($1::json)"

@@ -1,4 +1,5 @@
-"""Ranges: a position is resolved once nothing can appear below it any more, whoever publishes, and how."""
+"""Resolved positions: a position is resolved once no message can appear below it, however messages
+are published."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.support.readers import publish
 pytestmark = pytest.mark.asyncio
 
 
-async def test_with_nobody_at_it_all_that_was_drawn_is_resolved(database: store.Database) -> None:
+async def test_without_open_publishers_all_drawn_seqs_are_resolved(database: store.Database) -> None:
     await store.create_stream(database, "orders")
     assert await resolved(database) == 0
     await publish(database, "a", "b")
@@ -42,7 +43,7 @@ async def test_a_late_commit_stops_the_position_before_it_and_no_earlier(
     assert await resolved(database) == 3
 
 
-async def test_a_rollback_leaves_a_hole_that_stops_nobody(database: store.Database, connect: Connect) -> None:
+async def test_the_hole_of_a_rollback_does_not_stop_the_position(database: store.Database, connect: Connect) -> None:
     await store.create_stream(database, "orders")
     _, late = await begin(connect, "late")
     await publish(database, "a")
@@ -112,14 +113,14 @@ async def test_an_old_transaction_elsewhere_stops_nothing(database: store.Databa
         assert await resolved(database) == 2
 
 
-async def test_a_stream_that_always_has_a_publisher_is_resolved_a_moment_behind(
+async def test_a_stream_that_always_has_an_open_publisher_is_resolved_with_a_short_delay(
     database: store.Database, connect: Connect
 ) -> None:
     await store.create_stream(database, "orders")
     marks = Marks()
     _, previous = await begin(connect, "a")
     for seq in range(2, 6):
-        await burn(database, "burnt")  # a hole that would stop who only looks for holes
+        await burn(database, "burnt")  # a hole that would stop a search for holes
         seen = await mark(database)
         marks.add(seen["last"], seen["open"])
         _, following = await begin(connect, "a")
@@ -145,7 +146,7 @@ async def test_a_transaction_that_stays_open_stops_the_stream_at_its_own_first_s
     await late.rollback()
 
 
-async def test_a_holder_is_told_for_a_person(database: store.Database, connect: Connect) -> None:
+async def test_holders_are_described_for_an_operator(database: store.Database, connect: Connect) -> None:
     await store.create_stream(database, "orders")
     connection, late = await begin(connect)
     await connection.execute("set local application_name = 'the import'")
@@ -155,7 +156,7 @@ async def test_a_holder_is_told_for_a_person(database: store.Database, connect: 
     await late.rollback()
 
 
-async def test_dropped_segments_are_no_hole_to_wait_for(database: store.Database, connect: Connect) -> None:
+async def test_dropped_segments_do_not_stop_the_position(database: store.Database, connect: Connect) -> None:
     segments = Segments(database)
     await segments.create(retain_up_to=3600)
     assert await segments.drop() == 3
@@ -165,10 +166,11 @@ async def test_dropped_segments_are_no_hole_to_wait_for(database: store.Database
     await late.rollback()
 
 
-async def test_what_commits_while_a_position_is_looked_for_takes_nothing_of_others_with_it(
+async def test_a_commit_during_the_search_for_a_position_skips_no_message(
     database: store.Database, connect: Connect
 ) -> None:
-    """The oldest message that could be seen was the fourth; by the time that the one before it is looked for, the third is there, too."""
+    """The fourth was the oldest visible message. While the search looks for the message before it,
+    the third becomes visible too."""
     await store.create_stream(database, "orders")
     (_, first), (_, _), (_, third) = [await begin(connect, key) for key in ("first", "second", "third")]
     await publish(database, "fourth")
@@ -182,7 +184,7 @@ async def test_what_commits_while_a_position_is_looked_for_takes_nothing_of_othe
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_ranges_between_resolved_positions_hold_what_was_committed_once(
+async def test_ranges_between_resolved_positions_hold_each_committed_message_once(
     database: store.Database, dsn: str, seed: int
 ) -> None:
     await store.create_stream(database, "orders")

@@ -1,4 +1,5 @@
-"""Positions that outlive the server: what a reader was told of the last seq is still so after the server has crashed. And a standby tells nothing."""
+"""Resolved positions across a crash: a seq that a mark has returned is not drawn again after the
+server crashed. A standby refuses to resolve positions."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from tests.support.readers import publish
 pytestmark = pytest.mark.asyncio
 
 
-async def test_no_seq_that_a_mark_has_told_of_is_drawn_again(tmp_path: Path) -> None:
+@pytest.mark.process
+async def test_no_seq_up_to_the_last_one_of_a_mark_is_drawn_again(tmp_path: Path) -> None:
     with cluster(tmp_path / "postgres", wal_writer_delay="10s", synchronous_commit="off") as server:
         database = store.Database(server.url())
         await database.open()
@@ -46,7 +48,8 @@ async def test_no_seq_that_a_mark_has_told_of_is_drawn_again(tmp_path: Path) -> 
             await database.close()
 
 
-async def test_a_standby_which_may_lag_behind_reads_nothing(tmp_path: Path) -> None:
+@pytest.mark.process
+async def test_a_standby_that_may_lag_behind_reads_nothing(tmp_path: Path) -> None:
     with cluster(tmp_path / "postgres", wal_level="replica") as server, standby(server) as other:
         database = store.Database(server.url())
         await database.open()

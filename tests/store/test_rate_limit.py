@@ -1,4 +1,5 @@
-"""A consumer keeps to its rate, over all its workers; and nobody waits for it inside the database."""
+"""Rate limits: a consumer keeps its rate over all its workers, and no call waits for the limit
+inside the database."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class Bucket:
         self.tokens = min(self.burst, self.tokens + seconds * self.rate)
 
     def take(self, wanted: int) -> int:
-        granted = min(wanted, math.floor(self.tokens + 1e-9))  # a millionth less than a whole one is none
+        granted = min(wanted, math.floor(self.tokens + 1e-9))  # a millionth less than a whole token is no token
         self.tokens -= granted
         return granted
 
@@ -43,7 +44,7 @@ class Bucket:
 
 @pytest.fixture
 def loop(dsn: str) -> Iterator[tuple[asyncio.AbstractEventLoop, Any]]:
-    """An event loop that synchronous examples drive, and a connection on it."""
+    """An event loop that runs synchronous examples, and a connection on it."""
     loop = asyncio.new_event_loop()
     connection = loop.run_until_complete(asyncpg.connect(dsn))
     yield loop, connection
@@ -60,13 +61,13 @@ def loop(dsn: str) -> Iterator[tuple[asyncio.AbstractEventLoop, Any]]:
         st.tuples(
             st.sampled_from(["ann", "bob"]),
             st.integers(1, 30),
-            st.one_of(st.just(None), st.integers(0, 5_000_000)),  # microseconds; None: exactly as long as was said
+            st.one_of(st.just(None), st.integers(0, 5_000_000)),  # microseconds, or None for `due_in`
         ),
         min_size=1,
         max_size=25,
     ),
 )
-def test_leases_are_those_of_a_plain_bucket_whoever_asks(
+def test_leases_follow_a_plain_token_bucket_for_any_owners(
     loop: tuple[asyncio.AbstractEventLoop, Any],
     rate: float,
     burst: int | None,
@@ -125,7 +126,7 @@ async def test_the_burst_is_one_seconds_worth_and_at_least_one_message(
 
 
 @pytest.mark.asyncio
-async def test_only_what_is_delivered_costs_a_token(database: store.Database, declare: Declare) -> None:
+async def test_only_delivered_messages_cost_a_token(database: store.Database, declare: Declare) -> None:
     reader = await declare(rate_limit=2, rate_burst=4, filters=("wanted",))
     await publish(database, *["other"] * 50, "wanted", "wanted")
     batch = await reader.lease()
@@ -136,7 +137,7 @@ async def test_only_what_is_delivered_costs_a_token(database: store.Database, de
 
 
 @pytest.mark.asyncio
-async def test_what_comes_again_costs_again(database: store.Database, declare: Declare) -> None:
+async def test_a_redelivery_costs_a_token(database: store.Database, declare: Declare) -> None:
     reader = await declare(rate_limit=1, rate_burst=3)
     await publish(database, *"abc")
     await reader.nack(await reader.lease())
@@ -203,6 +204,6 @@ async def test_a_seek_does_not_fill_the_bucket(database: store.Database, declare
         ({"rate_burst": 5}, "needs a rate_limit"),
     ],
 )
-def test_rates_that_can_not_be_are_refused(given: dict[str, Any], said: str) -> None:
+def test_invalid_rates_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         ConsumerSpec(stream="orders", name="ship", **given)

@@ -1,4 +1,4 @@
-"""Point-in-time recovery: the store is put back to an earlier moment, and what was done after it comes back from outside."""
+"""Point-in-time recovery: the store is restored to an earlier moment, and acks from after that moment arrive."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from tests.support.servers import opened
 pytestmark = pytest.mark.asyncio
 
 FUTURE = 200
-"""Leases and messages of the lost future: more than a sequence writes ahead, so that their numbers are given again."""
+"""The number of leases and messages after the recovery point. It exceeds the values that a sequence
+logs ahead, so their numbers are drawn again."""
 
 
+@pytest.mark.process
 async def test_a_recovery_to_an_earlier_time_loses_nothing_of_it_and_stale_acks_change_nothing(tmp_path: Path) -> None:
     with archived(tmp_path / "postgres", max_prepared_transactions="5") as server:
         dsn, clock, spec = server.server.url(), Clock(), ConsumerSpec(stream="orders", name="ship", ack_wait=30)
@@ -44,7 +46,7 @@ async def test_a_recovery_to_an_earlier_time_loses_nothing_of_it_and_stale_acks_
             await publish(database, "d")  # 6
             busy = await reader.lease("bob")
             clock.advance(2)
-            await reader.lease("bob")  # which asks who may fill the holes
+            await reader.lease("bob")  # this call looks up which transactions may fill the holes
             await prepared.execute("prepare transaction 'prepared'")
             assert (await reader.cursor())["suspects"], "nothing is under suspicion: that part of the test has no point"
             await database.fetchval("select pg_create_restore_point('middle')")
@@ -59,7 +61,7 @@ async def test_a_recovery_to_an_earlier_time_loses_nothing_of_it_and_stale_acks_
         async with opened(dsn) as database:
             reader.executor = database
             await stale_acks_change_nothing(reader, stale)
-            # What was leased at that moment is leased still, and its acks count.
+            # The leases of the recovery point are still held, and their acks count.
             assert await reader.ack(busy, 6) == []
             assert await reader.ack_all(kept) == []
             await database.fetch("commit prepared 'prepared'")
@@ -75,7 +77,8 @@ async def test_a_recovery_to_an_earlier_time_loses_nothing_of_it_and_stale_acks_
 
 
 async def lost_future(database: store.Database, reader: Reader, *leased: Batch) -> list[Batch]:
-    """What is done after the moment of the recovery. Returns leases that are known outside and will never have been."""
+    """Work done after the recovery point. Returns leases that are known outside the database and
+    that the recovery undoes."""
     for batch in leased:
         await reader.ack_all(batch)
     reader.clock.advance(5)
@@ -108,7 +111,7 @@ async def state(reader: Reader) -> list[object]:
 
 
 async def drain_with_time(reader: Reader) -> list[int]:
-    """Drain, with leases between that look whether the holes can be forgotten."""
+    """Drain with lease calls in between that check whether the holes can be forgotten."""
     found = await reader.drain("cid")
     for _ in range(4):
         reader.clock.advance(2)
@@ -116,8 +119,10 @@ async def drain_with_time(reader: Reader) -> list[int]:
     return found
 
 
-async def test_what_a_server_in_recovery_has_not_read_yet_is_waited_for(tmp_path: Path) -> None:
-    """It lets readers in before it has read all of the log, and workers must not take their consumer for deleted."""
+@pytest.mark.process
+async def test_a_consumer_that_a_server_in_recovery_has_not_replayed_yet_is_waited_for(tmp_path: Path) -> None:
+    """The server accepts readers before it has replayed the whole log. Workers must not take their
+    consumer for deleted."""
     with cluster(tmp_path / "primary") as primary:
         async with opened(primary.url()) as database:
             await store.migrate(database)

@@ -1,4 +1,4 @@
-"""replay: deliver messages once more to one consumer, or publish them once more into another stream."""
+"""Replay and republish: deliver messages again to one consumer, or publish them again into another stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = Selection()
 
 
 async def replay(reader: Reader, selection: Selection = ALL, **chosen: Any) -> int:
-    """Replay, and prove that the dry run says the same."""
+    """Replay, and check that the dry run returns the same count."""
     selection = Selection(**chosen) if chosen else selection
     counted = await store.replay(reader.executor, reader.id, selection, dry_run=True)
     count = await store.replay(reader.executor, reader.id, selection)
@@ -31,7 +31,7 @@ async def replay(reader: Reader, selection: Selection = ALL, **chosen: Any) -> i
     return count
 
 
-async def test_a_replay_delivers_again_what_the_consumer_has_had(database: store.Database, declare: Declare) -> None:
+async def test_a_replay_delivers_settled_messages_again(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"abcab")
     assert len(await reader.drain()) == 5
@@ -101,7 +101,9 @@ async def test_a_replay_keeps_to_its_filters_and_to_those_of_the_consumer(
     assert await reader.drain() == [2]
 
 
-async def test_what_comes_by_itself_is_not_replayed(database: store.Database, declare: Declare) -> None:
+async def test_messages_that_are_still_to_be_delivered_are_not_replayed(
+    database: store.Database, declare: Declare
+) -> None:
     """In flight, parked, blocked, and above the cursor."""
     reader = await declare(max_deliver=2, on_exhausted="block")
     await publish(database, *"abcdef")
@@ -125,7 +127,7 @@ async def test_a_replay_twice_is_a_replay_once(database: store.Database, declare
     assert await reader.drain() == [1, 2, 3]
 
 
-async def test_what_is_missing_below_the_cursor_is_not_replayed_but_comes(
+async def test_a_hole_below_the_cursor_is_not_replayed_and_is_delivered_when_it_commits(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare()
@@ -140,10 +142,10 @@ async def test_what_is_missing_below_the_cursor_is_not_replayed_but_comes(
     assert sorted(await reader.drain()) == [1, 2, 3]
 
 
-async def test_a_seek_while_the_replay_looks_takes_out_what_lies_ahead(
+async def test_a_seek_during_a_replay_removes_replayed_messages_above_the_new_cursor(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """Or it would be delivered twice: as replayed, and by the cursor."""
+    """Otherwise it would be delivered twice, once by the replay and once by the cursor."""
     reader = await declare()
     await publish(database, *"abcd")
     await reader.drain()
@@ -189,7 +191,8 @@ async def test_a_replay_while_workers_lease_keeps_the_order_of_each_key_and_deli
         old, new = [seq for seq in seqs if seq <= 200], [seq for seq in seqs if seq > 200]
         assert new == sorted(new)
         assert more_than_once(new) == []
-        # Each replay is in order, and there were at least one and at most three of them.
+        # The deliveries of each replay are in order. At least one and at most three replays had an
+        # effect.
         assert 1 <= sum(after <= before for before, after in pairwise(old)) + 1 <= 3
     assert {seq for seqs in delivered.values() for seq in seqs} == set(range(1, 401))
 
@@ -208,7 +211,7 @@ async def test_a_dead_letter_that_is_replayed_and_redriven_comes_once(
     assert sorted(await reader.drain()) == [1, 2]
 
 
-async def test_a_replay_wakes_whoever_waits(database: store.Database, declare: Declare, connect: Connect) -> None:
+async def test_a_replay_notifies_waiting_workers(database: store.Database, declare: Declare, connect: Connect) -> None:
     reader = await declare()
     await publish(database, "a")
     await reader.drain()
@@ -221,7 +224,7 @@ async def test_a_replay_wakes_whoever_waits(database: store.Database, declare: D
         await heard.wait()
 
 
-async def test_a_replay_for_a_consumer_that_is_gone_is_refused(database: store.Database) -> None:
+async def test_a_replay_for_a_deleted_consumer_is_refused(database: store.Database) -> None:
     with pytest.raises(UnknownConsumer):
         await store.replay(database, 999, ALL)
 

@@ -1,4 +1,5 @@
-"""Retention: a stream keeps what its policy says, a consumer's gap is counted, and nobody is held up for long."""
+"""Retention: a stream keeps the messages that its policy requires, a consumer's gap is counted, and
+no call is blocked for long."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Stream:
         self.now = datetime.now(UTC)
 
     async def create(self, *, width: int = 10, count: int = 20, **policy: Any) -> None:
-        """With `count` segments of `width` seqs, and then those that are wider and wider."""
+        """With `count` segments of `width` seqs, followed by segments of increasing width."""
         stream = await store.create_stream(self.database, StreamSpec(name="orders", **policy))
         for row in await self.database.fetch("delete from headrace.segments returning relation"):
             await self.database.fetch(f"drop table {row[0]}")
@@ -50,7 +51,7 @@ class Stream:
         await store.edit_stream(self.database, StreamSpec(name="orders", **policy))
 
     async def fill(self, count: int, *, keys: int = 5, size: int = 0) -> None:
-        """Publish so many messages, with a text of so many bytes that can't be compressed."""
+        """Publish this many messages, each with an incompressible text of this many bytes."""
         texts = [json.dumps({"n": n, "text": secrets.token_hex(size // 2)}) for n in range(count)]
         await store.publish_many(self.database, "orders", [f"k.{n % keys}" for n in range(count)], texts)
 
@@ -59,7 +60,7 @@ class Stream:
         return Reader(self.database, spec, (await store.declare_consumer(self.database, spec)).id, self.clock)
 
     async def sweep(self, after: float = 0.0) -> Swept:
-        """Sweep so many seconds from now, until there is nothing more to do at once."""
+        """Sweep this many seconds from now, until no work is left to do at once."""
         swept = await store.sweep(self.database, now=self.now + timedelta(seconds=after))
         if swept.more:
             again = await self.sweep(after)
@@ -69,7 +70,7 @@ class Stream:
         return swept
 
     async def age(self, seconds: float, below: int) -> None:
-        """Let the messages below a seq be older."""
+        """Make the messages below a seq older."""
         await self.database.fetch(
             "update headrace_streams.orders set created_at = created_at - make_interval(secs => $1) where seq < $2",
             seconds,
@@ -95,7 +96,7 @@ async def stream(database: store.Database, clock: Clock) -> Stream:
     return Stream(database, clock)
 
 
-# --- what goes, and what stays
+# --- what is removed and what is kept
 
 
 async def test_a_stream_without_limits_keeps_everything(stream: Stream) -> None:
@@ -105,7 +106,7 @@ async def test_a_stream_without_limits_keeps_everything(stream: Stream) -> None:
     assert await stream.seqs() == list(range(1, 56))
 
 
-async def test_by_age_whole_segments_go_and_the_last_open_one_is_trimmed(stream: Stream) -> None:
+async def test_by_age_whole_segments_are_dropped_and_the_open_one_is_trimmed(stream: Stream) -> None:
     await stream.create(retain_up_to=HOUR)
     await stream.fill(55)
     assert not (await stream.sweep()).segments_dropped
@@ -127,7 +128,7 @@ async def test_the_last_open_segment_is_trimmed_only_up_to_the_first_that_is_you
     assert await stream.seqs() == [4, 5, 6, 7, 8]
 
 
-async def test_by_size_the_oldest_go_until_the_rest_fits(stream: Stream) -> None:
+async def test_by_size_the_oldest_segments_are_dropped_until_the_rest_fits(stream: Stream) -> None:
     await stream.create(max_storage=1_000_000)
     await stream.fill(105, size=20_000)
     assert (await size(stream)) > 2_000_000
@@ -146,7 +147,7 @@ async def size(stream: Stream) -> int:
     )
 
 
-async def test_age_and_size_together_each_remove_what_they_have_to(stream: Stream) -> None:
+async def test_age_and_size_limits_both_apply(stream: Stream) -> None:
     await stream.create(max_storage=1_000_000, retain_up_to=HOUR)
     await stream.fill(105, size=10_000)
     await stream.age(2 * HOUR, below=81)
@@ -154,7 +155,7 @@ async def test_age_and_size_together_each_remove_what_they_have_to(stream: Strea
     assert await stream.seqs() == list(range(81, 106))
 
 
-async def test_what_is_young_enough_stays_whatever_the_size_and_publishing_is_refused_until_it_is_old(
+async def test_young_messages_stay_whatever_the_size_and_publishing_is_refused_until_they_are_old(
     stream: Stream,
 ) -> None:
     await stream.create(max_storage=1_000_000, retain_at_least=HOUR)
@@ -172,14 +173,14 @@ async def test_what_is_young_enough_stays_whatever_the_size_and_publishing_is_re
     assert (await stream.seqs())[-1] == 106
 
 
-async def test_that_publishing_is_refused_ends_by_itself_when_nobody_renews_it(stream: Stream) -> None:
+async def test_the_refusal_of_publishing_ends_unless_it_is_renewed(stream: Stream) -> None:
     await stream.create(max_storage=1_000_000, retain_at_least=HOUR)
     await stream.fill(105, size=20_000)
-    await stream.sweep(-3600)  # said an hour ago
+    await stream.sweep(-3600)  # the mark was set an hour ago
     await stream.fill(1)
 
 
-async def test_that_publishing_is_refused_is_renewed_only_when_it_is_about_to_end(stream: Stream) -> None:
+async def test_the_refusal_of_publishing_is_renewed_only_when_it_is_about_to_end(stream: Stream) -> None:
     await stream.create(max_storage=1_000_000, retain_at_least=HOUR)
     await stream.fill(105, size=20_000)
     until = []
@@ -199,7 +200,7 @@ async def test_a_larger_max_storage_lets_publishing_go_on(stream: Stream) -> Non
 
 
 async def test_at_least_wins_over_at_most(stream: Stream) -> None:
-    """Specs can't say so, but SQL can."""
+    """Specs can't have both, but SQL can."""
     await stream.create(retain_up_to=HOUR)
     await stream.database.fetch("update headrace.streams set retain_at_least = '1 day'")
     await stream.fill(55)
@@ -209,7 +210,7 @@ async def test_at_least_wins_over_at_most(stream: Stream) -> None:
     assert await stream.seqs() == []
 
 
-async def test_a_segment_whose_publishers_all_rolled_back_goes_too(stream: Stream) -> None:
+async def test_a_segment_is_dropped_after_all_its_publishers_rolled_back(stream: Stream) -> None:
     await stream.create(retain_up_to=HOUR)
     await stream.database.fetch("select nextval('headrace_streams.\"orders.seq\"') from generate_series(1, 20)")
     await stream.fill(1)
@@ -271,7 +272,7 @@ async def test_by_interest_a_message_that_is_not_done_keeps_its_segment(stream: 
     assert (await stream.seqs())[0] == 31
 
 
-async def test_by_interest_what_commits_late_is_waited_for(stream: Stream, connect: Connect) -> None:
+async def test_by_interest_late_commits_are_waited_for(stream: Stream, connect: Connect) -> None:
     await stream.create(retention="interest")
     reader = await stream.consumer()
     late = await connect()
@@ -314,7 +315,7 @@ async def test_by_interest_size_removes_nothing_that_is_needed_and_publishing_is
     await stream.fill(1)
 
 
-async def test_by_interest_what_is_done_may_be_kept_for_a_while(stream: Stream) -> None:
+async def test_by_interest_settled_messages_may_be_kept_for_a_while(stream: Stream) -> None:
     await stream.create(retention="interest", retain_at_least=HOUR)
     reader = await stream.consumer()
     await stream.fill(35)
@@ -326,7 +327,7 @@ async def test_by_interest_what_is_done_may_be_kept_for_a_while(stream: Stream) 
 # --- gaps
 
 
-async def test_a_consumer_whose_next_message_is_gone_goes_on_at_the_first_there_is_and_the_gap_is_counted(
+async def test_a_consumer_continues_after_removed_messages_and_the_gap_is_counted(
     stream: Stream,
 ) -> None:
     await stream.create(retain_up_to=HOUR)
@@ -346,7 +347,7 @@ async def test_a_consumer_whose_next_message_is_gone_goes_on_at_the_first_there_
     assert await stream.gap(behind) == (23, 8, 31)
 
 
-async def test_what_is_trimmed_is_counted_too(stream: Stream) -> None:
+async def test_trimmed_messages_are_counted_too(stream: Stream) -> None:
     await stream.create(retain_up_to=HOUR)
     reader = await stream.consumer()
     await stream.fill(8)
@@ -357,7 +358,7 @@ async def test_what_is_trimmed_is_counted_too(stream: Stream) -> None:
     assert await reader.drain() == [7, 8]
 
 
-async def test_the_gap_has_only_what_the_consumer_wanted(stream: Stream) -> None:
+async def test_the_gap_counts_only_messages_that_the_consumer_wanted(stream: Stream) -> None:
     await stream.create(retain_up_to=HOUR)
     keyed = await stream.consumer("keyed", filters=("k.1", "k.3"))
     await stream.fill(55)
@@ -368,7 +369,7 @@ async def test_the_gap_has_only_what_the_consumer_wanted(stream: Stream) -> None
     assert (await stream.gap(keyed) or ())[0] == 22
 
 
-async def test_the_gap_has_what_was_parked_replayed_or_behind_a_block(stream: Stream) -> None:
+async def test_the_gap_counts_messages_parked_replayed_or_behind_a_block(stream: Stream) -> None:
     await stream.create(retain_up_to=HOUR)
     reader = await stream.consumer(max_deliver=2, on_exhausted="block")
     await stream.fill(40)
@@ -378,7 +379,7 @@ async def test_the_gap_has_what_was_parked_replayed_or_behind_a_block(stream: St
     await reader.ack_all(batch)
     retried = await reader.lease(limit=1)
     assert retried.seqs == [4]
-    await reader.nack(retried)  # which blocks k.3, with all that comes of it
+    await reader.nack(retried)  # this blocks k.3 and all later messages of that key
     rest = await reader.drain()
     assert set(rest) == {n for n in range(11, 41) if n % 5 not in (3, 4)}
     await stream.database.fetch("insert into headrace.replays values ($1, 7, hashtextextended('k.1', 0))", reader.id)
@@ -413,7 +414,7 @@ async def test_a_late_arrival_that_goes_unseen_is_counted(stream: Stream, connec
     assert await reader.drain() == [36]
 
 
-async def test_acks_of_what_was_removed_do_no_harm_and_what_failed_is_counted(stream: Stream) -> None:
+async def test_acks_of_removed_messages_have_no_effect_and_failures_are_counted(stream: Stream) -> None:
     await stream.create(retain_up_to=HOUR)
     reader = await stream.consumer()
     await stream.fill(35)
@@ -428,8 +429,11 @@ async def test_acks_of_what_was_removed_do_no_harm_and_what_failed_is_counted(st
 
 
 @pytest.mark.parametrize("on_exhausted", ["dead_letter", "block"])
-async def test_what_was_removed_in_flight_and_then_fails_for_good_is_counted(stream: Stream, on_exhausted: Any) -> None:
-    """Rejected, exhausted, or exhausted because its worker died: there is no dead letter, so the count must tell."""
+async def test_a_message_removed_in_flight_that_then_fails_for_good_is_counted(
+    stream: Stream, on_exhausted: Any
+) -> None:
+    """Rejected, exhausted, or exhausted because the worker died. There is no dead letter, so the
+    count must include it."""
     await stream.create(retain_up_to=HOUR)
     reader = await stream.consumer(max_deliver=1, on_exhausted=on_exhausted, ack_wait=30.0)
     await stream.fill(35, keys=35)
@@ -451,7 +455,7 @@ async def test_what_was_removed_in_flight_and_then_fails_for_good_is_counted(str
     assert len(await reader.drain()) == 5, "no key waits for what is gone"
 
 
-async def test_what_a_consumer_drops_is_not_missed(stream: Stream) -> None:
+async def test_dropped_messages_are_not_counted_as_a_gap(stream: Stream) -> None:
     await stream.create(retain_up_to=HOUR)
     reader = await stream.consumer(max_deliver=1, on_exhausted="drop")
     await stream.fill(10)
@@ -463,7 +467,7 @@ async def test_what_a_consumer_drops_is_not_missed(stream: Stream) -> None:
     assert await stream.gap(reader) == (2, 9, 11)
 
 
-async def test_a_blocked_key_whose_messages_were_removed_is_freed_and_counted(stream: Stream) -> None:
+async def test_a_blocked_key_is_freed_and_counted_when_its_messages_are_removed(stream: Stream) -> None:
     await stream.create(retain_up_to=HOUR)
     reader = await stream.consumer(max_deliver=1, on_exhausted="block")
     await stream.fill(10, keys=1)
@@ -478,7 +482,7 @@ async def test_a_blocked_key_whose_messages_were_removed_is_freed_and_counted(st
 
 
 @pytest.mark.parametrize("policy", [{"retain_up_to": HOUR}, {"retention": "interest"}], ids=["age", "interest"])
-async def test_what_a_consumer_is_just_moved_back_to_is_not_removed_uncounted(
+async def test_messages_that_a_consumer_has_just_moved_back_to_are_not_removed_uncounted(
     stream: Stream, connect: Connect, policy: dict[str, Any]
 ) -> None:
     await stream.create(**policy)
@@ -521,7 +525,7 @@ async def test_a_consumer_that_was_moved_over_rolled_back_numbers_has_no_holes_l
     assert list(cursor["holes"]) == []
 
 
-# --- nobody is held up
+# --- no call is blocked
 
 
 async def test_a_publisher_that_is_left_open_is_neither_failed_nor_waited_for_and_removing_resumes(
@@ -545,7 +549,7 @@ async def test_a_publisher_that_is_left_open_is_neither_failed_nor_waited_for_an
     assert (await stream.gap(reader) or ())[0] == 38
 
 
-async def test_while_somebody_has_been_in_the_table_for_more_than_a_second_no_lock_is_asked_for(
+async def test_no_lock_is_requested_while_a_transaction_has_used_the_table_for_more_than_a_second(
     stream: Stream, connect: Connect
 ) -> None:
     await stream.create(retain_up_to=HOUR)
@@ -554,7 +558,7 @@ async def test_while_somebody_has_been_in_the_table_for_more_than_a_second_no_lo
     await late.execute("begin; select headrace.publish('orders', 'late', '1'); select pg_sleep(1.1)")
     asked = await stream.database.fetchval("select headrace.held_for_long(array['headrace_streams.orders'])")
     assert asked is True
-    # With a patience without end, it would wait for ever.
+    # Without a limit to its patience, the sweep would wait for ever.
     row = await stream.database.fetchrow(
         "select * from headrace.drop_segments(1, 0, $1)", stream.now + timedelta(hours=2)
     )
@@ -577,9 +581,7 @@ async def test_an_old_snapshot_neither_stops_removing_nor_fails(stream: Stream, 
     await transaction.rollback()
 
 
-async def test_who_has_read_the_stream_in_an_open_transaction_is_not_disturbed(
-    stream: Stream, connect: Connect
-) -> None:
+async def test_a_reader_with_an_open_transaction_is_not_disturbed(stream: Stream, connect: Connect) -> None:
     await stream.create(retain_up_to=HOUR)
     await stream.fill(35)
     old = await connect()
@@ -592,7 +594,7 @@ async def test_who_has_read_the_stream_in_an_open_transaction_is_not_disturbed(
     assert (await stream.sweep(2 * HOUR)).segments_dropped == 3
 
 
-async def test_patience_grows_while_somebody_is_in_the_way_and_no_further_than_a_second(
+async def test_patience_grows_while_a_lock_is_held_up_to_a_second(
     stream: Stream, database: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stream.create(retain_up_to=HOUR)
@@ -624,7 +626,8 @@ async def test_sweeps_at_the_same_time_remove_and_count_everything_once(stream: 
 
 
 async def test_retention_during_leasing_loses_and_doubles_nothing(stream: Stream, connect: Connect) -> None:
-    """Four leasers, a publisher, and a janitor who removes at once what is closed: each message is delivered or counted."""
+    """Four lease loops, a publisher, and a janitor that removes closed segments at once. Each
+    message is either delivered or counted."""
     await stream.create(width=40, count=60, retain_up_to=HOUR)
     reader = await stream.consumer(max_ack_pending=10_000)
     await stream.fill(90)
@@ -699,7 +702,7 @@ async def test_without_a_janitor_for_a_day_nothing_fails_and_then_all_is_well_ag
     assert (await stream.segments())[0][0] == 3001
 
 
-async def test_the_width_follows_what_messages_take(stream: Stream) -> None:
+async def test_the_width_of_segments_follows_the_size_of_messages(stream: Stream) -> None:
     await stream.create(width=1000, count=1, max_storage=160_000_000)
     await stream.fill(1000, size=2000)
     await stream.sweep(1000)
@@ -709,10 +712,10 @@ async def test_the_width_follows_what_messages_take(stream: Stream) -> None:
     assert 3_000 < upper - lower < 5_000
 
 
-async def test_the_width_follows_the_pace(stream: Stream) -> None:
+async def test_the_width_of_segments_follows_the_rate_of_messages(stream: Stream) -> None:
     await stream.create(width=1000, count=1, retain_up_to=8_000)
     await stream.fill(1000)
-    await stream.sweep(100)  # so ten a second, and five hundred seconds
+    await stream.sweep(100)  # ten messages a second, over five hundred seconds
     assert (await stream.segments())[1] == (1001, 2001)
     lower, upper = (await stream.segments())[2]
     assert upper is not None
@@ -732,9 +735,7 @@ async def test_an_open_segment_that_is_too_large_is_closed_early(stream: Stream)
     assert await reader.drain() == list(range(1001, 1011))
 
 
-async def test_a_publisher_in_flight_while_segments_are_replaced_finds_his_place(
-    stream: Stream, connect: Connect
-) -> None:
+async def test_an_open_publisher_continues_while_segments_are_replaced(stream: Stream, connect: Connect) -> None:
     await stream.create(width=100, count=1)
     await stream.fill(100)
     late = await connect()
@@ -765,7 +766,7 @@ async def test_one_message_per_key_by_age(stream: Stream) -> None:
     assert await behind.drain() == [5, 6, 7, 8, 9, 10]
 
 
-async def test_one_message_per_key_by_size_counts_what_lives(stream: Stream) -> None:
+async def test_one_message_per_key_by_size_counts_live_rows(stream: Stream) -> None:
     await store.create_stream(
         stream.database, StreamSpec(name="orders", one_message_per_key=True, max_storage=1_000_000)
     )
@@ -780,7 +781,7 @@ async def test_one_message_per_key_by_size_counts_what_lives(stream: Stream) -> 
     assert await size(stream) <= 1_000_000
 
 
-async def test_one_message_per_key_that_may_not_go_refuses_publishing(stream: Stream) -> None:
+async def test_one_message_per_key_refuses_publishing_when_no_message_may_be_removed(stream: Stream) -> None:
     spec = StreamSpec(name="orders", one_message_per_key=True, max_storage=1_000_000, retain_at_least=HOUR)
     await store.create_stream(stream.database, spec)
     await stream.fill(200, keys=200, size=10_000)
@@ -793,7 +794,7 @@ async def test_one_message_per_key_that_may_not_go_refuses_publishing(stream: St
     assert swept.full == []
 
 
-async def test_tombstones_go_once_every_consumer_is_done_with_them(stream: Stream) -> None:
+async def test_tombstones_are_removed_once_every_consumer_has_settled_them(stream: Stream) -> None:
     await store.create_stream(stream.database, StreamSpec(name="orders", one_message_per_key=True, tombstones=True))
     reader = await stream.consumer()
     await publish(stream.database, "a", "b", "c")
@@ -803,14 +804,14 @@ async def test_tombstones_go_once_every_consumer_is_done_with_them(stream: Strea
     assert batch.seqs == [3, 4, 5]
     assert (await stream.sweep()).tombstones_removed == 0
     await reader.ack_all(batch)
-    await reader.drain()  # and finds that what is missing is missing for good
+    await reader.drain()  # this lease call finds that the missing messages are gone for good
     assert (await stream.sweep()).tombstones_removed == 2
     assert await stream.seqs() == [3]
     await publish(stream.database, "a")
     assert await reader.drain() == [6]
 
 
-async def test_tombstones_that_nobody_reads_go_at_once(stream: Stream, connect: Connect) -> None:
+async def test_tombstones_without_consumers_are_removed_at_once(stream: Stream, connect: Connect) -> None:
     await store.create_stream(stream.database, StreamSpec(name="orders", one_message_per_key=True, tombstones=True))
     late = await connect()
     transaction = late.transaction()
@@ -827,13 +828,13 @@ async def test_tombstones_that_nobody_reads_go_at_once(stream: Stream, connect: 
 async def test_a_table_that_is_rewritten_all_the_time_keeps_the_size_of_its_keys(
     stream: Stream, connect: Connect
 ) -> None:
-    """The server also prunes pages between two vacuums, unless any snapshot in the cluster, in whichever database, is in the way.
-    So here a snapshot always is: each round then needs the same room, and only a vacuum makes it free again.
-    """
+    """The server also prunes pages between two vacuums, unless a snapshot in any database of the
+    cluster prevents it. This test always holds such a snapshot, so each round needs the same space,
+    and only a vacuum frees it."""
     await store.create_stream(stream.database, StreamSpec(name="orders", one_message_per_key=True))
     await stream.database.fetch("alter table headrace_streams.orders set (autovacuum_enabled = off)")
     reader, sizes = await connect(), []
-    for _ in range(6):
+    for _ in range(8):
         async with reader.transaction(isolation="repeatable_read"):
             await reader.fetch(DEAD)  # the snapshot is taken at the first statement
             for _ in range(8):
@@ -842,11 +843,14 @@ async def test_a_table_that_is_rewritten_all_the_time_keeps_the_size_of_its_keys
         await until_vacuumed(stream)
         sizes.append(await stream.database.fetchval("select pg_relation_size('headrace_streams.orders')"))
     assert len(await stream.seqs()) == 2000
-    assert sizes[-1] <= 1.25 * sizes[1]  # without a vacuum it would be three times as much
+    # Without a vacuum the table grows in each round. A snapshot of another database may keep single
+    # vacuums from freeing everything.
+    grew = [later > 1.05 * earlier for earlier, later in pairwise(sizes[1:])]
+    assert sum(grew) <= len(grew) / 2, sizes
 
 
 async def until_dead(stream: Stream, rows: int) -> None:
-    """Wait until the server's statistics say that more rows are dead; they come in late."""
+    """Wait until the server's statistics count more dead rows. They are updated with a delay."""
     async with asyncio.timeout(30):
         while True:
             if await stream.database.fetchval(DEAD) > rows:
@@ -855,13 +859,14 @@ async def until_dead(stream: Stream, rows: int) -> None:
 
 
 async def until_vacuumed(stream: Stream) -> None:
-    """Sweep until the dead rows are gone. A snapshot of the server's own, for statistics, may be in the way of a vacuum."""
+    """Sweep until the dead rows are gone. A snapshot that the server takes for its statistics may
+    prevent a vacuum."""
     async with asyncio.timeout(30):
         while await stream.database.fetchval(DEAD) > 10_000:
             assert (await stream.sweep()).vacuumed == ["headrace_streams.orders"]
 
 
-# --- what falls due
+# --- scheduled messages
 
 
 async def schedule(stream: Stream, seconds: float, *keys: str) -> None:
@@ -925,7 +930,7 @@ async def test_message_ids_are_forgotten_after_their_window(stream: Stream) -> N
     assert await stream.database.fetchval("select count(*) from headrace.message_ids") == 0
 
 
-async def test_every_stream_has_its_turn_though_one_makes_trouble(stream: Stream) -> None:
+async def test_every_stream_is_swept_though_one_fails(stream: Stream) -> None:
     await stream.create(retain_up_to=HOUR)
     await stream.fill(15)
     await store.create_stream(stream.database, StreamSpec(name="other", retain_up_to=HOUR))
@@ -936,15 +941,16 @@ async def test_every_stream_has_its_turn_though_one_makes_trouble(stream: Stream
     with pytest.raises(Exception, match="division by zero"):
         await sweeper.sweep(stream.now + timedelta(hours=2))
     assert await stream.database.fetchval("select count(*) from headrace_streams.other") == 0
-    await sweeper.sweep(stream.now + timedelta(hours=2))  # it is left alone for a while
+    await sweeper.sweep(stream.now + timedelta(hours=2))  # the failing stream is skipped for a while
     assert len(await stream.seqs()) == 15
 
 
-# --- very many consumers
+# --- many consumers
 
 
 async def very_many(stream: Stream, count: int) -> None:
-    """So many consumers at the beginning of the stream; made by hand, since it is their number that matters."""
+    """Insert this many consumers at the start of the stream. They are inserted directly, because
+    only their number matters."""
     await stream.consumer("ship-0")
     await stream.database.fetch(
         """with made as (
@@ -960,7 +966,7 @@ async def very_many(stream: Stream, count: int) -> None:
 async def test_very_many_consumers_that_lag_are_moved_on_some_at_a_time_and_all_are_counted(
     stream: Stream, by_segments: bool
 ) -> None:
-    """A lock for each of them at once would be more than the server has room for, and the whole sweep be given up."""
+    """A lock for each of them at once would exceed the server's lock table, and the whole sweep would fail."""
     await stream.create(retain_up_to=HOUR, count=20 if by_segments else 1, width=10 if by_segments else 1_000)
     await stream.fill(25)
     await very_many(stream, 200)
@@ -979,9 +985,7 @@ async def test_very_many_consumers_that_lag_are_moved_on_some_at_a_time_and_all_
     assert [row["messages"] for row in gaps] == [25]
 
 
-async def test_a_stream_that_nobody_publishes_to_is_looked_at_seldom(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stream_without_publishers_is_swept_rarely(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     await stream.create(retain_up_to=HOUR)
     sweeper = store.Sweeper(stream.database)
     looks: list[str] = []

@@ -1,4 +1,5 @@
-"""The identity of the history: the same as long as nothing that was committed can have been taken back, and another one after that."""
+"""The history id of a database: it stays the same while no committed transaction can have been
+undone, and changes after that."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def identity(reader: Reader) -> UUID:
-    """As a lease call brings it, once the server answers again."""
+    """The history id that a lease call returns, once the server answers again."""
     found: list[UUID] = []
 
     async def answered() -> bool:
@@ -47,7 +48,8 @@ async def a_reader(database: store.Database) -> Reader:
     return Reader(database, spec, (await store.declare_consumer(database, spec)).id, Clock())
 
 
-async def test_history_is_another_one_after_a_crash_a_restart_and_a_failover_and_the_same_else(tmp_path: Path) -> None:
+@pytest.mark.process
+async def test_the_history_id_changes_after_a_crash_a_restart_and_a_failover_only(tmp_path: Path) -> None:
     with cluster(tmp_path / "postgres", wal_level="replica") as server, standby(server) as other:
         database, promoted = store.Database(server.url()), store.Database(other.url)
         await database.open()
@@ -79,9 +81,7 @@ async def test_history_is_another_one_after_a_crash_a_restart_and_a_failover_and
             copy = Reader(promoted, reader.spec, reader.id, reader.clock)
             with pytest.raises(StoreUnavailable, match="standby"):
                 await copy.lease()
-            with pytest.raises(
-                StoreUnavailable, match="standby"
-            ):  # of what it doesn't know it would say that it was aborted
+            with pytest.raises(StoreUnavailable, match="standby"):  # it would report an unknown transaction as aborted
                 await store.transaction_status(promoted, 10**9)
             await anyio.to_thread.run_sync(other.promote)
             assert await identity(copy) not in (first, crashed, restarted)
@@ -109,10 +109,10 @@ async def test_a_copy_of_a_database_that_takes_its_place_has_a_history_of_its_ow
         await server.close()
 
 
-async def test_consumers_that_begin_the_history_at_once_are_told_the_same(
+async def test_consumers_that_begin_the_history_at_once_get_the_same_id(
     database: store.Database, declare: Declare
 ) -> None:
-    """Otherwise the next call of one of them would take the leases that it was just given for void."""
+    """Otherwise the next call of one of them would treat the leases that it has just received as void."""
     readers = [await declare(name) for name in ("ship", "bill", "mail")]
     await database.fetch("delete from headrace.history")
     first = await asyncio.gather(*(identity(reader) for reader in readers))
@@ -123,7 +123,7 @@ async def test_consumers_that_begin_the_history_at_once_are_told_the_same(
 async def test_a_lease_call_that_is_frozen_holds_up_no_other(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """As one with a client behind a pooler may be, just after the history was begun."""
+    """As with a client behind a pooler that freezes just after the history began."""
     ship, bill = await declare("ship"), await declare("bill")
     await database.fetch("delete from headrace.history")
     await database.fetchval("select headrace.begin_timeline()")
@@ -135,7 +135,7 @@ async def test_a_lease_call_that_is_frozen_holds_up_no_other(
     await transaction.commit()
 
 
-async def test_contents_that_the_caller_knows_of_another_history_are_brought(
+async def test_contents_that_the_caller_knows_from_another_history_are_returned_again(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare()

@@ -1,4 +1,4 @@
-"""seek: move a consumer to any place, forward or back, whatever is in flight."""
+"""Seek: move a consumer to any position, forward or back, whatever is in flight."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_back_to_the_start_delivers_everything_again(database: store.Datab
     assert (again.seqs, again.attempts) == ([1, 2, 3], None)
 
 
-async def test_back_to_a_position_delivers_what_is_above_it(database: store.Database, declare: Declare) -> None:
+async def test_a_seek_back_delivers_the_messages_above_the_position(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"abcde")
     assert len(await reader.drain()) == 5
@@ -35,7 +35,7 @@ async def test_back_to_a_position_delivers_what_is_above_it(database: store.Data
     assert await reader.drain() == [4, 5]
 
 
-async def test_forward_passes_over_what_lies_between(database: store.Database, declare: Declare) -> None:
+async def test_a_seek_forward_skips_the_messages_in_between(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"abcde")
     assert (await reader.lease(limit=1)).seqs == [1]
@@ -43,7 +43,9 @@ async def test_forward_passes_over_what_lies_between(database: store.Database, d
     assert await reader.drain() == [5]
 
 
-async def test_at_the_end_only_what_is_published_from_now_on_comes(database: store.Database, declare: Declare) -> None:
+async def test_a_seek_to_the_end_delivers_only_messages_published_afterwards(
+    database: store.Database, declare: Declare
+) -> None:
     reader = await declare()
     await publish(database, *"abc")
     assert await reader.seek(None) == 3
@@ -59,7 +61,7 @@ async def test_the_end_of_an_empty_stream_is_its_start(database: store.Database,
     assert await reader.drain() == [1]
 
 
-async def test_a_seek_ends_what_is_in_flight_and_its_acks_are_lost(database: store.Database, declare: Declare) -> None:
+async def test_a_seek_ends_leases_in_flight_and_their_acks_are_lost(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"aab")
     stale = await reader.lease(limit=2)
@@ -68,11 +70,11 @@ async def test_a_seek_ends_what_is_in_flight_and_its_acks_are_lost(database: sto
     assert await reader.extend() == []
     assert await reader.ack_all(stale) == [Lost(stale.lease_id, None)]
     assert await reader.nack(stale, 1) == [Lost(stale.lease_id, 1)]
-    # The keys are free: nobody waits for the dead lease.
+    # The keys are free. No message waits for the ended lease.
     assert (await reader.lease("bob")).seqs == [1, 2, 3]
 
 
-async def test_a_seek_forgets_what_was_parked_and_blocked_but_no_dead_letter(
+async def test_a_seek_removes_parked_messages_and_blocks_but_no_dead_letter(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare(max_deliver=1, on_exhausted="block")
@@ -102,7 +104,7 @@ async def test_a_seek_leaves_other_consumers_alone(database: store.Database, dec
 
 
 @pytest.mark.parametrize("published_before", [0, 3])
-async def test_a_publisher_that_commits_after_the_seek_to_the_end_is_wanted(
+async def test_a_message_that_commits_after_the_seek_to_the_end_is_delivered(
     database: store.Database, declare: Declare, connect: Connect, published_before: int
 ) -> None:
     reader = await declare()
@@ -121,7 +123,7 @@ async def test_a_publisher_that_commits_after_the_seek_to_the_end_is_wanted(
     assert await reader.drain() == []
 
 
-async def test_a_publisher_that_commits_above_the_sought_position_is_wanted(
+async def test_a_message_that_commits_above_the_sought_position_is_delivered(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare()
@@ -155,7 +157,8 @@ async def test_a_hole_that_was_open_before_a_seek_forward_is_not_delivered(
 async def test_a_settle_in_progress_is_finished_before_the_seek(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """Or what it parks would be delivered twice: once parked, and once because the cursor passes it."""
+    """Otherwise a message that it parks would be delivered twice: once as parked, and once because
+    the cursor passes it."""
     reader = await declare()
     await publish(database, *"ab")
     batch = await reader.lease()
@@ -199,10 +202,10 @@ async def test_a_rolled_back_seek_changes_nothing(database: store.Database, decl
 # --- to the end of a stream that is large, or busy
 
 
-async def test_at_the_end_of_a_large_stream_only_what_is_recent_is_walked_for_holes(
+async def test_a_seek_to_the_end_of_a_large_stream_searches_only_recent_messages_for_holes(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """Holes that nobody can fill any more are not noted down, whoever publishes just now."""
+    """Holes that no transaction can fill are not recorded, even while other transactions publish."""
     reader = await declare()
     await insert(database, 1, 300_000, step=2, age="3 hours")
     await database.fetchval("select setval('headrace_streams.\"orders.seq\"', 300001)")
@@ -212,13 +215,14 @@ async def test_at_the_end_of_a_large_stream_only_what_is_recent_is_walked_for_ho
     (first, second) = [await store.publish(late, "orders", key, "1") for key in "ab"]
     await publish(database, "c")
     assert await reader.seek(None) == 300_004
-    # The last of the old ones is 299,999: from there on, and not all the gaps of the three hours before.
+    # The last of the old messages is 299,999. The holes begin there, and do not include the gaps of
+    # the three hours before.
     assert [(hole.lower, hole.upper) for hole in (await reader.cursor())["holes"]] == [(300_000, 300_004)]
     await transaction.commit()
     assert await reader.drain() == [first, second]
 
 
-async def test_what_commits_late_at_the_very_start_of_a_large_stream_is_wanted_at_its_end(
+async def test_a_late_commit_at_the_start_of_a_large_stream_is_delivered_after_a_seek_to_its_end(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare()
@@ -233,7 +237,7 @@ async def test_what_commits_late_at_the_very_start_of_a_large_stream_is_wanted_a
     assert await reader.drain() == [1]
 
 
-async def test_what_another_consumer_knows_to_be_settled_is_not_walked_for_holes(
+async def test_a_range_without_holes_for_another_consumer_is_not_searched_for_holes(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     other = await declare("other")
@@ -259,7 +263,7 @@ async def test_what_another_consumer_knows_to_be_settled_is_not_walked_for_holes
 
 
 async def insert(database: store.Database, first: int, last: int, *, step: int = 1, age: str = "0 s") -> None:
-    """Messages of a time in the past, with seqs of the test's choice."""
+    """Insert messages with a time in the past and with given seqs."""
     await database.fetch(
         """insert into headrace_streams.orders (seq, created_at, key, data) overriding system value
            select seq, now() - $4::text::interval + seq * interval '1 ms', 'k', '1' from generate_series($1::bigint, $2::bigint, $3::int) as seq""",
@@ -293,7 +297,7 @@ async def test_a_seq_past_the_end_is_refused_with_the_last_one(database: store.D
     assert await reader.ack_all(batch) == []
 
 
-async def test_a_seq_below_what_retention_left_goes_on_at_the_first_that_exists(
+async def test_a_seq_below_the_first_remaining_message_continues_there(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare()
@@ -331,7 +335,7 @@ async def test_before_all_times_is_the_start_and_after_them_the_end(database: st
     assert await reader.drain() == []
 
 
-async def test_a_time_that_is_yet_to_come_is_refused(database: store.Database, declare: Declare) -> None:
+async def test_a_time_in_the_future_is_refused(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     with pytest.raises(InvalidInput, match="lies in the future"):
         await store.seek_to(database, reader.id, time=datetime(2999, 1, 1, tzinfo=UTC))
@@ -343,7 +347,7 @@ async def test_a_time_is_found_in_a_large_stream_with_gaps_and_some_disorder(
     reader = await declare()
     await insert(database, 1, 200_000, step=7, age="1 day")
     await insert(database, 200_007, 250_000, step=3, age="2 hours")
-    # One that was held up for half a minute between its seq and the clock.
+    # One message was delayed by half a minute between drawing its seq and reading the clock.
     await database.fetch(
         "update headrace_streams.orders set created_at = created_at + interval '30 s' where seq = 150375"
     )
@@ -356,7 +360,7 @@ async def test_a_time_is_found_in_a_large_stream_with_gaps_and_some_disorder(
         assert (await reader.lease(limit=1)).seqs == [expected]
 
 
-async def test_what_commits_late_at_the_sought_time_is_wanted(
+async def test_a_message_that_commits_late_at_the_sought_time_is_delivered(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare()
@@ -373,13 +377,14 @@ async def test_what_commits_late_at_the_sought_time_is_wanted(
     assert await reader.drain() == [2]
 
 
-# --- while workers are at it
+# --- while workers run
 
 
 async def test_a_seek_under_four_workers_keeps_the_order_of_each_key_and_old_acks_change_nothing(
     database: store.Database, declare: Declare
 ) -> None:
-    """Each seek begins an epoch: within one, every worker's deliveries of a key are in order, and an ack from before is lost."""
+    """Each seek begins an epoch. Within one, every worker's deliveries of a key are in order. An
+    ack from before it is lost."""
     reader = await declare(max_ack_pending=60)
     await publish(database, *["a", "b", "c", "d", "e"] * 80)
     epoch = 0
@@ -396,7 +401,7 @@ async def test_a_seek_under_four_workers_keeps_the_order_of_each_key_and_old_ack
                 await asyncio.sleep(0)
                 continue
             if before != epoch or before >= 50:
-                await reader.release(batch)  # leased as the seek went on, and so nobody knows in which epoch
+                await reader.release(batch)  # leased during the seek, so its epoch is unknown
                 continue
             for seq, key in zip(batch.seqs, batch.keys, strict=True):
                 delivered.setdefault((before, key), []).append(seq)
@@ -410,7 +415,7 @@ async def test_a_seek_under_four_workers_keeps_the_order_of_each_key_and_old_ack
         for position in (0, 200, 17, 0):
             async with asyncio.timeout(30):
                 await under_way(epoch)
-            epoch += 50  # between the epochs: nobody knows to which a lease of now belongs
+            epoch += 50  # between the epochs, because the epoch of a lease made now is unknown
             await reader.seek(position)
             epoch -= 49
         ended.set()

@@ -1,4 +1,4 @@
-"""Streams are cut into segments, and nobody who reads or writes notices."""
+"""Segments: streams are partitioned, and publishing and leasing work across the boundaries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def skip_to(database: store.Database, seq: int) -> None:
-    """The next message gets this seq, as if those before it had been rolled back."""
+    """Set the seq of the next message, as if the messages before it had been rolled back."""
     await database.fetchval("select setval('headrace_streams.\"orders.seq\"', $1, false)", seq)
 
 
@@ -28,7 +28,7 @@ async def bounds(database: store.Database, stream: str = "orders") -> list[tuple
 
 
 async def small(database: store.Database) -> None:
-    """Segments of 1,000, 16,000, 256,000 and the rest."""
+    """Use segments of 1,000, 16,000, 256,000 and the rest."""
     await store.create_stream(database, StreamSpec(name="orders", max_storage=1_000_000))
 
 
@@ -49,7 +49,7 @@ async def test_empty_segments_are_passed_over(database: store.Database, declare:
     await small(database)
     reader = await declare()
     await publish(database, "a", "b")
-    await skip_to(database, 300_000)  # three segments further
+    await skip_to(database, 300_000)  # three segments ahead
     await publish(database, "a", "b")
     assert await reader.drain() == [1, 2, 300_000, 300_001]
 

@@ -1,4 +1,5 @@
-"""Seqs are drawn one by one by those who use them. What would break that is refused, or survived and mended."""
+"""Sequences: each transaction draws its seqs one by one. Anything that would break that is refused,
+or survived and repaired."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ WITH_CACHE = f"alter sequence {SEQUENCE} cache 10"
 
 
 async def lease_and_settle(reader: Reader, database: store.Database, times: int = 4) -> list[int]:
-    """Several calls, by which everything that nobody can fill any more has been forgotten."""
+    """Several lease calls and settles. After them all holes that no transaction can fill are forgotten."""
     found: list[int] = []
     for _ in range(times):
         await publish(database, "other")
@@ -38,7 +39,7 @@ async def cache_of(database: store.Database) -> int:
 async def test_a_seq_that_was_drawn_before_the_transaction_is_refused(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """As an ORM does it, which asks for the primary key first."""
+    """An ORM does this when it draws the primary key first."""
     reader = await declare()
     session = await connect()
     await publish(database, "a")
@@ -60,7 +61,7 @@ async def test_nothing_is_lost_by_a_sequence_with_a_cache(
     await reader.drain()
     await database.fetch(WITH_CACHE)
     session = await connect()
-    await publish(session, "k")  # and the session has nine more
+    await publish(session, "k")  # the session holds nine more seqs in its cache
     delivered = await lease_and_settle(reader, database)
     await publish(session, *"kkk")
     late = await reader.drain()
@@ -68,7 +69,7 @@ async def test_nothing_is_lost_by_a_sequence_with_a_cache(
     assert late[0] < delivered[-1]
 
 
-async def test_a_sequence_with_a_cache_is_mended_and_what_sessions_had_of_it_is_forgotten(
+async def test_a_sequence_with_a_cache_is_repaired_and_the_cached_seqs_are_forgotten(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare()
@@ -108,7 +109,7 @@ async def test_a_position_without_holes_is_refused_while_the_sequence_is_altered
     assert await reader.drain() == [1, 2]
 
 
-async def test_a_running_app_mends_a_sequence_and_says_so(
+async def test_a_running_app_repairs_a_sequence_and_logs_it(
     dsn: str, database: store.Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = App(dsn)

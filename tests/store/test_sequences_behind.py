@@ -1,4 +1,5 @@
-"""A sequence that stands behind what was given out is noticed before anything is lost by it, and one statement mends all."""
+"""Sequences that are behind the numbers in use are detected before messages are lost, and one
+statement repairs all of them."""
 
 from __future__ import annotations
 
@@ -23,11 +24,12 @@ SEQUENCE = """headrace_streams."orders.seq" """.strip()
 
 
 async def behind(executor: store.Executor) -> dict[str, tuple[int, int]]:
-    """The sequences that stand behind: where they stand, and where they should."""
+    """The sequences that are behind: their current values, and the values that they should have."""
     return {row[0]: (row[1], row[2]) for row in await executor.fetch("select * from headrace.sequences_behind()")}
 
 
-async def test_a_server_that_logical_replication_filled_loses_nothing_and_says_what_mends_it(tmp_path: Path) -> None:
+@pytest.mark.process
+async def test_a_server_filled_by_logical_replication_loses_nothing_and_reports_the_repair(tmp_path: Path) -> None:
     with cluster(tmp_path / "postgres", wal_level="logical") as server:
         first = store.Database(server.url())
         await first.open()
@@ -104,7 +106,7 @@ async def test_leases_below_the_floor_are_refused(database: store.Database, decl
     assert (await reader.lease()).keys == ["c"]
 
 
-async def test_messages_below_the_cursors_are_not_published_where_no_key_is_in_the_way(
+async def test_messages_below_the_cursors_are_refused_where_no_unique_key_refuses_them(
     database: store.Database,
 ) -> None:
     """With one message per key, and behind messages that were removed."""
@@ -120,9 +122,7 @@ async def test_messages_below_the_cursors_are_not_published_where_no_key_is_in_t
     assert await database.fetchval("select max(seq) from headrace_streams.rows") == 12
 
 
-async def test_what_was_removed_is_still_known_to_have_been_given_out(
-    database: store.Database, declare: Declare
-) -> None:
+async def test_the_seqs_of_removed_messages_still_count_as_used(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"abcde")
     await reader.ack_all(await reader.lease())
@@ -134,7 +134,7 @@ async def test_what_was_removed_is_still_known_to_have_been_given_out(
     assert await behind(database) == {SEQUENCE: (1, 5)}
 
 
-async def test_rows_of_ours_whose_number_was_given_out_are_refused_with_the_statement_that_mends_it(
+async def test_rows_with_a_used_number_are_refused_with_the_statement_that_repairs_it(
     database: store.Database, declare: Declare
 ) -> None:
     for name in ("ship", "bill"):
@@ -152,7 +152,7 @@ async def test_rows_of_ours_whose_number_was_given_out_are_refused_with_the_stat
     await store.create_stream(database, "receipts")
 
 
-async def test_no_state_that_is_right_looks_like_one_that_is_behind(database: store.Database, declare: Declare) -> None:
+async def test_no_correct_state_is_reported_as_behind(database: store.Database, declare: Declare) -> None:
     for name, settings in (
         ("fresh", {}), ("new", {"deliver_policy": "new"}), ("ahead", {"deliver_policy": "by_start_seq", "start_seq": 5}),
     ):  # fmt: skip
@@ -166,7 +166,7 @@ async def test_no_state_that_is_right_looks_like_one_that_is_behind(database: st
     await store.seek(database, reader.id, 100)
     assert (await reader.lease()).lease_id is None
     await store.seek(database, reader.id, None)
-    await database.fetch(f"alter sequence {SEQUENCE} restart with 40")  # as people mend it by hand
+    await database.fetch(f"alter sequence {SEQUENCE} restart with 40")  # an operator repairs it like this by hand
     assert (await reader.lease()).lease_id is None
     await publish(database, "g")
     assert (await reader.lease()).seqs == [40]

@@ -1,4 +1,4 @@
-"""settle: what became of leased messages, and the fence around it. Expiry, too: the settle of the dead."""
+"""Settle: outcomes of leased messages, the fence that protects leases, and the expiry of leases."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_a_second_ack_is_lost(database: store.Database, declare: Declare) 
     assert await reader.ack_all(batch) == [Lost(batch.lease_id, None)]
 
 
-async def test_an_ack_counts_until_somebody_took_the_lease_away(database: store.Database, declare: Declare) -> None:
+async def test_an_ack_counts_until_the_lease_is_taken_away(database: store.Database, declare: Declare) -> None:
     reader = await declare(ack_wait=30)
     await publish(database, "a")
     batch = await reader.lease()
@@ -122,8 +122,8 @@ async def test_a_message_that_the_lease_never_held_is_lost(database: store.Datab
 
 
 async def test_a_lease_id_that_a_crash_lost_is_not_handed_out_again(database: store.Database, declare: Declare) -> None:
-    """Leases commit without waiting for the disk, so a crash may take back both the lease and the sequence of its id. An
-    ack from before the crash must not land on what was leased after it."""
+    """Leases commit without waiting for the disk, so a crash may undo both the lease and the
+    sequence of its id. An ack from before the crash must not apply to a lease from after it."""
     reader = await declare()
     await publish(database, *"abcd")
     before = await database.fetchrow("select last_value, is_called from headrace.lease_ids")
@@ -186,7 +186,8 @@ async def test_a_lease_ends_when_its_time_is_up(database: store.Database, declar
 
 
 async def test_all_leases_of_an_owner_end_together(database: store.Database, declare: Declare) -> None:
-    """He may hold a run of one key across several; parts of a run must not go to somebody else while he does the rest."""
+    """An owner may hold a run of one key across several leases. Another owner must not get parts of
+    the run while the first one handles the rest."""
     reader = await declare(ack_wait=30)
     await publish(database, *"aab")
     await reader.lease("ann", 1)
@@ -203,7 +204,7 @@ async def test_all_leases_of_an_owner_end_together(database: store.Database, dec
     assert await reader.ack_all(other) == []
 
 
-async def test_an_owner_whose_leases_expired_leases_them_again_in_order(
+async def test_an_owner_leases_the_messages_of_its_expired_leases_again_in_order(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare(ack_wait=30)
@@ -214,7 +215,7 @@ async def test_an_owner_whose_leases_expired_leases_them_again_in_order(
     assert (again.seqs, again.attempts) == ([1, 2, 3, 4], [2, 2, 1, 1])
 
 
-async def test_expiry_leaves_a_lease_whose_settle_is_in_progress_to_the_settle(
+async def test_expiry_leaves_a_lease_to_a_settle_that_is_in_progress(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare(ack_wait=30)
@@ -226,7 +227,7 @@ async def test_expiry_leaves_a_lease_whose_settle_is_in_progress_to_the_settle(
     await transaction.start()
     await store.settle(slow, reader.id, Settlement(leases=[ann.lease_id], seqs=[1], failures=[None]))
     reader.clock.advance(30)
-    # Nobody waits, what is being settled is left alone, and its key stays busy.
+    # No call waits. The messages that are being settled stay leased, and their key stays busy.
     assert (await reader.lease("bob")).seqs == cid.seqs
     await transaction.commit()
     assert (await reader.lease("bob")).seqs == [2]
@@ -292,7 +293,7 @@ async def test_a_settle_that_waited_for_the_end_of_its_lease_is_lost(
     assert await reader.ack_all(taken) == []
 
 
-async def test_a_settle_inside_a_users_transaction_counts_when_it_commits(
+async def test_a_settle_inside_the_callers_transaction_counts_when_it_commits(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare()
@@ -309,7 +310,7 @@ async def test_a_settle_inside_a_users_transaction_counts_when_it_commits(
 async def test_settles_and_extensions_that_name_the_same_leases_take_turns(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """Whatever they do with each: all lock the leases in one order, so they never wait for each other in a circle."""
+    """All lock the leases in one order, whatever they do with each, so there is no deadlock."""
     reader = await declare()
     await publish(database, *"abcd")
     first, second = await reader.lease("ann", 2), await reader.lease("ann", 2)
@@ -333,7 +334,7 @@ async def test_settles_and_extensions_that_name_the_same_leases_take_turns(
 async def test_a_settle_that_could_not_see_the_newest_acks_is_refused(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
-    """Under repeatable read, a message whose ack another transaction has just committed would be given back."""
+    """Under repeatable read, the settle would release a message that another transaction has just acked."""
     reader = await declare()
     await publish(database, *"ab")
     batch = await reader.lease()

@@ -1,4 +1,5 @@
-"""lease in shares: one call serves many receivers, each with a lease of its own, and none knows of the others."""
+"""Leasing in shares: one call serves many receivers. Each share is a lease of its own, and the
+shares are independent."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def deal(reader: Reader, *sizes: int, **bounds: Any) -> list[Batch]:
-    """Lease in shares of these sizes. Returns the part of each, as the batch of a lease of its own."""
+    """Lease in shares of these sizes. Returns each share as the batch of a lease of its own."""
     return parts(await reader.lease("dealer", sum(sizes), shares=list(sizes), **bounds), *sizes)
 
 
@@ -67,7 +68,7 @@ async def test_shares_are_filled_one_after_the_other_each_with_a_lease_of_its_ow
     assert (await reader.info()).in_flight == 6
 
 
-async def test_the_last_share_gets_what_is_left_and_those_after_it_nothing(
+async def test_the_last_share_gets_the_rest_and_those_after_it_nothing(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare()
@@ -75,7 +76,7 @@ async def test_the_last_share_gets_what_is_left_and_those_after_it_nothing(
     assert seqs(await deal(reader, 3, 3, 3)) == [[1, 2, 3], [4]]
 
 
-async def test_nothing_to_deal_makes_no_lease(declare: Declare) -> None:
+async def test_without_messages_no_lease_is_made(declare: Declare) -> None:
     reader = await declare()
     batch = await reader.lease("dealer", 5, shares=[2, 3])
     assert (batch.lease_id, batch.lease_ids, batch.seqs) == (None, None, [])
@@ -116,7 +117,7 @@ async def test_no_two_messages_of_a_key_are_in_shares_of_one_call(database: stor
     assert seqs(await deal(reader, 2, 2)) == [[6]]
 
 
-async def test_no_key_is_dealt_that_a_worker_has(database: store.Database, declare: Declare) -> None:
+async def test_no_key_that_a_worker_holds_is_in_a_share(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"ab")
     his = await reader.lease("ann", 1)
@@ -136,7 +137,7 @@ async def test_a_worker_gets_no_key_that_is_in_a_share(database: store.Database,
     assert (await reader.lease("ann")).seqs == [3]
 
 
-async def test_an_unordered_consumer_deals_whatever_there_is(database: store.Database, declare: Declare) -> None:
+async def test_an_unordered_consumer_fills_shares_with_any_messages(database: store.Database, declare: Declare) -> None:
     reader = await declare(ordered=False)
     await publish(database, *"aaaaab")
     assert seqs(await deal(reader, 2, 2, 2)) == [[1, 2], [3, 4], [5, 6]]
@@ -148,7 +149,7 @@ async def test_a_hot_key_does_not_keep_the_others_from_the_shares(database: stor
     assert seqs(await deal(reader, 1, 2)) == [[1], [301, 302]]
 
 
-async def test_the_messages_of_a_key_come_in_order_however_they_are_dealt(
+async def test_the_messages_of_a_key_come_in_order_in_whatever_shares(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare()
@@ -163,7 +164,7 @@ async def test_the_messages_of_a_key_come_in_order_however_they_are_dealt(
     assert all(found == sorted(found) for found in delivered.values())
 
 
-async def test_one_message_per_key_deals_the_latest_once_the_one_before_is_done(
+async def test_one_message_per_key_leases_the_latest_once_the_one_before_is_settled(
     database: store.Database, clock: Clock
 ) -> None:
     await store.create_stream(database, StreamSpec(name="latest", one_message_per_key=True))
@@ -182,9 +183,7 @@ async def test_one_message_per_key_deals_the_latest_once_the_one_before_is_done(
 # What waits
 
 
-async def test_retries_are_dealt_before_anything_fresh_once_they_are_due(
-    database: store.Database, declare: Declare
-) -> None:
+async def test_due_retries_are_leased_before_fresh_messages(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"abcde")
     for share in await deal(reader, 1, 1):
@@ -197,7 +196,7 @@ async def test_retries_are_dealt_before_anything_fresh_once_they_are_due(
     assert [share.attempts for share in again] == [[2], [2, 1]]
 
 
-async def test_a_retry_and_what_is_fresh_of_its_key_are_not_dealt_together(
+async def test_a_retry_and_a_fresh_message_of_its_key_are_not_leased_together(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare()
@@ -219,7 +218,9 @@ async def test_a_retry_that_is_not_due_holds_up_its_key(database: store.Database
     assert (await reader.lease("dealer", 5, shares=[5])).due_in == 10
 
 
-async def test_what_is_released_comes_again_and_does_not_count(database: store.Database, declare: Declare) -> None:
+async def test_a_released_share_is_delivered_again_and_does_not_count(
+    database: store.Database, declare: Declare
+) -> None:
     reader = await declare(max_deliver=1)
     await publish(database, *"ab")
     one, other = await deal(reader, 1, 1)
@@ -229,7 +230,7 @@ async def test_what_is_released_comes_again_and_does_not_count(database: store.D
     assert await reader.ack_all(other, *again) == []
 
 
-async def test_replayed_messages_are_dealt_one_of_a_key(database: store.Database, declare: Declare) -> None:
+async def test_one_replayed_message_of_each_key_is_leased_at_a_time(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"aabb")
     assert await reader.drain() == [1, 2, 3, 4]
@@ -240,7 +241,7 @@ async def test_replayed_messages_are_dealt_one_of_a_key(database: store.Database
     assert seqs(await deal(reader, 1, 1)) == [[2], [4]]
 
 
-async def test_what_commits_late_is_dealt_before_later_ones_of_its_key(
+async def test_a_late_message_is_leased_before_later_messages_of_its_key(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare()
@@ -256,7 +257,7 @@ async def test_what_commits_late_is_dealt_before_later_ones_of_its_key(
     assert seqs(await deal(reader, 1, 1)) == [[5], [6]]
 
 
-async def test_late_ones_of_a_key_are_dealt_one_by_one(
+async def test_late_messages_of_a_key_are_leased_one_by_one(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare()
@@ -274,7 +275,7 @@ async def test_late_ones_of_a_key_are_dealt_one_by_one(
         await reader.ack_all(share)
 
 
-async def test_a_blocked_key_is_not_dealt(database: store.Database, declare: Declare) -> None:
+async def test_a_blocked_key_is_not_leased(database: store.Database, declare: Declare) -> None:
     reader = await declare(max_deliver=1, on_exhausted="block")
     await publish(database, *"ab")
     bad, good = await deal(reader, 1, 1)
@@ -308,7 +309,7 @@ async def test_a_rate_limit_bounds_all_shares_together(database: store.Database,
     assert seqs(await deal(reader, 1, 2)) == [[4], [5]]
 
 
-async def test_a_paused_consumer_deals_nothing(database: store.Database, declare: Declare) -> None:
+async def test_a_paused_consumer_leases_nothing(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, "a")
     await store.pause(database, reader.id, reader.clock.now + timedelta(seconds=5))
@@ -336,10 +337,10 @@ async def test_each_expiry_counts_and_the_last_makes_a_dead_letter(database: sto
     assert "expired" in (letters[0].error or "")
 
 
-async def test_what_crashed_with_a_worker_counts_in_a_share_without_a_word(
+async def test_crashed_messages_in_a_share_count_attempts_without_being_marked_as_started(
     database: store.Database, declare: Declare
 ) -> None:
-    """A worker says which of such messages it starts; who takes a share is not asked."""
+    """A worker reports which of such messages it starts. The receiver of a share reports nothing."""
     reader = await declare(max_deliver=3, ack_wait=30)
     await publish(database, *"ab")
     await reader.lease("ann")
@@ -414,7 +415,7 @@ async def test_parts_of_a_share_are_settled_one_by_one(database: store.Database,
     assert [await reader.count(table) for table in ("leases", "parked", "dead_letters")] == [0, 0, 0]
 
 
-async def test_shares_are_dealt_to_the_end_under_a_filter(database: store.Database, declare: Declare) -> None:
+async def test_shares_reach_the_end_of_the_stream_under_a_filter(database: store.Database, declare: Declare) -> None:
     reader = await declare(filters=("wanted.*",))
     await publish(database, *["other", "wanted.a", "wanted.b"] * 50)
     found: list[int] = []

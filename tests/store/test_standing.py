@@ -1,4 +1,4 @@
-"""Where consumers stand with the latest message of a key, in each situation that there is."""
+"""The state of the latest message of a key at each consumer, in every situation."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ async def _state(reader: Reader, key: str = "a") -> tuple[str, int | None]:
     return found.state, found.attempts
 
 
-async def test_what_was_not_reached_is_pending(declare: Declare) -> None:
+async def test_a_message_above_the_cursor_is_pending(declare: Declare) -> None:
     reader = await declare()
     await publish(reader.executor, "a")
     assert await _state(reader) == ("pending", 0)
 
 
-async def test_what_does_not_match_is_filtered_by_key_or_by_content(declare: Declare) -> None:
+async def test_a_message_that_does_not_match_is_filtered_by_key_or_by_content(declare: Declare) -> None:
     by_key = await declare("keys", filters=("b.>",))
     by_content = await declare("content", where=conditions.parse("data.n > 10"))
     await publish(by_key.executor, "a")
@@ -43,7 +43,7 @@ async def test_what_does_not_match_is_filtered_by_key_or_by_content(declare: Dec
     assert await _state(by_content) == ("filtered", None)
 
 
-async def test_what_is_leased_is_in_flight_and_says_until_when_and_by_whom(declare: Declare) -> None:
+async def test_a_leased_message_is_in_flight_with_its_expiry_and_owner(declare: Declare) -> None:
     reader = await declare(ack_wait=30.0)
     await publish(reader.executor, "a", "b")
     await reader.lease()
@@ -53,7 +53,7 @@ async def test_what_is_leased_is_in_flight_and_says_until_when_and_by_whom(decla
     assert found.owner is not None
 
 
-async def test_what_failed_is_parked_until_it_is_due_and_counts_its_attempts(declare: Declare) -> None:
+async def test_a_failed_message_is_parked_until_it_is_due_and_counts_its_attempts(declare: Declare) -> None:
     reader = await declare()
     await publish(reader.executor, "a")
     await reader.nack(await reader.lease(), delay=60.0)
@@ -65,14 +65,14 @@ async def test_what_failed_is_parked_until_it_is_due_and_counts_its_attempts(dec
     assert await _state(reader) == ("in_flight", 2)
 
 
-async def test_what_was_acked_is_acked(declare: Declare) -> None:
+async def test_an_acked_message_is_acked(declare: Declare) -> None:
     reader = await declare()
     await publish(reader.executor, "a")
     await reader.ack_all(await reader.lease())
     assert await _state(reader) == ("acked", None)
 
 
-async def test_what_was_rejected_is_a_dead_letter_and_pending_again_once_it_is_sought(declare: Declare) -> None:
+async def test_a_rejected_message_is_a_dead_letter_and_pending_again_after_a_seek(declare: Declare) -> None:
     reader = await declare()
     await publish(reader.executor, "a")
     await reader.fail(await reader.lease(), Failure("reject", error="no"))
@@ -81,7 +81,7 @@ async def test_what_was_rejected_is_a_dead_letter_and_pending_again_once_it_is_s
     assert await _state(reader) == ("pending", 0)
 
 
-async def test_what_waits_behind_a_blocked_key_is_blocked(declare: Declare) -> None:
+async def test_a_message_behind_a_blocked_key_is_blocked(declare: Declare) -> None:
     reader = await declare(on_exhausted="block", max_deliver=1)
     await publish(reader.executor, "a")
     await reader.nack(await reader.lease())
@@ -90,7 +90,7 @@ async def test_what_waits_behind_a_blocked_key_is_blocked(declare: Declare) -> N
     assert await _state(reader) == ("blocked", 0)
 
 
-async def test_what_is_to_be_replayed_is_replaying(declare: Declare) -> None:
+async def test_a_message_that_is_to_be_replayed_is_replaying(declare: Declare) -> None:
     reader = await declare()
     await publish(reader.executor, "a")
     await reader.ack_all(await reader.lease())
@@ -98,7 +98,7 @@ async def test_what_is_to_be_replayed_is_replaying(declare: Declare) -> None:
     assert await _state(reader) == ("replaying", 0)
 
 
-async def test_what_commits_late_below_the_position_is_pending(declare: Declare, connect: Connect) -> None:
+async def test_a_message_that_commits_late_below_the_cursor_is_pending(declare: Declare, connect: Connect) -> None:
     reader = await declare()
     slow: Any = await connect()
     transaction = slow.transaction()
@@ -111,7 +111,7 @@ async def test_what_commits_late_below_the_position_is_pending(declare: Declare,
     assert await _state(reader) == ("pending", 0)
 
 
-async def test_it_is_the_latest_message_of_the_key_that_is_asked_for(declare: Declare) -> None:
+async def test_the_state_is_that_of_the_latest_message_of_the_key(declare: Declare) -> None:
     reader = await declare()
     await publish(reader.executor, "a")
     await reader.ack_all(await reader.lease())
@@ -123,7 +123,7 @@ async def test_it_is_the_latest_message_of_the_key_that_is_asked_for(declare: De
     assert await _state(reader, "b") == ("pending", 0)
 
 
-async def test_consumers_are_told_by_name_and_a_stream_without_any_has_none(
+async def test_consumers_are_listed_by_name_and_a_stream_without_consumers_has_none(
     declare: Declare, database: store.Database
 ) -> None:
     for name in ("zoe", "ann"):
@@ -137,7 +137,7 @@ async def test_consumers_are_told_by_name_and_a_stream_without_any_has_none(
     assert await store.standing(database, "lonely", "a") == (1, [])
 
 
-async def test_an_unknown_stream_is_told_and_an_unknown_key_is_none(database: store.Database) -> None:
+async def test_an_unknown_stream_is_reported_and_an_unknown_key_is_none(database: store.Database) -> None:
     await store.create_stream(database, "orders")
     assert await store.standing(database, "orders", "nobody") is None
     with pytest.raises(UnknownStream):

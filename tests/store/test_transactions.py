@@ -1,4 +1,5 @@
-"""Acks that commit together with a handler's effects, or not at all; against everything else that ends a lease."""
+"""Acks in a transaction: they commit together with a handler's effects or not at all, whatever else
+ends the lease."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ async def test_the_ack_of_a_zombie_is_refused_and_its_effects_with_it(
     assert await reader.ack_all(fresh) == []
 
 
-async def test_an_ack_after_its_time_is_refused_even_if_nobody_has_noticed(
+async def test_an_ack_of_an_expired_lease_is_refused_even_if_no_call_has_ended_the_lease(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare(ack_wait=30)
@@ -93,7 +94,7 @@ async def test_one_lost_message_refuses_the_acks_of_all(database: store.Database
 
 
 @pytest.mark.parametrize("seq", [3, 99], ids=["somebody else's", "nobody's"])
-async def test_only_what_the_lease_holds_can_be_acked(database: store.Database, declare: Declare, seq: int) -> None:
+async def test_only_messages_of_the_lease_can_be_acked(database: store.Database, declare: Declare, seq: int) -> None:
     reader = await declare()
     await publish(database, *"abc")
     batch = await reader.lease("ann", 2)
@@ -103,7 +104,7 @@ async def test_only_what_the_lease_holds_can_be_acked(database: store.Database, 
             await reader.ack_within(connection, batch, seq)
 
 
-async def test_what_is_acked_is_not_acked_again(database: store.Database, declare: Declare) -> None:
+async def test_an_acked_message_is_not_acked_again(database: store.Database, declare: Declare) -> None:
     """A handler that runs again because the answer to its COMMIT was lost must not have its effects twice."""
     reader = await declare()
     await publish(database, *"ab")
@@ -118,7 +119,7 @@ async def test_what_is_acked_is_not_acked_again(database: store.Database, declar
 
 
 @pytest.mark.parametrize(("first", "then", "named"), [([1, 3, 4], [3], 3), ([3], [1, 3], 3), ([1, 3], [3, 4], 3)])
-async def test_what_is_acked_among_others_is_not_acked_again(
+async def test_an_acked_message_among_others_is_not_acked_again(
     database: store.Database, declare: Declare, first: list[int], then: list[int], named: int
 ) -> None:
     reader = await declare()
@@ -152,7 +153,7 @@ async def test_a_lost_lease_is_named_whatever_the_driver(
     assert [sqlstate(one) for one in (error, wrapped, also, RuntimeError())] == ["HR007", "HR007", "HR007", None]
 
 
-# --- expiry, and two connections at a time
+# --- expiry, and two connections at the same time
 
 
 async def test_an_expiry_leaves_a_lease_that_is_being_acked_to_the_ack(
@@ -183,7 +184,7 @@ async def test_an_ack_waits_for_an_expiry_and_is_refused(
         assert taken.seqs == [1, 2]
         assert stale.lease_id
         async with database.transaction() as connection:
-            # Its clock is behind, so that nothing but the lock tells it.
+            # Its clock is behind, so that only the lock can reveal the expiry.
             late = await start(store.ack(connection, reader.id, [stale.lease_id], [1], now=now))
             await until_blocked(database, slow)
             await transaction.commit()
@@ -197,7 +198,8 @@ async def test_an_ack_waits_for_an_expiry_and_is_refused(
 async def test_no_lease_of_an_owner_ends_while_one_of_them_is_being_acked(
     database: store.Database, declare: Declare, connect: Connect, end: str
 ) -> None:
-    """He holds a run of a key across two; the second part must not go out while the first one's effects are about to commit."""
+    """The owner holds a run of a key across two leases. The second part must not be delivered while
+    the effects of the first one are about to commit."""
     reader = await declare(ack_wait=30)
     await publish(database, *"aab")
     first, _ = await reader.lease("ann", 1), await reader.lease("ann", 1)
@@ -210,7 +212,7 @@ async def test_no_lease_of_an_owner_ends_while_one_of_them_is_being_acked(
     assert (await reader.lease("bob")).seqs == ([2] if end == "commit" else [1, 2])
 
 
-async def test_acks_and_settles_are_not_in_each_others_way(
+async def test_acks_and_settles_do_not_block_each_other(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare(ack_wait=30)
@@ -228,7 +230,7 @@ async def test_acks_and_settles_are_not_in_each_others_way(
     assert await reader.drain("bob") == [2, 4]
 
 
-async def test_an_ack_does_not_wait_for_a_settle_that_gives_nothing_back(
+async def test_an_ack_does_not_wait_for_a_settle_that_releases_nothing(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare()
@@ -247,7 +249,7 @@ async def test_an_ack_does_not_wait_for_a_settle_that_gives_nothing_back(
 # --- the transaction itself
 
 
-async def test_a_frozen_handler_lets_go_of_its_lease_after_seconds(declare: Declare, connect: Connect) -> None:
+async def test_a_frozen_handler_loses_its_lease_lock_after_seconds(declare: Declare, connect: Connect) -> None:
     reader = await declare()
     await publish(reader.executor, "a")
     batch = await reader.lease()
@@ -259,7 +261,7 @@ async def test_a_frozen_handler_lets_go_of_its_lease_after_seconds(declare: Decl
         assert await connection.fetchval("show idle_in_transaction_session_timeout") == "0"
 
 
-async def test_what_became_of_a_transaction_can_be_asked(
+async def test_the_status_of_a_transaction_can_be_queried(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     reader = await declare()
@@ -274,10 +276,10 @@ async def test_what_became_of_a_transaction_can_be_asked(
     assert await store.transaction_status(database, xid + 10**6) == "aborted"
 
 
-async def test_a_transaction_that_another_one_has_the_id_of_is_not_taken_for_committed(
+async def test_a_transaction_is_not_taken_for_committed_when_its_id_was_assigned_again(
     database: store.Database, declare: Declare
 ) -> None:
-    """A server that crashed gives ids again that it had never written down."""
+    """A server that crashed assigns ids again that it had never written to disk."""
     reader = await declare()
     await publish(database, *"ab")
     batch = await reader.lease()
@@ -294,7 +296,7 @@ async def test_a_transaction_that_another_one_has_the_id_of_is_not_taken_for_com
 
 
 async def test_an_ack_can_be_written_by_hand(database: store.Database, declare: Declare, connect: Connect) -> None:
-    """As the comment of the function says; psql has no other types than these."""
+    """As the comment of the function shows it. psql has only these types."""
     reader = await declare(ack_wait=30)
     await publish(database, "a")
     reader.clock.now = (await database.fetchval("select clock_timestamp()")).astimezone()

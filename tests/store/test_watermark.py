@@ -1,4 +1,4 @@
-"""The watermark of a table, below which no row can appear any more."""
+"""The watermark of a table: a time below which no row can appear any more."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_everything_is_visible_once_all_holders_have_ended() -> None:
     assert mark.at is None
     mark.observe(at(2), {"c"}, HERE)
     assert mark.at == at(0)
-    mark.observe(at(3), {"d"}, HERE)  # c was there at 2
+    mark.observe(at(3), {"d"}, HERE)  # c was present at 2
     assert mark.at == at(2)
 
 
@@ -52,7 +52,7 @@ def test_a_clock_or_a_database_that_was_set_back_voids_the_watermark(when: int, 
 
 @given(spans=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=20))
 def test_no_holder_from_before_the_watermark_is_left(spans: list[tuple[int, int]]) -> None:
-    """A transaction from before that time may have added an earlier row."""
+    """A transaction that was open before that time may have added an earlier row."""
     mark = watermark()
     for second in range(60):
         there = {str(who) for who, (first, length) in enumerate(spans) if first <= second <= first + length}
@@ -66,7 +66,7 @@ def test_no_holder_from_before_the_watermark_is_left(spans: list[tuple[int, int]
 
 @pytest_asyncio.fixture
 async def pinned(connect: Connect) -> AsyncIterator[Any]:
-    """An old snapshot, under which no dead row can be removed."""
+    """Hold an old snapshot, so that no dead row can be removed."""
     connection = await connect()
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         await connection.fetchval("select count(*) from headrace.streams")
@@ -74,7 +74,7 @@ async def pinned(connect: Connect) -> AsyncIterator[Any]:
 
 
 class Single:
-    """One connection in the place of a pool, so that what is read over it can be counted."""
+    """One connection in place of a pool, so that the reads over it can be counted."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -89,7 +89,7 @@ async def publish_for_later(executor: Any, count: int, *, within: float = 0.5) -
 
 
 async def delivered(schedule: store.Schedule) -> int:
-    """Deliver until all that is scheduled is due and gone, and twice more, since a floor needs two looks."""
+    """Deliver until every due scheduled message is published, and twice more, because a floor needs two calls."""
     count, due_in, rest = 0, 0.0, 2
     while due_in is not None or rest:
         rest -= due_in is None
@@ -99,7 +99,7 @@ async def delivered(schedule: store.Schedule) -> int:
 
 
 @pytest.mark.asyncio
-async def test_the_dead_rows_of_what_was_scheduled_cost_a_look_nothing(
+async def test_the_dead_rows_of_scheduled_messages_cost_a_delivery_nothing(
     database: store.Database, connect: Connect, pinned: Any
 ) -> None:
     await store.create_stream(database, "orders")
@@ -114,7 +114,7 @@ async def test_the_dead_rows_of_what_was_scheduled_cost_a_look_nothing(
 
 
 @pytest.mark.asyncio
-async def test_what_is_scheduled_by_a_transaction_that_commits_late_is_delivered(
+async def test_a_message_scheduled_by_a_transaction_that_commits_late_is_delivered(
     database: store.Database, connect: Connect
 ) -> None:
     await store.create_stream(database, "orders")
@@ -129,7 +129,7 @@ async def test_what_is_scheduled_by_a_transaction_that_commits_late_is_delivered
 
 
 @pytest.mark.asyncio
-async def test_what_a_full_stream_has_to_wait_for_is_not_forgotten(database: store.Database) -> None:
+async def test_messages_that_wait_for_a_full_stream_are_not_forgotten(database: store.Database) -> None:
     await store.create_stream(database, "orders")
     await store.create_stream(database, "other")
     schedule = store.Schedule(database)
@@ -137,7 +137,7 @@ async def test_what_a_full_stream_has_to_wait_for_is_not_forgotten(database: sto
     await database.fetch("update headrace.streams set full_until = now() + interval '1 hour' where name = 'orders'")
     for _ in range(5):
         await store.publish(database, "other", "a", "1", deliver_at=datetime.now(UTC) + timedelta(milliseconds=300))
-        while not (await schedule.deliver())[0]:  # until it is due
+        while not (await schedule.deliver())[0]:  # until the message is due
             pass
     await database.fetch("update headrace.streams set full_until = null")
     assert await delivered(schedule) >= 3
@@ -145,7 +145,7 @@ async def test_what_a_full_stream_has_to_wait_for_is_not_forgotten(database: sto
 
 
 @pytest.mark.asyncio
-async def test_the_dead_rows_of_message_ids_cost_a_sweep_nothing(
+async def test_dead_rows_of_message_ids_cost_a_sweep_nothing(
     database: store.Database, connect: Connect, pinned: Any
 ) -> None:
     await store.create_stream(database, StreamSpec(name="orders", dedupe_window=0.001))
@@ -153,7 +153,7 @@ async def test_the_dead_rows_of_message_ids_cost_a_sweep_nothing(
     sweeper = store.Sweeper(Single(connection))  # type: ignore[arg-type]
     counts = []
     for count in (20, 3_000):
-        for _ in range(3):  # a floor needs two looks after those who publish have ended
+        for _ in range(3):  # a floor needs two calls after the publishers have ended
             ids = [f"{count}-{number}-{datetime.now(UTC)}" for number in range(count)]
             await store.publish_many(database, "orders", ["a"] * count, ["1"] * count, message_ids=ids)
             while await connection.fetchval("select exists (select from headrace.message_ids)") or sweeper._ids_left:

@@ -1,4 +1,5 @@
-"""Writes: whoever stages, and however often, what is committed is published once, as a whole, and in order."""
+"""Staged writes: whichever task attempts stage rows, and however often, a committed write is
+published once, as a whole, and in order."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ async def _orders(database: store.Database) -> None:
 async def table_for(
     executor: Any, write: str = "w", batch: int = 0, *, streaming: bool = False, stream: str = "orders"
 ) -> str | None:
-    """The staging table, as a task is given it."""
+    """Return the staging table that a task uses."""
     found: str | None = await executor.fetchval(
         "select headrace.stage_write($1, $2, $3, $4)", stream, write, batch, streaming
     )
@@ -43,7 +44,7 @@ async def table_for(
 async def stage(
     executor: Any, keys: Sequence[str], partition: int = 0, data: Sequence[str] | None = None, **which: Any
 ) -> Part:
-    """What a task attempt does: its rows, with a number as data if none is given."""
+    """Stage rows as a task attempt does. The default data are numbers."""
     table = await table_for(executor, **which)
     attempt = uuid4()
     await executor.fetch(
@@ -57,7 +58,7 @@ async def stage(
 
 
 async def commit(executor: Any, parts: Sequence[Part], write: str = "w", batch: int = 0, stream: str = "orders") -> int:
-    """What the driver does."""
+    """Commit as the driver does."""
     count: int = await executor.fetchval(
         "select headrace.commit_write($1, $2, $3, $4)", stream, write, batch, json.dumps(list(parts))
     )
@@ -84,7 +85,7 @@ async def test_parts_are_published_in_the_order_of_their_partitions_and_rows(dat
     assert await staging_tables(database) == []
 
 
-async def test_what_is_written_is_what_was_staged(database: store.Database) -> None:
+async def test_the_published_messages_are_the_staged_rows(database: store.Database) -> None:
     table = await table_for(database)
     attempt = uuid4()
     await database.fetch(f"""insert into {table} values ($1, 0, 'a', '{{"x":  1.50}}', '{{"h": "1"}}')""", attempt)
@@ -94,7 +95,7 @@ async def test_what_is_written_is_what_was_staged(database: store.Database) -> N
 
 
 async def test_only_the_attempts_that_are_named_are_published(database: store.Database) -> None:
-    """Tasks were retried, and ran twice at a time."""
+    """Tasks were retried, and some attempts ran at the same time."""
     await stage(database, ["a", "b"], partition=0)
     again = await stage(database, ["a", "b"], partition=0)
     await stage(database, ["a", "b"], partition=0)
@@ -162,8 +163,9 @@ async def test_many_tasks_that_begin_at_once_get_one_table(dsn: str, database: s
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-async def test_a_write_whose_rows_are_gone_is_refused_as_a_whole(database: store.Database, compacted: bool) -> None:
-    """An unlogged table is empty after a crash of the server; what was staged after it is there."""
+async def test_a_write_that_lost_its_rows_is_refused_as_a_whole(database: store.Database, compacted: bool) -> None:
+    """An unlogged table is empty after a crash of the server. It has only the rows that were staged
+    afterwards."""
     await store.create_stream(database, StreamSpec(name="s", one_message_per_key=compacted))
     lost = await stage(database, ["a", "b"], 1, stream="s", streaming=True)
     (table,) = await staging_tables(database)
@@ -201,7 +203,7 @@ async def test_with_dedupe_an_unchanged_payload_is_not_published_again(database:
     assert await published(database, "s") == ["a", "b"]
 
 
-async def test_many_keys_are_put_in_pieces(database: store.Database) -> None:
+async def test_many_keys_are_written_in_chunks(database: store.Database) -> None:
     await store.create_stream(database, StreamSpec(name="s", one_message_per_key=True))
     keys = [f"k{n % 12_000}" for n in range(13_000)]
     part = await stage(database, keys, stream="s")
@@ -211,7 +213,7 @@ async def test_many_keys_are_put_in_pieces(database: store.Database) -> None:
     )
 
 
-async def test_two_writes_of_the_same_keys_do_not_wait_in_a_circle(database: store.Database, connect: Connect) -> None:
+async def test_two_writes_of_the_same_keys_do_not_deadlock(database: store.Database, connect: Connect) -> None:
     await store.create_stream(database, StreamSpec(name="s", one_message_per_key=True))
     up = await stage(database, ["a", "b", "c"], stream="s", write="up")
     down = await stage(database, ["c", "b", "a"], stream="s", write="down")
@@ -227,7 +229,9 @@ async def test_two_writes_of_the_same_keys_do_not_wait_in_a_circle(database: sto
     assert [tuple(row) for row in data] == [("a", "2"), ("b", "1"), ("c", "0")]
 
 
-async def test_a_full_stream_takes_nothing_and_what_is_committed_is_not_asked_again(database: store.Database) -> None:
+async def test_a_full_stream_refuses_a_write_and_a_committed_write_is_not_checked_again(
+    database: store.Database,
+) -> None:
     done = [await stage(database, ["a"], write="done")]
     waiting = [await stage(database, ["b"], write="waiting")]
     assert await commit(database, done, "done") == 1
@@ -241,7 +245,7 @@ async def test_a_full_stream_takes_nothing_and_what_is_committed_is_not_asked_ag
     assert await commit(database, waiting, "waiting") == 1
 
 
-async def test_what_the_stream_would_refuse_is_refused_by_the_staging_table(database: store.Database) -> None:
+async def test_rows_that_the_stream_would_refuse_are_refused_by_the_staging_table(database: store.Database) -> None:
     for bad, constraint in [
         ("'a..b', '1', null", "valid_key"),
         ("'a', '\"\\u0000\"', null", "no_nul"),
@@ -255,7 +259,7 @@ async def test_what_the_stream_would_refuse_is_refused_by_the_staging_table(data
         assert getattr(cause, "constraint_name", None) == constraint
 
 
-async def test_what_is_aborted_is_forgotten(database: store.Database) -> None:
+async def test_an_aborted_write_is_removed(database: store.Database) -> None:
     parts = [await stage(database, ["a"])]
     await database.fetch("select headrace.abort_write('orders', 'w', 0)")
     assert await staging_tables(database) == []
@@ -266,8 +270,8 @@ async def test_what_is_aborted_is_forgotten(database: store.Database) -> None:
     await database.fetch("select headrace.abort_write('no-stream', 'w', 0)")
 
 
-async def test_what_is_committed_is_not_aborted(database: store.Database) -> None:
-    """The answer to a commit was lost, so Spark takes it for failed."""
+async def test_a_committed_write_is_not_aborted(database: store.Database) -> None:
+    """The answer to a commit was lost, so Spark treats the commit as failed."""
     parts = [await stage(database, ["a"])]
     assert await commit(database, parts) == 1
     await database.fetch("select headrace.abort_write('orders', 'w', 0)")
@@ -278,11 +282,11 @@ async def test_what_is_committed_is_not_aborted(database: store.Database) -> Non
 async def test_staging_stays_small_over_many_batches(database: store.Database) -> None:
     for batch in range(3):
         part = await stage(database, ["a", "b"], batch=batch, streaming=True)
-        await stage(database, ["a"], batch=batch, streaming=True)  # by an attempt that does not count
+        await stage(database, ["a"], batch=batch, streaming=True)  # rows of an attempt that does not count
         assert await commit(database, [part], batch=batch) == 2
         (table,) = await staging_tables(database)
         assert await database.fetchval(f'select count(*) from headrace_staging."{table}"') == 0
-    chance = random.Random(3)  # what no server can compress
+    chance = random.Random(3)  # data that no server can compress
     texts = [json.dumps(chance.randbytes(1000).hex()) for _ in range(5000)]
     large = await stage(database, [f"k{n}" for n in range(5000)], 0, texts, batch=3, streaming=True)
     assert await commit(database, [large], batch=3) == 5000
@@ -290,7 +294,7 @@ async def test_staging_stays_small_over_many_batches(database: store.Database) -
 
 
 async def test_staging_stays_small_while_an_old_snapshot_is_open(database: store.Database, connect: Connect) -> None:
-    """Then nothing that is deleted can be vacuumed; only truncating makes room."""
+    """Vacuum can't free deleted rows then. Only truncating makes room."""
     old = await connect()
     async with old.transaction(isolation="repeatable_read"):
         await old.fetchval("select count(*) from headrace.streams")
@@ -306,9 +310,7 @@ async def test_staging_stays_small_while_an_old_snapshot_is_open(database: store
     assert await database.fetchval("select count(*) from headrace_streams.orders") == 15_000
 
 
-async def test_a_commit_does_not_wait_for_a_task_that_nobody_waits_for(
-    database: store.Database, connect: Connect
-) -> None:
+async def test_a_commit_does_not_wait_for_an_abandoned_task(database: store.Database, connect: Connect) -> None:
     parts = [await stage(database, ["a"])]
     zombie = await connect()
     transaction = zombie.transaction()
@@ -322,7 +324,7 @@ async def test_a_commit_does_not_wait_for_a_task_that_nobody_waits_for(
     assert await published(database) == ["a"]
 
 
-async def test_the_janitor_forgets_what_nobody_goes_on_with(database: store.Database) -> None:
+async def test_the_janitor_removes_abandoned_writes(database: store.Database) -> None:
     now: datetime = await database.fetchval("select clock_timestamp()")
     done = [await stage(database, ["a"], write="done")]
     assert await commit(database, done, "done") == 1
@@ -367,8 +369,8 @@ async def test_a_stream_that_is_deleted_takes_its_staging_tables_along(
     assert await staging_tables(database) == []
 
 
-async def test_publishing_a_write_is_publishing(database: store.Database, declare: Declare) -> None:
-    """A consumer that looks while the commit is under way finds its messages later, and none twice."""
+async def test_committing_a_write_publishes_like_any_publisher(database: store.Database, declare: Declare) -> None:
+    """A consumer that reads during the commit finds its messages later, and none twice."""
     reader = await declare()
     parts = [await stage(database, ["a", "b", "c"])]
     async with database.transaction() as connection:
@@ -378,7 +380,9 @@ async def test_publishing_a_write_is_publishing(database: store.Database, declar
     assert (await reader.lease()).keys == ["a", "b", "c"]
 
 
-async def test_who_waits_is_woken(database: store.Database, declare: Declare, connect: Connect) -> None:
+async def test_a_commit_notifies_waiting_consumers(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
     reader = await declare()
     heard: asyncio.Queue[str] = asyncio.Queue()
     listener = await connect()
@@ -390,7 +394,7 @@ async def test_who_waits_is_woken(database: store.Database, declare: Declare, co
     )
 
 
-async def test_what_a_write_needs_is_told(database: store.Database, connect: Connect) -> None:
+async def test_invalid_writes_are_refused_with_what_they_need(database: store.Database, connect: Connect) -> None:
     for bad in ("", "x" * 257):
         with pytest.raises(InvalidInput, match="1 to 256 bytes"):
             await table_for(database, bad)
@@ -402,8 +406,8 @@ async def test_what_a_write_needs_is_told(database: store.Database, connect: Con
             await table_for(connection)
 
 
-async def test_a_staging_table_that_is_gone_is_made_anew(database: store.Database) -> None:
-    """As after a backup was restored without that schema."""
+async def test_a_missing_staging_table_is_created_again(database: store.Database) -> None:
+    """As after a restore of a backup without that schema."""
     lost = await stage(database, ["a"], streaming=True)
     (table,) = await staging_tables(database)
     await database.fetch(f'drop table headrace_staging."{table}"')

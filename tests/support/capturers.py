@@ -1,4 +1,4 @@
-"""Somebody who captures a source, in a test that says itself how that goes."""
+"""A capture lease for tests that perform the capture steps themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from headrace import store
 
 
 async def begun(database: store.Database, name: str) -> tuple[int, int]:
-    """Let a source be captured by somebody who has come up to some place, and keeps it for an hour. Returns its number and the tenure's epoch."""
+    """Take the capture lease of a source for an hour, with some position already reached. Returns the
+    source's number and the epoch of the lease.
+    """
     number = next(one.number for one in await store.captures_to_do(database) if one.name == name)
     epoch = await store.take_capture(database, number, uuid4(), 3600)
     assert epoch is not None

@@ -1,4 +1,4 @@
-"""Captures in tests: made in a few words, run in this process, waited for, and their slots dropped whatever happens."""
+"""Captures in tests: create them, run them in this process, wait for them, and always drop their slots."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from headrace.sources.postgres.capture.capturing import Capturing
 from headrace.sources.postgres.spec import PostgresSpec
 
 PATIENCE = 60.0
-"""Seconds that anything here may take before it counts as hung."""
+"""Timeout of every operation here in seconds, after which it counts as hung."""
 
 PAUSE = 0.02
-"""Seconds between two questions: whoever is waited for needs the processor, too."""
+"""Pause between two polls in seconds. It leaves the processor to the process that is waited for."""
 
 
 async def make(database: store.Database, /, **settings: Any) -> PostgresSpec:
-    """A source, and its stream unless that exists. Its name is the stream's unless one is given."""
+    """Create a source, and its stream unless that exists. The source's name defaults to the stream's."""
     spec = PostgresSpec(name=settings.pop("name", settings["stream"]), **settings)
     await store.create_stream(database, StreamSpec(name=spec.stream, one_message_per_key=spec.mode == "rows"))
     assert await store.create_source(database, spec.name, "postgres", spec.stream, spec.settings())
@@ -33,7 +33,7 @@ async def make(database: store.Database, /, **settings: Any) -> PostgresSpec:
 
 @asynccontextmanager
 async def capturing(dsn: str, *, within: float = PATIENCE) -> AsyncIterator[App]:
-    """A process that captures, as part of this one; drained at the end."""
+    """Run a capturing process as part of this one. It is drained at the end."""
     app = App(dsn)
     app.attach(Capturing())
     with anyio.fail_after(within):
@@ -42,7 +42,7 @@ async def capturing(dsn: str, *, within: float = PATIENCE) -> AsyncIterator[App]
 
 
 async def until(executor: Any, question: str, *args: Any, within: float = PATIENCE) -> Any:
-    """Ask until the answer is true. Returns it."""
+    """Poll until the answer is true. Returns the answer."""
     try:
         with anyio.fail_after(within):
             while True:
@@ -50,20 +50,20 @@ async def until(executor: Any, question: str, *args: Any, within: float = PATIEN
                     return answer
                 await anyio.sleep(PAUSE)
     except TimeoutError:
-        raise TimeoutError(f"not within {within:.0f} s: {question} {args}; captures: {await _told(executor)}") from None
+        raise TimeoutError(f"not within {within:.0f} s: {question} {args}; captures: {await _show(executor)}") from None
 
 
-async def _told(executor: Any) -> list[dict[str, Any]]:
+async def _show(executor: Any) -> list[dict[str, Any]]:
     try:
         return [
             dict(row) for row in await executor.fetch("select state, reason, mend, held_until from headrace.captures")
         ]
-    except asyncpg.PostgresError:  # asked of a database that is captured, and not Headrace's
+    except asyncpg.PostgresError:  # queries a captured database, not Headrace's
         return []
 
 
 async def until_state(database: Any, name: str, state: str, *, within: float = PATIENCE) -> CaptureInfo:
-    """Wait until the source is in this state. Returns how it is."""
+    """Wait until the source is in this state. Returns its status."""
     with anyio.fail_after(within):
         while True:
             info = (await store.source(database, name)).capture
@@ -74,7 +74,7 @@ async def until_state(database: Any, name: str, state: str, *, within: float = P
 
 
 async def until_message(database: Any, stream: str, marker: str, *, within: float = PATIENCE) -> int:
-    """Wait until there is a message whose data has this text. Returns its seq."""
+    """Wait until there is a message whose data contains this text. Returns its seq."""
     found: int = await until(
         database,
         f"""select min(seq) from headrace_streams."{stream}" where position($1 in data::text) > 0""",
@@ -85,7 +85,9 @@ async def until_message(database: Any, stream: str, marker: str, *, within: floa
 
 
 async def until_tracked(database: Any, name: str, *, within: float = PATIENCE) -> None:
-    """Wait until the source captures: what is committed from here on becomes messages. Fails at once when it has stopped."""
+    """Wait until the source captures, so that every later commit becomes messages. Fails at once if the
+    source has stopped.
+    """
     state = await until(
         database,
         """select c.state from headrace.captures as c join headrace.sources as o on o.id = c.source_id
@@ -94,11 +96,11 @@ async def until_tracked(database: Any, name: str, *, within: float = PATIENCE) -
         name,
         within=within,
     )
-    assert state == "running", await _told(database)
+    assert state == "running", await _show(database)
 
 
 async def position(database: Any, name: str) -> int:
-    """How far the source is, as a number."""
+    """Return the position of the source as a number."""
     found: int = await database.fetchval(
         """select (position - '0/0')::bigint from headrace.capture_positions where source_id = (select id from headrace.sources where name = $1)
            order by id desc limit 1""",
@@ -108,11 +110,11 @@ async def position(database: Any, name: str) -> int:
 
 
 async def until_all_is_captured(database: Any, name: str, statement: str, *, on: Any = None) -> None:
-    """Make a last change, to a table that is captured, and wait until everything up to it is in the stream.
+    """Make a last change to a captured table, and wait until everything up to it is in the stream.
 
     Args:
-        statement: makes it.
-        on: where it is made, unless that is Headrace's own database.
+        statement: Makes the change.
+        on: The connection to make it on. The default is Headrace's own database.
     """
     there = on if on is not None else database
     before = await there.fetchval("select (pg_current_wal_insert_lsn() - '0/0')::bigint")
@@ -126,18 +128,20 @@ async def until_all_is_captured(database: Any, name: str, statement: str, *, on:
 
 
 async def set_in_database(connection: Any, setting: str, value: str) -> None:
-    """Set it for all sessions that begin from now on in the connection's database, those that send changes among them."""
+    """Set a parameter for all sessions that start from now on in the connection's database, including WAL senders."""
     name = await connection.fetchval("select quote_ident(current_database())")
     await connection.execute(f"alter database {name} set {setting} = '{value}'")
 
 
 async def end_tenures(database: Any) -> None:
-    """Let all tenures be over, as time does: who is dead is succeeded at once, and who lives has lost it."""
+    """Expire all capture leases, as time does. A dead process is succeeded at once, and a live process
+    has lost its lease.
+    """
     await database.fetchval("update headrace.captures set held_until = '-infinity'")
 
 
 async def holder(database: Any, name: str) -> UUID | None:
-    """Who captures it."""
+    """Return the process that captures the source."""
     found: UUID | None = await database.fetchval(
         "select holder from headrace.captures where source_id = (select id from headrace.sources where name = $1)", name
     )
@@ -145,7 +149,7 @@ async def holder(database: Any, name: str) -> UUID | None:
 
 
 async def drop_slots(dsn: str) -> None:
-    """Drop all logical slots of a database, whoever uses them."""
+    """Drop all logical slots of a database, even slots that are in use."""
     with anyio.CancelScope(shield=True):
         connection = await asyncpg.connect(dsn)
         try:
@@ -170,7 +174,9 @@ async def _drop(connection: Any, slot: str, pid: int | None) -> None:
 
 @asynccontextmanager
 async def slots_dropped(dsn: str) -> AsyncIterator[None]:
-    """Whatever happens in it, no slot is left in the database: the server would keep its WAL for ever, and not drop the database."""
+    """Drop all slots of the database at the end, whatever happens. With a slot the server would keep
+    its WAL forever and refuse to drop the database.
+    """
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Postgres servers of a test's own, which may be stopped, crashed and failed over; and standbys of them."""
+"""Postgres servers that belong to one test, which can be stopped, crashed and failed over, and their standbys."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from headrace.embedded.account import Account, account_for
 from headrace.embedded.binaries import Installation, find_installation
 from headrace.embedded.copies import usable_by
 
-# Nothing has to survive a power cut; a crash of the server alone forgets nothing that was written.
+# Nothing has to survive a power cut. A crash of the server alone loses nothing that was written.
 QUICK = {"fsync": "off", "shared_buffers": "32MB", "wal_sender_timeout": "10s"}
 
 
 @contextmanager
 def cluster(directory: Path, *, port: int | None = None, **settings: str) -> Iterator[EmbeddedPostgres]:
-    """A running server, gone at the end."""
+    """A running server, removed at the end."""
     postgres = EmbeddedPostgres(directory, port=port, settings={**QUICK, **settings})
     tenancy = postgres.acquire()
     try:
@@ -31,10 +31,10 @@ def cluster(directory: Path, *, port: int | None = None, **settings: str) -> Ite
 
 
 class Standby:
-    """A physical standby of a server, on a socket of its own, made from a base backup.
+    """A physical standby of a server, on its own socket, made from a base backup.
 
     Args:
-        primary: a running server that isn't open to TCP.
+        primary: A running server that isn't open to TCP.
     """
 
     def __init__(self, primary: EmbeddedPostgres) -> None:
@@ -49,7 +49,7 @@ class Standby:
         self._data = self._home / "data"
 
     def make(self, **settings: str) -> None:
-        """Take the backup, with a physical slot `standby` on the primary."""
+        """Take the base backup, with a physical slot `standby` on the primary."""
         conninfo = " ".join(f"{name}={value}" for name, value in {**self._primary, "dbname": "headrace"}.items())
         self._run("pg_basebackup", "-D", self._data, "-d", conninfo, "-R", "-C", "-S", "standby", "-X", "stream", "-c", "fast")  # fmt: skip
         own = {
@@ -72,7 +72,7 @@ class Standby:
         self._run("pg_ctl", "-D", self._data, "-w", "-t", "60", "-m", mode, "stop")
 
     def destroy(self) -> None:
-        """Stop it if it runs, and remove its data."""
+        """Stop the standby if it runs, and remove its data."""
         if (self._data / "postmaster.pid").exists():
             self.stop("immediate")
         shutil.rmtree(self._home, ignore_errors=True)
@@ -84,12 +84,14 @@ class Standby:
         )
 
     def either(self) -> str:
-        """The URL of whichever of the two takes writes, for libpq: what an application has that goes along with a failover."""
+        """Return the libpq URL of whichever server accepts writes. An application that follows a
+        failover uses such a URL.
+        """
         hosts, port = f"{self._primary['host']},{self._home}", self._primary["port"]
         return f"postgresql://{self._user}@/headrace?host={hosts}&port={port},{port}&target_session_attrs=read-write"
 
     def log(self) -> str:
-        """What it has said."""
+        """Return the server's log."""
         return (self._home / "log").read_text(errors="replace")
 
     def _run(self, program: str, *options: object, log: object = None) -> None:
@@ -100,7 +102,7 @@ class Standby:
 
 @contextmanager
 def standby(primary: EmbeddedPostgres, **settings: str) -> Iterator[Standby]:
-    """A running standby, gone at the end."""
+    """A running standby, removed at the end."""
     made = Standby(primary)
     try:
         made.make(**settings)

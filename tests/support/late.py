@@ -1,4 +1,4 @@
-"""Publishers that commit late, out of order, partly or not at all, and know what they committed."""
+"""Publishers that commit late, out of order, partly or not at all, and record what they committed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ ROLLED_BACK = 0.2
 
 
 class LatePublishers:
-    """Several at once, to the stream `orders`, until that many messages have been committed.
+    """Several concurrent publishers to the stream `orders`. They run until the given number of messages has been
+    committed.
 
     Attributes:
-        keep_on: while this is true they go on, however many it have become.
-        committed: their seqs, as each commit returns.
-        publishing: whether they still do.
+        keep_on: While this is true they continue beyond that number.
+        committed: The seqs of the committed messages, in the order in which the commits returned.
+        publishing: Whether they still publish.
     """
 
     def __init__(self, dsn: str, *, messages: int, seed: int, publishers: int = 4, slowest: float = 0.02) -> None:
@@ -78,5 +79,5 @@ class LatePublishers:
         return seqs
 
     async def _dawdle(self, chance: random.Random) -> None:
-        """Be late: this is what such a publisher is for, not a wait for something."""
+        """Be late. The delay is the purpose of such a publisher, not a wait for something."""
         await asyncio.sleep(chance.random() ** 4 * self._slowest)

@@ -1,7 +1,8 @@
-"""The store a second time, as plain Python: what may be delivered to whom, and what each outcome changes.
+"""A model of the store in plain Python. It says which messages may be delivered to which owner, and what each outcome
+changes.
 
-It does not foretell which messages a lease brings, since bounds decide that; it judges those that came, and knows what must
-come once nothing bounds it.
+It does not predict which messages a lease returns, since bounds decide that. It judges the messages
+that were returned, and knows which messages must be returned once nothing bounds the lease.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ class Message:
     state: str  # fresh, parked, leased, blocked, or done
     attempts: int = 0
     crashes: int = 0
-    due: datetime | None = None  # of a parked message; None is now
+    due: datetime | None = None  # when a parked message is due, where None is now
 
 
 @dataclass
 class Lease:
     owner: str
     expires: datetime
-    attempts: dict[int, int]  # of each seq that it still holds
+    attempts: dict[int, int]  # for each seq that it still holds
     crashes: dict[int, int] = field(default_factory=dict)
     started: set[int] = field(default_factory=set)
-    acked: set[int] = field(default_factory=set)  # by transactions that have committed
-    acking: set[int] = field(default_factory=set)  # ... and by those that are still open
+    acked: set[int] = field(default_factory=set)  # by committed transactions
+    acking: set[int] = field(default_factory=set)  # by open transactions
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Ledger:
     messages: dict[int, Message] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)
     letters: dict[int, Letter] = field(default_factory=dict)
-    position: float = -math.inf  # what is published at or below it later on is not wanted
+    position: float = -math.inf  # a message published at or below this seq later is not delivered
     paused_until: datetime | None = None
 
     # Publishers
@@ -95,7 +96,9 @@ class Ledger:
     def leased(
         self, batch: Batch, owner: str, limit: int, now: datetime, shares: Sequence[int] | None = None
     ) -> list[Batch]:
-        """Judge what a lease call brought, and take it down. Returns what each lease got of it: of shares, one for each."""
+        """Judge and record the result of a lease call. Returns what each lease got. With shares, there
+        is one lease for each share.
+        """
         if self.paused(now):
             assert (batch.seqs, batch.more) == ([], False), "it is paused"
             return []
@@ -116,7 +119,8 @@ class Ledger:
         own = [lease for lease in self.leases.values() if lease.owner == owner]
         before = [seq for lease in own for seq in lease.attempts if seq not in lease.acked]
         for place, (seq, key, attempt) in enumerate(zip(batch.seqs, batch.keys, attempts, strict=True)):
-            # Who takes a share has nothing else, and nobody sees to it that he does his before another does the next.
+            # A process that takes a share has no other lease. Nothing makes it settle its share before
+            # another process settles the next.
             his = {*before, *batch.seqs[:place]} if shares is None else set()
             self._judge(seq, key, attempt, owner, his, now)
         for seq in batch.seqs:
@@ -135,7 +139,7 @@ class Ledger:
         return leases
 
     def _dealt(self, batch: Batch, shares: Sequence[int]) -> list[Batch]:
-        """The batch cut into shares, which are filled one after the other."""
+        """Cut the batch into shares, which are filled one after the other."""
         cuts = [slice(end - size, end) for size, end in zip(shares, accumulate(shares), strict=True)]
         cuts = [cut for cut in cuts if batch.seqs[cut]]
         assert len(batch.lease_ids or []) == len(cuts), "a lease for each share that got something"
@@ -163,7 +167,7 @@ class Ledger:
                 assert earlier.seq in his, f"{seq} overtook {earlier}"
 
     def _judge_due_in(self, batch: Batch, now: datetime, room: int) -> None:
-        # What is past its time, and somebody has it locked, is asked for again soon.
+        # A message that is overdue and locked by another session is asked for again soon.
         times = [max(lease.expires, now) for lease in self.leases.values()]
         times = [now + timedelta(seconds=0.1) if time == now else time for time in times]
         if room > 0:
@@ -176,7 +180,7 @@ class Ledger:
         return self.paused_until is not None and self.paused_until > now
 
     def deliverable(self, owner: str, now: datetime) -> list[int]:
-        """What the owner must be given before a lease call may come back empty for good."""
+        """Return what the owner must be given before a lease call may return empty for good."""
         self.expire(now)
         found = []
         for key in {message.key for message in self.messages.values()}:
@@ -197,7 +201,7 @@ class Ledger:
         )
 
     def extended_one_by_one(self, leases: Iterable[int], now: datetime) -> list[int]:
-        """Those of them that there still are."""
+        """Return those of the leases that still exist."""
         alive = [lease_id for lease_id in leases if lease_id in self.leases]
         for lease_id in alive:
             self.leases[lease_id].expires = now + timedelta(seconds=self.spec.ack_wait)
@@ -206,7 +210,9 @@ class Ledger:
     # Outcomes
 
     def settled(self, lease_id: int, seq: int | None, failure: Failure | None, now: datetime) -> Lost | None:
-        """Take down one outcome, an ack of all that the lease holds if `seq` is None; or say that it is lost."""
+        """Record one outcome, or report that it is lost. It is an ack of everything that the lease
+        holds if `seq` is None.
+        """
         lease = self.leases.get(lease_id)
         if lease is None or (seq is not None and seq not in lease.attempts):
             return Lost(lease_id, seq)
@@ -225,7 +231,7 @@ class Ledger:
         return Lost(lease_id, seq) if too_late else None
 
     def folded(self, lease_id: int) -> None:
-        """What had been acked leaves a lease that is about to end."""
+        """Remove acked messages from a lease that is about to end."""
         lease = self.leases[lease_id]
         lease.attempts = {seq: attempt for seq, attempt in lease.attempts.items() if seq not in lease.acked}
         if not lease.attempts:
@@ -260,7 +266,7 @@ class Ledger:
         self.leases[lease_id].acking.update(seqs)
 
     def acked(self, lease_id: int, seqs: Iterable[int], *, committed: bool) -> None:
-        """The transaction has ended."""
+        """Record that the transaction has ended."""
         lease = self.leases[lease_id]
         for seq in seqs:
             lease.acking.remove(seq)
@@ -269,7 +275,7 @@ class Ledger:
                 self.messages[seq].state = "done"
 
     def started(self, lease_id: int, seqs: Iterable[int]) -> list[int]:
-        """Which leases are lost."""
+        """Return which leases are lost."""
         if lease_id not in self.leases:
             return [lease_id]
         self.leases[lease_id].started.update(seqs)
@@ -317,7 +323,7 @@ class Ledger:
                 self._park(message, 0)
 
     def sought(self, position: int | None) -> int:
-        """What the seek has to return."""
+        """Return what the seek has to return."""
         end = max((message.seq for message in self.messages.values() if message.committed), default=0)
         self.position = -math.inf if position is None else position
         self.leases.clear()
@@ -337,7 +343,7 @@ class Ledger:
         message.state, message.attempts, message.due, message.crashes = "parked", attempts, due, crashes
 
     def _of_key(self, key: str) -> list[Message]:
-        """In the order of their seq, which is not that of their commits."""
+        """Return the messages of a key in the order of their seq, which differs from the order of their commits."""
         return sorted((m for m in self.messages.values() if m.key == key and m.committed), key=lambda m: m.seq)
 
     def _blocked(self, key: str) -> bool:

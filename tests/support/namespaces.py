@@ -1,6 +1,8 @@
-"""A network of a test's own, in which packets get lost: a namespace of Linux, tied to this one by a pair of virtual devices.
+"""A network that belongs to one test and can lose packets. It is a Linux network namespace, connected to this one by
+a pair of virtual devices.
 
-Needs root and `ip`. A Postgres server here is reached from there by TCP, and by its Unix socket whatever becomes of the network.
+Needs root and `ip`. A Postgres server of this namespace is reached from there by TCP. Its Unix socket
+works regardless of the network.
 """
 
 from __future__ import annotations
@@ -34,14 +36,17 @@ _CLONE_NEWNET = 0x40000000
 
 
 class Network:
-    """The two ends: `here`, an address of this namespace, and `there`, in which code runs by `run`."""
+    """The two ends of the network: `here` is an address of this namespace, and `there` is the address
+    from which `run` runs code.
+    """
 
     def __init__(self) -> None:
         self._name = f"hr{secrets.token_hex(4)}"
         number = secrets.randbelow(250) + 1
         self._subnet = f"10.231.{number}"
         self.here, self.there = f"{self._subnet}.1", f"{self._subnet}.2"
-        # Commands run in this namespace, whoever calls: a child process is born where its parent's thread is.
+        # Commands run in a thread that stays in this namespace, because a child process starts in the
+        # namespace of its parent thread.
         self._hands = ThreadPoolExecutor(1)
         self._hands.submit(_ip, "link", "show", "lo").result()
 
@@ -62,21 +67,23 @@ class Network:
         self._hands.shutdown()
 
     def cut(self) -> None:
-        """Every packet is lost, both ways."""
+        """Drop every packet, in both directions."""
         self._ip("link", "set", f"{self._name}a", "down")
 
     def heal(self) -> None:
         self._ip("link", "set", f"{self._name}a", "up")
 
     def move(self) -> None:
-        """The other end gets another address, and its old one is gone: packets of old connections are lost, and new ones pass."""
+        """Give the other end a new address and remove the old one. Packets of old connections are lost,
+        and new connections work.
+        """
         far, old = f"{self._name}b", self.there
         self.there = f"{self._subnet}.3"
         self._inside("addr", "del", f"{old}/24", "dev", far)
         self._inside("addr", "add", f"{self.there}/24", "dev", far)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `work` there, in a thread and on a loop of its own. Raises what it raises."""
+        """Run `work` in the other namespace, in its own thread and event loop. Raises what `work` raises."""
         failures: list[BaseException] = []
 
         def inside() -> None:
@@ -104,7 +111,7 @@ class Network:
 
 @contextmanager
 def network() -> Iterator[Network]:
-    """A network of a test's own, gone at the end. Skips where there can't be one."""
+    """A network that belongs to one test, removed at the end. Skips the test where namespaces are not available."""
     if sys.platform != "linux" or os.geteuid() != 0 or IP is None:
         pytest.skip("SILENCE OF A NETWORK IS NOT TESTED HERE: network namespaces need Linux, root and iproute2")
     made = Network()
@@ -119,7 +126,7 @@ def network() -> Iterator[Network]:
 
 
 class Server(NamedTuple):
-    """A server that is reached by way of a network, at `url`, and whatever becomes of that, at `direct`."""
+    """A server that is reached through a network at `url`, and independently of the network at `direct`."""
 
     url: str
     direct: str
@@ -127,7 +134,7 @@ class Server(NamedTuple):
 
 @contextmanager
 def reachable(directory: Path, there: Network) -> Iterator[Server]:
-    """A server of a test's own, which listens at `there.here`."""
+    """A server that belongs to one test and listens at `there.here`."""
     with socket.create_server((there.here, 0)) as found:
         port = found.getsockname()[1]
     with tempfile.NamedTemporaryFile("w", prefix="hr-hba-", dir="/tmp") as access:

@@ -1,4 +1,4 @@
-"""Marks, positions and ranges, as tests ask for them."""
+"""Marks, positions and ranges, as tests query them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.readers import publish
 
 
 async def begin(connect: Connect, *keys: str) -> tuple[Any, Any]:
-    """A transaction that has published, and is open."""
+    """Return a transaction that has published and is still open."""
     connection = await connect()
     transaction = connection.transaction()
     await transaction.start()
@@ -35,7 +35,7 @@ async def resolved(database: store.Database, after: int = 0) -> int:
 
 
 async def burn(database: store.Database, *keys: str) -> None:
-    """Publish, and roll it back."""
+    """Publish, and roll the transaction back."""
     with suppress(ZeroDivisionError):
         async with database.transaction() as connection:
             await publish(connection, *keys)
@@ -60,20 +60,20 @@ async def read(database: store.Database, ranges: list[Any]) -> list[int]:
 
 
 async def make_old(database: store.Database, below: int) -> None:
-    """Let the messages below a seq be two hours older."""
+    """Make the messages below a seq two hours older."""
     await database.fetch(
         "update headrace_streams.orders set created_at = created_at - interval '2 hours' where seq < $1", below
     )
 
 
 class Segments:
-    """The stream `orders`, in segments of ten."""
+    """The stream `orders`, in segments of ten messages."""
 
     def __init__(self, database: store.Database) -> None:
         self._database = database
 
     async def create(self, **policy: Any) -> None:
-        """With 35 messages, of which the first 30 are two hours old."""
+        """Create the stream with 35 messages, of which the first 30 are two hours old."""
         stream = await store.create_stream(self._database, StreamSpec(name="orders", **policy))
         for row in await self._database.fetch("delete from headrace.segments returning relation"):
             await self._database.fetch(f"drop table {row[0]}")
@@ -85,5 +85,5 @@ class Segments:
         await make_old(self._database, 31)
 
     async def drop(self) -> int:
-        """Let a sweep drop what policy lets go. Returns how many segments."""
+        """Run a retention sweep. Returns how many segments it dropped."""
         return (await store.sweep(self._database)).segments_dropped

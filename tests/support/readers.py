@@ -1,4 +1,4 @@
-"""A consumer in a test's hands: leases and settles in few words, with the time that the test says it is."""
+"""A consumer that a test controls. It leases and settles in few words, at the time that the test sets."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _OWNERS = UUID("6f6f6f6f-0000-4000-8000-000000000000")
 
 
 def owner(name: str) -> UUID:
-    """The same owner for the same name."""
+    """Return the same owner for the same name."""
     return uuid5(_OWNERS, name)
 
 
 class Clock:
-    """Time that moves only when it is told to."""
+    """A clock that only moves when the test moves it."""
 
     def __init__(self) -> None:
         self.now = datetime(2030, 1, 1, tzinfo=UTC)
@@ -34,12 +34,12 @@ class Clock:
 
 
 async def publish(executor: store.Executor, *keys: str, stream: str = "orders", **data: Any) -> None:
-    """Publish a message for each key; their data is a number that counts the messages of the call."""
+    """Publish a message for each key. Its data is a number that counts the messages of the call."""
     await store.publish_many(executor, stream, keys, [json.dumps({"n": n, **data}) for n in range(len(keys))])
 
 
 class Reader:
-    """One consumer: leases for owners by name, settles what it is told, and asks the catalogue."""
+    """One consumer: leases for owners by name, settles messages, and queries the catalogue."""
 
     def __init__(self, executor: store.Executor, spec: ConsumerSpec, consumer: int, clock: Clock) -> None:
         self.executor = executor
@@ -51,19 +51,19 @@ class Reader:
         return await store.lease(self.executor, self.id, owner(who), limit, now=self.clock.now, **bounds)
 
     async def extend(self, who: str = "ann") -> list[int]:
-        """Extend all leases that the store knows of this owner."""
+        """Extend all leases of this owner that the store knows."""
         rows = await self.executor.fetch(
             "select lease_id from headrace.leases where consumer_id = $1 and owner = $2", self.id, owner(who)
         )
         return await store.extend_leases(self.executor, self.id, [row["lease_id"] for row in rows], now=self.clock.now)
 
     async def mark_started(self, batch: Batch, *seqs: int) -> list[int]:
-        """Note that messages of a lease are being started."""
+        """Record that handlers start messages of a lease."""
         assert batch.lease_id is not None, "the batch is empty"
         return await store.mark_started(self.executor, self.id, [batch.lease_id] * len(seqs), list(seqs))
 
     async def ack_within(self, transaction: Any, batch: Batch, *seqs: int) -> int:
-        """Ack messages of a lease in a transaction, all of the batch if none are named. Returns the transaction's id."""
+        """Ack messages of a lease in a transaction. The default is the whole batch. Returns the transaction's id."""
         assert batch.lease_id is not None, "the batch is empty"
         chosen = list(seqs or batch.seqs)
         return await store.ack(transaction, self.id, [batch.lease_id] * len(chosen), chosen, now=self.clock.now)
@@ -73,7 +73,7 @@ class Reader:
         return await self._settle(Settlement(whole=[batch.lease_id for batch in batches if batch.lease_id is not None]))
 
     async def ack(self, batch: Batch, *seqs: int) -> list[Lost]:
-        """Ack single messages of a lease, all of the batch if none are named."""
+        """Ack single messages of a lease. The default is the whole batch."""
         return await self.fail(batch, None, *seqs)
 
     async def nack(self, batch: Batch, *seqs: int, delay: float | None = None, error: str | None = None) -> list[Lost]:
@@ -86,7 +86,7 @@ class Reader:
         return await self.fail(batch, Failure("reject", None, error), *seqs)
 
     async def fail(self, batch: Batch, failure: Failure | None, *seqs: int) -> list[Lost]:
-        """Settle messages of a lease, all of the batch if none are named, with one outcome; None is an ack."""
+        """Settle messages of a lease with one outcome, where None is an ack. The default is the whole batch."""
         assert batch.lease_id is not None, "the batch is empty"
         chosen: Sequence[int] = seqs or batch.seqs
         return await self._settle(
@@ -102,7 +102,7 @@ class Reader:
         return await store.seek(self.executor, self.id, position)
 
     async def redrive(self, *seqs: int) -> int:
-        """Redrive those dead letters, all if none are named."""
+        """Redrive the given dead letters. The default is all."""
         return await store.redrive(self.executor, self.id, list(seqs) or None)
 
     async def discard(self, *seqs: int) -> int:
@@ -115,7 +115,7 @@ class Reader:
         return await store.consumer(self.executor, self.spec.stream, self.spec.name)
 
     async def drain(self, who: str = "ann", limit: int = 100, *, calls: int = 10**6, **bounds: Any) -> list[int]:
-        """Lease and ack until there is no more. Returns the seqs, in the order of their delivery."""
+        """Lease and ack until nothing is left. Returns the seqs in the order of their delivery."""
         found: list[int] = []
         for _ in range(calls):
             batch = await self.lease(who, limit, **bounds)
@@ -127,7 +127,7 @@ class Reader:
         return found
 
     async def count(self, table: str) -> int:
-        """How many rows of a table of Headrace's belong to the consumer."""
+        """Return how many rows of one of Headrace's tables belong to the consumer."""
         found: int = await self.executor.fetchval(
             f"select count(*) from headrace.{table} where consumer_id = $1", self.id
         )
@@ -139,7 +139,9 @@ class Reader:
 
 @asynccontextmanager
 async def begun(connect: Callable[[], Awaitable[Any]]) -> AsyncIterator[tuple[Any, Any]]:
-    """A connection inside a transaction, and that; the test commits or rolls back, or else it is rolled back."""
+    """Return a connection inside a transaction, and that transaction. It is rolled back at the end
+    unless the test ends it.
+    """
     connection = await connect()
     transaction = connection.transaction()
     await transaction.start()
@@ -151,7 +153,7 @@ async def begun(connect: Callable[[], Awaitable[Any]]) -> AsyncIterator[tuple[An
 
 
 def by_key(batch: Batch) -> dict[str, list[int]]:
-    """The seqs of a batch for each key, in the order of delivery."""
+    """Return the seqs of a batch by key, in the order of delivery."""
     found: dict[str, list[int]] = {}
     for key, seq in zip(batch.keys, batch.seqs, strict=True):
         found.setdefault(key, []).append(seq)

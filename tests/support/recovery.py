@@ -1,4 +1,4 @@
-"""A server with an archive of its WAL, which can be put back to an earlier moment at the same address."""
+"""A server with a WAL archive, which can be restored to an earlier moment at the same address."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.support.clusters import cluster
 from tests.support.servers import run
 
 PATIENCE = 60.0
-"""Seconds that a recovery may take."""
+"""Timeout of a recovery in seconds."""
 
 
 class Archived:
-    """A running server, its archive, and the last base backup.
+    """A running server, its archive and its last base backup.
 
     Attributes:
-        server: the server. Its URL stays the same across a recovery.
+        server: The server. Its URL stays the same across a recovery.
     """
 
     def __init__(self, server: EmbeddedPostgres, home: Path) -> None:
@@ -38,7 +38,7 @@ class Archived:
         self._account: Account = account_for(self._data)
 
     def back_up(self) -> None:
-        """Take the base backup from which every recovery begins."""
+        """Take the base backup from which every recovery starts."""
         url = urlsplit(self.server.url())
         query = parse_qs(url.query)
         programs = usable_by(self._account, find_installation())
@@ -51,13 +51,15 @@ class Archived:
         assert answer.returncode == 0, answer.stdout
 
     def back_up_again(self) -> None:
-        """Take another one, from which the next recovery begins: on the timeline that there is now."""
+        """Take another base backup on the current timeline. The next recovery starts from it."""
         shutil.rmtree(self._backup)
         self.back_up()
 
     def recover(self, point: str) -> None:
-        """Stop the server, put it back to a restore point (`pg_create_restore_point`) on a new timeline, and start it."""
-        self.server.stop("fast")  # which archives the last of the WAL
+        """Stop the server, restore it to a restore point (`pg_create_restore_point`) on a new timeline,
+        and start it.
+        """
+        self.server.stop("fast")  # archives the last of the WAL
         shutil.rmtree(self._data)
         shutil.copytree(self._backup, self._data, symlinks=True)
         for path in (self._data, *self._data.rglob("*")):
@@ -74,7 +76,7 @@ class Archived:
         self._account.write(
             self._data / "custom.conf", "".join(f"{name} = '{value}'\n" for name, value in settings.items())
         )
-        self.server.start()  # which lets readers in before the end of the recovery
+        self.server.start()  # accepts readers before the recovery has ended
         self._wait_for_promotion()
 
     def _wait_for_promotion(self) -> None:
@@ -83,7 +85,7 @@ class Archived:
             try:
                 async with asyncio.timeout(PATIENCE):
                     while await connection.fetchval("select pg_is_in_recovery()"):
-                        pass  # each question takes its time
+                        pass  # each query takes its time
             finally:
                 await connection.close()
 
@@ -92,7 +94,7 @@ class Archived:
 
 @contextmanager
 def archived(directory: Path, **settings: str) -> Iterator[Archived]:
-    """A server that archives its WAL, gone at the end with everything that belongs to it."""
+    """A server that archives its WAL, removed at the end with all its files."""
     home = Path(tempfile.mkdtemp(prefix="headrace-archive-"))
     try:
         account = account_for(directory)

@@ -1,7 +1,7 @@
-"""Where a test run writes: in memory, where there is plenty of it. Databases are made and dropped thousands of times, and a disk takes
-most of a run for that.
+"""The temporary directory of a test run, in memory if there is enough. Databases are created and dropped thousands of
+times, and a disk would take most of the run for that.
 
-`TMPDIR` names another place; then what pytest keeps of the last runs stays there.
+`TMPDIR` selects another directory. What pytest keeps of the last runs then stays there.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from pathlib import Path
 
 MEMORY = Path("/dev/shm")
 NEEDED = 6 << 30
-"""Bytes that must be free there; a run takes less than half of it."""
+"""Free bytes that the directory must have. A run uses less than half of them."""
 
 _PREFIX = "headrace-tests-"
 
 
 def move_to_memory() -> Path | None:
-    """Have this process and those that it starts make their temporary files in memory. Returns the directory, None if it stays as it is."""
+    """Put temporary files of this process and its children in memory. Returns the directory, or None if
+    nothing changes.
+    """
     if "TMPDIR" in os.environ or not _has_room():
         return None
     _clear_away()
     place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=MEMORY))
-    place.chmod(0o1777)  # as /tmp: for root, servers run as another user
+    place.chmod(0o1777)  # like /tmp: as root, servers run as another user
     os.environ["TMPDIR"] = str(place)
-    tempfile.tempdir = None  # what was found before
+    tempfile.tempdir = None  # what was set before
     return place
 
 
@@ -45,7 +47,7 @@ def _has_room() -> bool:
 
 
 def _clear_away() -> None:
-    """Remove what killed runs of ours have left."""
+    """Remove what killed test runs have left."""
     for left in MEMORY.glob(f"{_PREFIX}*"):
         owner = left.name.removeprefix(_PREFIX).split("-")[0]
         if left.stat().st_uid == os.geteuid() and not Path("/proc", owner).exists():

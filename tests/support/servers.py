@@ -1,4 +1,4 @@
-"""A Postgres server for the whole run, and databases of the tests' own on it."""
+"""A Postgres server for the whole run, and the databases that tests create on it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ QUICK = {"fsync": "off", "full_page_writes": "off", "max_connections": "200", "m
 
 @contextmanager
 def server(directory: Path) -> Iterator[str]:
-    """The URL of a running server: that of `HEADRACE_TEST_DSN`, or one in `directory`.
+    """Return the URL of a running server, either of `HEADRACE_TEST_DSN` or of the server in `directory`.
 
-    All processes that name the same directory share one, as the workers of pytest-xdist do.
+    All processes that name the same directory share one server, like the workers of pytest-xdist.
     """
     if given := os.environ.get("HEADRACE_TEST_DSN"):
         yield given
@@ -44,13 +44,15 @@ def destroy(directory: Path) -> None:
 
 
 def ensure_template(server_dsn: str) -> str:
-    """The name of a database with the schema in it, to be cloned."""
+    """Return the name of a database with the schema, to clone. Creates the database if it is missing."""
     return run(make_template(server_dsn))
 
 
 @contextmanager
 def clone(server_dsn: str, template: str | None) -> Iterator[str]:
-    """The URL of a fresh database, dropped at the end, whoever is still connected; without a template it is empty."""
+    """Yield the URL of a fresh database. It is dropped at the end, even if it has connections. Without
+    a template it is empty.
+    """
     name = f"headrace_test_{secrets.token_hex(6)}"
     run(_execute(server_dsn, f"create database {name}" + (f" template {template}" if template else "")))
     try:
@@ -61,7 +63,7 @@ def clone(server_dsn: str, template: str | None) -> Iterator[str]:
 
 @asynccontextmanager
 async def opened(dsn: str) -> AsyncIterator[store.Database]:
-    """The database, closed at the end."""
+    """Open the database, and close it at the end."""
     database = store.Database(dsn)
     await database.open()
     try:
@@ -79,6 +81,6 @@ async def _execute(dsn: str, sql: str) -> None:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` on a loop of its own. Unlike `asyncio.run` it leaves the thread's current loop alone."""
+    """Run `work` on a separate event loop. Unlike `asyncio.run` it leaves the thread's current loop alone."""
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         return runner.run(work)

@@ -1,4 +1,4 @@
-"""A server on a socket of its own, in a thread of this process, for clients that block."""
+"""An HTTP server on its own socket, in a thread of this process, for clients that block."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from headrace.server.options import Options
 from headrace.server.serve import Serving
 
 PATIENCE = 30.0
-"""Seconds after which a server is said not to start, or not to end."""
+"""Timeout of the server's start and of its end in seconds."""
 
 
 @contextmanager
 def serving(dsn: str, options: Options | None = None) -> Iterator[str]:
-    """The URL of a server in front of a database."""
+    """Yield the URL of a server for a database."""
     listening = socket.create_server(("127.0.0.1", 0))
     up = threading.Event()
     made: list[tuple[asyncio.AbstractEventLoop, Serving]] = []

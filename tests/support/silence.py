@@ -1,8 +1,9 @@
-"""A TCP proxy in front of a database that goes silent: packets are taken and acknowledged, and nothing more is heard.
+"""A TCP proxy for a database that can fall silent: it receives and acknowledges packets, and sends nothing more.
 
-No FIN, no RST, and the kernel of this end still acknowledges what is sent, as behind a load balancer, a proxy or a forwarded port
-whose other half has vanished. So keepalives and `TCP_USER_TIMEOUT` notice nothing, and only deadlines do. Packets that are not
-acknowledged need a network of their own.
+There is no FIN and no RST, and the kernel of this end still acknowledges what is sent. A load balancer,
+a proxy or a forwarded port behaves like that when its other half has vanished. Keepalives and
+`TCP_USER_TIMEOUT` therefore notice nothing, and only deadlines help. `tests.support.namespaces`
+simulates packets that are not acknowledged.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ _CHUNK = 65_536
 
 
 class Proxy:
-    """Forwards any number of connections to one server, until it is cut. All methods but `move` return at once.
+    """A proxy that forwards any number of connections to one server until it is cut. All methods but `move` return at
+    once.
 
     Attributes:
-        port: where it listens, on 127.0.0.1.
-        accepted: connections that have come in so far.
+        port: The port where it listens, on 127.0.0.1.
+        accepted: Number of connections accepted so far.
     """
 
     def __init__(self, target: str, *, pace: float = 0.0) -> None:
-        """`target` is the URL of a database, on a Unix socket or on TCP; `pace` the seconds that each 64 KiB take."""
+        """`target` is the URL of a database, on a Unix socket or on TCP. `pace` is the time in seconds
+        that each 64 KiB take.
+        """
         self._pace = pace
         self._target = target
         self._links: set[_Link] = set()
@@ -35,7 +39,9 @@ class Proxy:
         self.accepted = 0
 
     def url(self, dsn: str | None = None) -> str:
-        """The URL of a database by way of the proxy: that of `dsn`, on the same server, or of the target."""
+        """Return the URL of a database through the proxy. The default database is that of the target.
+        `dsn` names another one on the same server.
+        """
         parts = urlsplit(dsn or self._target)
         login, at, _ = parts.netloc.rpartition("@")
         left = "&".join(pair for pair in parts.query.split("&") if pair.partition("=")[0] not in ("host", "port"))
@@ -43,24 +49,26 @@ class Proxy:
 
     @property
     def open(self) -> int:
-        """Connections that pass on what comes."""
+        """Return the connections that forward data."""
         return sum(not link.dead for link in self._links)
 
     @property
     def dead(self) -> int:
-        """Connections that have died in silence and that nobody has closed."""
+        """Return the connections that have died in silence and are not closed."""
         return sum(link.dead for link in self._links)
 
     def cut(self) -> None:
-        """Fall silent: nothing passes on the open connections, and new ones are accepted and hear nothing."""
+        """Fall silent. Open connections forward nothing, and new connections are accepted and get no data."""
         self._cut = True
         for link in self._links:
             link.hold()
 
     def heal(self, *, resume: bool = False) -> None:
-        """New connections pass again. What was open stays dead for ever, as when a router has lost its state.
+        """Let new connections work again. Connections that were open stay dead forever, as when a router has lost its
+        state.
 
-        With `resume` it goes on, with what was held back, as when a cable was out for a while.
+        With `resume` the open connections continue with the data that was held back, as when a cable
+        was out for a while.
         """
         self._cut = False
         for link in self._links:
@@ -70,16 +78,16 @@ class Proxy:
                 link.die()
 
     def forget(self) -> None:
-        """Every open connection dies in silence. New ones pass."""
+        """Let every open connection die in silence. New connections work."""
         for link in self._links:
             link.die()
 
     def forget_one(self) -> None:
-        """One of the open connections dies in silence, the one that was opened last."""
+        """Let the most recently opened connection die in silence."""
         next(link for link in sorted(self._links, key=lambda link: -link.number) if not link.dead).die()
 
     def refuse(self) -> None:
-        """Reset what is open, and refuse whoever comes, until `listen`."""
+        """Reset open connections, and refuse new connections until `listen`."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -87,12 +95,12 @@ class Proxy:
             link.reset()
 
     async def listen(self) -> None:
-        """Accept connections, on the same port as before."""
+        """Accept connections again, on the same port."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Close everything, both ends."""
+        """Close everything, at both ends."""
         self.refuse()
         for task in self._tasks:
             task.cancel()
@@ -132,7 +140,7 @@ class Proxy:
 
 
 class _Link:
-    """One connection through the proxy, and what may pass on it."""
+    """One connection through the proxy, and whether data may pass on it."""
 
     def __init__(self, number: int, near: asyncio.StreamWriter, pace: float) -> None:
         self._pace = pace
@@ -158,12 +166,14 @@ class _Link:
         self.let_go()
 
     async def passes(self) -> bool:
-        """Wait while it is held. Returns whether something may pass then."""
+        """Wait while the connection is held. Returns whether data may pass afterwards."""
         await self._changed.wait()
         return not self.dead
 
     async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One direction. The end of a connection is a packet like any other: it doesn't pass either."""
+        """Forward one direction. The end of a connection is a packet like any other, so a silent proxy
+        does not forward it either.
+        """
         with suppress(OSError):
             while data := await reader.read(_CHUNK):
                 if not await self.passes():
@@ -185,7 +195,7 @@ class _Link:
 
 
 async def _swallow(reader: asyncio.StreamReader) -> None:
-    """Read, so that the kernel goes on acknowledging, and forget it."""
+    """Read and discard data, so that the kernel continues to acknowledge it."""
     with suppress(OSError):
         while await reader.read(_CHUNK):
             pass
@@ -193,7 +203,7 @@ async def _swallow(reader: asyncio.StreamReader) -> None:
 
 @asynccontextmanager
 async def proxied(target: str, *, pace: float = 0.0) -> AsyncIterator[Proxy]:
-    """A proxy in front of the database at `target`, closed at the end."""
+    """A proxy for the database at `target`, closed at the end."""
     proxy = Proxy(target, pace=pace)
     await proxy.listen()
     try:

@@ -1,4 +1,4 @@
-"""What an app and a store go on with while connections die in silence."""
+"""Work that an app and a store must continue while connections die in silence."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.runtime.running import Seen
 from tests.support.silence import Proxy
 
 SOON = 20.0
-"""Seconds within which everything goes on. It takes two to four; the deadlines of statements would take 70."""
+"""Seconds within which everything must continue. It takes two to four. The deadlines of statements would take 70."""
 
 
 async def publish(database: store.Database, numbers: Iterable[int]) -> None:
-    """By another way than that of the workers. The key is the last digit."""
+    """Publish on a connection that the workers do not use. The key is the last digit."""
     each = list(numbers)
     await store.publish_many(
         database, "orders", [f"k{number % 10}" for number in each], [str(number) for number in each]
@@ -23,13 +23,13 @@ async def publish(database: store.Database, numbers: Iterable[int]) -> None:
 
 
 def in_order(numbers: list[int]) -> bool:
-    """Whether each key's messages came in order; a message may come twice."""
+    """Return whether each key's messages came in order. A message may come twice."""
     keys = [[number for number in numbers if number % 10 == key] for key in range(10)]
     return all(sorted(key) == key for key in keys)
 
 
 def note_orders(app: App) -> Seen:
-    """Have the app note what is published here."""
+    """Add a handler to the app that records the messages published here."""
     seen = Seen()
 
     @app.consumer("orders")
@@ -40,7 +40,9 @@ def note_orders(app: App) -> Seen:
 
 
 async def go_on_over_deaths(app: App, seen: Seen, database: store.Database, proxy: Proxy) -> None:
-    """Three times all its connections die while it has nothing to do, and then it gets something. Soon that is done, in order."""
+    """Three times, all connections of the app die while it is idle, and then it gets messages. They
+    must be handled soon and in order.
+    """
     for first in (0, 100, 200):
         await publish(database, range(first, first + 100))
         async with asyncio.timeout(SOON):
@@ -52,7 +54,9 @@ async def go_on_over_deaths(app: App, seen: Seen, database: store.Database, prox
 
 
 async def wait_for_a_lock(database: store.Database, holder: Any) -> None:
-    """A call that the server works on for as long as `holder` wants, until the database was asked about it three times."""
+    """A call that makes the server wait as long as `holder` holds the lock, until the database was
+    asked about the call three times.
+    """
     await holder.execute("select pg_advisory_lock(7)")
     waiting = asyncio.create_task(database.fetchval("select 1 from pg_advisory_xact_lock(7)"))
     async with asyncio.timeout(SOON):

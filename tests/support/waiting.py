@@ -1,4 +1,4 @@
-"""Waiting for a named event instead of sleeping."""
+"""Wait for an event in the database, without sleeping."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ T = TypeVar("T")
 
 
 async def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Start work that will have to wait for a lock; see `until_blocked`."""
+    """Start work that will have to wait for a lock. See `until_blocked`."""
     return asyncio.create_task(work)
 
 
 async def until_blocked(observer: Any, by: Any, *, timeout: float = 10) -> int:
-    """Wait until another session waits for a lock that the session of `by` holds. Returns the waiting one's pid.
+    """Wait until another session waits for a lock that the session of `by` holds. Returns the pid of the waiting
+    session.
 
-    `observer` is a connection or a `Database`; it asks again and again, and each question takes its time.
+    `observer` is a connection or a `Database`. It polls, and each query takes its time.
     """
     holder = by.get_server_pid()
     async with asyncio.timeout(timeout):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-# Tokens: plain ones often, so that filters and keys meet; wildcards inside longer ones; what regular expressions, SQL,
-# format() and LIKE treat specially; other scripts; line breaks.
+# Tokens. Plain ones are frequent, so that filters and keys match. There are wildcards inside longer
+# tokens, characters that regular expressions, SQL, format() and LIKE treat specially, other scripts, and
+# line breaks.
 _SPECIAL = ["a*", "*a", "**", ">>", "a>", "^", "$", "a$", "(", ")", "[a]", "[^.]+", "{1}", "|", "\\", "\\d", "?", "+",
             "'", '"', "''", "$1", "$sql$", "%", "%s", "%1$s", "_", " ", "-", "--", "/*", ";", "\n", "a\n", "\t", "(?i)a", "***", "ä",
             "A", "ß", "İ", "日本", "🦦", "e\u0301", "\u00e9", "\x01", "\x7f"]  # fmt: skip
@@ -20,7 +21,7 @@ tokens = st.one_of(
 
 
 def keys(max_tokens: int = 6) -> st.SearchStrategy[str]:
-    """Valid keys; seldom ones of many tokens."""
+    """Valid keys. A few of them have many tokens."""
     usual = st.lists(tokens, min_size=1, max_size=max_tokens)
     long = st.lists(st.sampled_from(_PLAIN), min_size=15, max_size=40)
     return st.one_of(usual, usual, usual, long).map(".".join)

@@ -15,11 +15,11 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 from headrace import Telemetry
 
 
-class Told:
-    """What was told.
+class Recorded:
+    """Records all telemetry of an app.
 
     Attributes:
-        telemetry: for an `App`.
+        telemetry: The setting for an `App`.
     """
 
     def __init__(self, *, traces: bool = True, metrics: bool = True, sampler: Sampler = ALWAYS_ON) -> None:
@@ -31,17 +31,17 @@ class Told:
         self.telemetry = Telemetry(traces=self.tracers if traces else None, metrics=self.meters if metrics else None)
 
     def spans(self, name: str | None = None) -> list[ReadableSpan]:
-        """Those that have ended, in the order in which they began."""
+        """The ended spans, in the order in which they began."""
         found = [span for span in self._exporter.get_finished_spans() if name in (None, span.name)]
         return sorted(found, key=lambda span: span.start_time or 0)
 
     def span(self, name: str) -> ReadableSpan:
-        """The only one of its name."""
+        """Return the only span of this name."""
         (span,) = self.spans(name)
         return span
 
     def points(self, name: str) -> list[Any]:
-        """The data points of a metric, as of now."""
+        """Return the current data points of a metric."""
         data = self._reader.get_metrics_data()
         if data is None:
             return []
@@ -55,7 +55,7 @@ class Told:
         ]
 
     def value(self, name: str, /, **attributes: str) -> Any:
-        """The value of the only data point of a metric with these attributes, named by their last words."""
+        """Return the value of the only data point with these attributes, given by the last words of their names."""
         (point,) = [point for point in self.points(name) if _matches(point.attributes, attributes)]
         return point.value
 
@@ -80,7 +80,7 @@ def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
 
 
 def linked(span: ReadableSpan) -> list[int]:
-    """The spans that it links to, by their ids."""
+    """Return the ids of the spans to which a span links."""
     return [link.context.span_id for link in span.links]
 
 

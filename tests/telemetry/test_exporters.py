@@ -1,4 +1,4 @@
-"""Exporters: by configuration; flushed at the end, within a bound; and a collector that is away stops nobody."""
+"""Exporters: their configuration, the bounded flush at the end, and collectors that are not available."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.runtime.running import numbered, running
 
 
 class Collector:
-    """What a collector was sent."""
+    """Records what a collector received."""
 
     def __init__(self) -> None:
         self.spans: set[str] = set()
@@ -44,7 +44,7 @@ class Collector:
 
 @contextmanager
 def serving(respond: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
-    """An HTTP server; its URL."""
+    """Run an HTTP server and yield its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -90,7 +90,7 @@ async def test_a_collector_has_everything_when_the_app_has_ended(dsn: str, monke
 
 
 @pytest.mark.asyncio
-async def test_a_collector_that_never_answers_stops_nobody(
+async def test_a_collector_that_never_answers_stops_no_process(
     dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     over = threading.Event()
@@ -116,9 +116,9 @@ async def test_a_collector_that_never_answers_stops_nobody(
 
 
 @pytest.mark.asyncio
-async def test_a_collector_that_is_not_there_stops_nobody(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_collector_stops_no_process(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # without a listener
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}")
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         app = App(dsn, streams=["orders"], telemetry=Telemetry(traces="otlp", metrics="otlp", shutdown_timeout=0.2))

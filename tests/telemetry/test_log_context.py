@@ -1,4 +1,4 @@
-"""What is in work, in the log."""
+"""The message in work as context of log records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from headrace import App
 from headrace.runtime.log_context import FIELDS, LogContext, in_work
 from tests.runtime.running import running
-from tests.telemetry.telling import Told, id_of, trace_of
+from tests.telemetry.telling import Recorded, id_of, trace_of
 
 logger = logging.getLogger("shop")
 
@@ -40,7 +40,7 @@ def log() -> Iterator[Keeping]:
 
 
 @pytest.mark.asyncio
-async def test_a_record_from_below_a_handler_tells_of_its_message(dsn: str, log: Keeping) -> None:
+async def test_a_record_from_below_a_handler_names_its_message(dsn: str, log: Keeping) -> None:
     app = App(dsn, streams=["orders"])
 
     def deep() -> None:
@@ -67,9 +67,9 @@ async def test_a_record_from_below_a_handler_tells_of_its_message(dsn: str, log:
 
 
 @pytest.mark.asyncio
-async def test_a_record_from_inside_a_span_tells_of_it(dsn: str, log: Keeping) -> None:
-    told = Told(metrics=False)
-    app = App(dsn, streams=["orders"], telemetry=told.telemetry)
+async def test_a_record_from_inside_a_span_names_the_span(dsn: str, log: Keeping) -> None:
+    recorded = Recorded(metrics=False)
+    app = App(dsn, streams=["orders"], telemetry=recorded.telemetry)
 
     @app.consumer("orders")
     async def ship(number: int) -> None:
@@ -78,7 +78,7 @@ async def test_a_record_from_inside_a_span_tells_of_it(dsn: str, log: Keeping) -
     async with running(app):
         await app.publish("orders", "a", 1)
         await app.idle()
-    span = told.span("process orders")
+    span = recorded.span("process orders")
     assert log.kept["here"]["trace_id"] == f"{trace_of(span):032x}"
     assert log.kept["here"]["span_id"] == f"{id_of(span):016x}"
 
@@ -90,7 +90,7 @@ def test_a_record_from_elsewhere_is_left_as_it_is(log: Keeping) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_a_record_says_itself_stays(dsn: str, log: Keeping) -> None:
+async def test_fields_that_a_record_has_already_are_kept(dsn: str, log: Keeping) -> None:
     app = App(dsn, streams=["orders"])
 
     @app.consumer("orders")

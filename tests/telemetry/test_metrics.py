@@ -1,4 +1,4 @@
-"""The metrics: what they say after a run whose counts are known."""
+"""The values of metrics after a run with known counts."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from headrace.flow.governor import Decision
 from headrace.runtime.survey import Survey
 from headrace.telemetry.metering import MOST_SAMPLES, RAREST, Rhythm
 from tests.runtime.running import Gate, eventually, numbered, parked, running, seek
-from tests.telemetry.telling import Told
+from tests.telemetry.telling import Recorded
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told(traces=False)
+def recorded() -> Recorded:
+    return Recorded(traces=False)
 
 
 @pytest.fixture
-def app(dsn: str, told: Told) -> App:
-    return App(dsn, streams=["orders"], telemetry=told.telemetry)
+def app(dsn: str, recorded: Recorded) -> App:
+    return App(dsn, streams=["orders"], telemetry=recorded.telemetry)
 
 
 @pytest.mark.asyncio
-async def test_what_became_of_messages_is_counted(app: App, told: Told) -> None:
+async def test_the_outcomes_of_messages_are_counted(app: App, recorded: Recorded) -> None:
     @app.consumer("orders", backoff=0, max_deliver=2)
     async def ship(number: int, message: Message) -> None:
         if number == 2:
@@ -40,14 +40,14 @@ async def test_what_became_of_messages_is_counted(app: App, told: Told) -> None:
         await app.publish_many("orders", numbered("abcdef"))
         await app.idle()
         names = ("acked", "nacked", "dead_lettered", "lost", "held")
-        values = {name: told.value(f"headrace.consumer.{name}") for name in names}
-        leased = told.value("messaging.client.consumed.messages")
+        values = {name: recorded.value(f"headrace.consumer.{name}") for name in names}
+        leased = recorded.value("messaging.client.consumed.messages")
     assert values == {"acked": 4, "nacked": 4, "dead_lettered": 2, "lost": 0, "held": 0}
     assert leased >= 8
 
 
 @pytest.mark.asyncio
-async def test_each_consumer_has_its_own_counts(app: App, told: Told) -> None:
+async def test_each_consumer_has_its_own_counts(app: App, recorded: Recorded) -> None:
     @app.consumer("orders")
     async def ship(number: int) -> None: ...
 
@@ -59,7 +59,7 @@ async def test_each_consumer_has_its_own_counts(app: App, told: Told) -> None:
         await app.idle()
         points = {
             point.attributes["messaging.consumer.group.name"]: (dict(point.attributes), point.value)
-            for point in told.points("headrace.consumer.acked")
+            for point in recorded.points("headrace.consumer.acked")
         }
     common = {"messaging.system": "headrace", "messaging.destination.name": "orders"}
     assert points == {
@@ -69,7 +69,7 @@ async def test_each_consumer_has_its_own_counts(app: App, told: Told) -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_exhausted_message_that_is_dropped_is_no_dead_letter(app: App, told: Told) -> None:
+async def test_an_exhausted_message_that_is_dropped_is_no_dead_letter(app: App, recorded: Recorded) -> None:
     @app.consumer("orders", max_deliver=1, on_exhausted="drop")
     async def ship(number: int) -> NoReturn:
         raise ValueError("never")
@@ -77,12 +77,12 @@ async def test_an_exhausted_message_that_is_dropped_is_no_dead_letter(app: App, 
     async with running(app):
         await app.publish("orders", "a", 1)
         await app.idle()
-        assert told.value("headrace.consumer.nacked") == 1
-        assert told.value("headrace.consumer.dead_lettered") == 0
+        assert recorded.value("headrace.consumer.nacked") == 1
+        assert recorded.value("headrace.consumer.dead_lettered") == 0
 
 
 @pytest.mark.asyncio
-async def test_messages_whose_lease_was_lost_are_counted(app: App, told: Told) -> None:
+async def test_messages_that_lost_their_lease_are_counted(app: App, recorded: Recorded) -> None:
     gate = Gate()
 
     @app.consumer("orders", concurrency=1)
@@ -92,25 +92,27 @@ async def test_messages_whose_lease_was_lost_are_counted(app: App, told: Told) -
     async with running(app):
         await app.publish("orders", "a", 1)
         await gate.until(1)
-        await seek(app, "ship", 1)  # which takes the lease away
+        await seek(app, "ship", 1)  # this takes the lease away
         gate.open()
         await app.idle()
-        assert told.value("headrace.consumer.lost") == 1
+        assert recorded.value("headrace.consumer.lost") == 1
 
 
 @pytest.mark.asyncio
-async def test_published_messages_are_counted_and_those_that_failed_by_their_error(app: App, told: Told) -> None:
+async def test_published_messages_are_counted_and_those_that_failed_by_their_error(
+    app: App, recorded: Recorded
+) -> None:
     async with app:
         await app.publish("orders", "a", 1)
         await app.publish_many("orders", numbered("bcd"))
         with pytest.raises(UnknownStream):
             await app.publish("nowhere", "a", 1)
-    assert told.value("messaging.client.sent.messages", name="orders") == 4
-    assert told.value("messaging.client.sent.messages", type="headrace.model.errors.UnknownStream") == 1
+    assert recorded.value("messaging.client.sent.messages", name="orders") == 4
+    assert recorded.value("messaging.client.sent.messages", type="headrace.model.errors.UnknownStream") == 1
 
 
 @pytest.mark.asyncio
-async def test_operations_and_handlers_are_timed(app: App, told: Told) -> None:
+async def test_operations_and_handlers_are_timed(app: App, recorded: Recorded) -> None:
     @app.consumer("orders", max_deliver=1)
     async def ship(number: int) -> None:
         raise ValueError("never")
@@ -120,16 +122,16 @@ async def test_operations_and_handlers_are_timed(app: App, told: Told) -> None:
         await app.idle()
     operations = {
         point.attributes["messaging.operation.name"]: point.count
-        for point in told.points("messaging.client.operation.duration")
+        for point in recorded.points("messaging.client.operation.duration")
     }
     assert operations == {"publish": 1, "lease": 1, "settle": 1}
-    (handled,) = told.points("messaging.process.duration")
+    (handled,) = recorded.points("messaging.process.duration")
     assert (handled.count, handled.attributes["error.type"]) == (1, "ValueError")
     assert handled.sum > 0
 
 
 @pytest.mark.asyncio
-async def test_what_is_in_work_shows_while_it_is(app: App, told: Told) -> None:
+async def test_messages_in_work_are_shown_while_they_are(app: App, recorded: Recorded) -> None:
     gate = Gate()
 
     @app.consumer("orders", concurrency=3)
@@ -140,26 +142,26 @@ async def test_what_is_in_work_shows_while_it_is(app: App, told: Told) -> None:
         await app.publish_many("orders", numbered("ab"))
         await gate.until(2)
         names = ("held", "concurrency", "concurrency.target", "concurrency.busy")
-        assert [told.value(f"headrace.consumer.{name}") for name in names] == [2, 3, 3, 2]
+        assert [recorded.value(f"headrace.consumer.{name}") for name in names] == [2, 3, 3, 2]
         gate.open()
         await app.idle()
-        assert told.value("headrace.consumer.held") == 0
+        assert recorded.value("headrace.consumer.held") == 0
 
 
 @pytest.mark.asyncio
-async def test_the_governors_reason_shows_without_its_numbers(app: App, told: Told) -> None:
+async def test_the_governors_reason_shows_without_its_numbers(app: App, recorded: Recorded) -> None:
     @app.consumer("orders", concurrency=7)
     async def ship(number: int) -> None: ...
 
     async with running(app):
-        assert told.value("headrace.consumer.concurrency.reason", reason="fixed") == 1
+        assert recorded.value("headrace.consumer.concurrency.reason", reason="fixed") == 1
         assert app._service is not None
         app._service.pipelines[0].governor.decision = Decision(7, "at most 1,234.5 of 12 had something to do")
-        assert told.value("headrace.consumer.concurrency.reason", reason="at most N of N had something to do") == 1
+        assert recorded.value("headrace.consumer.concurrency.reason", reason="at most N of N had something to do") == 1
 
 
 @pytest.mark.asyncio
-async def test_an_open_breaker_shows(app: App, told: Told) -> None:
+async def test_an_open_breaker_shows(app: App, recorded: Recorded) -> None:
     @app.consumer("orders", breaker=1, backoff=3600)
     async def ship(number: int) -> NoReturn:
         raise ValueError("downstream is away")
@@ -168,16 +170,16 @@ async def test_an_open_breaker_shows(app: App, told: Told) -> None:
     async def bill(number: int) -> None: ...
 
     async def opened() -> bool:
-        return bool(told.value("headrace.consumer.breaker", name="ship"))
+        return bool(recorded.value("headrace.consumer.breaker", name="ship"))
 
     async with running(app):
-        assert told.value("headrace.consumer.breaker") == 0
+        assert recorded.value("headrace.consumer.breaker") == 0
         await app.publish("orders", "a", 1)
         await eventually(opened)
 
 
 @pytest.mark.asyncio
-async def test_lag_and_what_is_parked_are_as_the_last_survey_found_them(app: App, told: Told) -> None:
+async def test_lag_and_what_is_parked_are_as_the_last_survey_found_them(app: App, recorded: Recorded) -> None:
     gate = Gate()
 
     @app.consumer("orders", backoff=3600, concurrency=1, max_ack_pending=1)
@@ -196,51 +198,51 @@ async def test_lag_and_what_is_parked_are_as_the_last_survey_found_them(app: App
         survey = Survey(app.database, [("orders", "ship"), ("orders", "deleted")], app._instruments)
         await survey.once()
         names = ("lag.messages", "pending", "in_flight", "parked", "blocked", "dead_letters")
-        found = {name: told.value(f"headrace.consumer.{name}") for name in names}
-        age = told.value("headrace.consumer.lag.time")
+        found = {name: recorded.value(f"headrace.consumer.{name}") for name in names}
+        age = recorded.value("headrace.consumer.lag.time")
         gate.open()
     assert found == {"lag.messages": 1, "pending": 2, "in_flight": 1, "parked": 1, "blocked": 0, "dead_letters": 0}
     assert age >= 3600
 
 
 @pytest.mark.asyncio
-async def test_a_consumer_surveys_itself_as_often_as_it_is_told(dsn: str, told: Told) -> None:
-    app = App(dsn, telemetry=Telemetry(traces=None, metrics=told.meters, survey=0.1))
+async def test_a_consumer_surveys_itself_as_often_as_its_setting_says(dsn: str, recorded: Recorded) -> None:
+    app = App(dsn, telemetry=Telemetry(traces=None, metrics=recorded.meters, survey=0.1))
 
     @app.consumer("orders")
     async def ship(number: int) -> None: ...
 
     async def surveyed() -> list[object]:
-        return told.points("headrace.consumer.lag.time")
+        return recorded.points("headrace.consumer.lag.time")
 
     async with running(app):
         await eventually(surveyed)
-        assert told.value("headrace.consumer.lag.time") == 0
+        assert recorded.value("headrace.consumer.lag.time") == 0
 
 
 @pytest.mark.asyncio
-async def test_connections_waits_and_round_trips_show(app: App, told: Told) -> None:
+async def test_connections_waits_and_round_trips_show(app: App, recorded: Recorded) -> None:
     @app.consumer("orders")
     async def ship(number: int) -> None: ...
 
     async with running(app):
         await app.publish("orders", "a", 1)
         await app.idle()
-        assert told.value("db.client.connection.max") == 10
+        assert recorded.value("db.client.connection.max") == 10
         assert (
-            told.value("db.client.connection.count", state="idle")
-            + told.value("db.client.connection.count", state="used")
+            recorded.value("db.client.connection.count", state="idle")
+            + recorded.value("db.client.connection.count", state="used")
             >= 1
         )
-        assert told.value("headrace.postgres.round_trips") >= 3
-        assert told.value("headrace.pool.waits") >= 0
-        assert told.value("headrace.pool.wait_time") >= 0
+        assert recorded.value("headrace.postgres.round_trips") >= 3
+        assert recorded.value("headrace.pool.waits") >= 0
+        assert recorded.value("headrace.pool.wait_time") >= 0
 
 
 @pytest.mark.asyncio
-async def test_apps_that_come_and_go_share_the_instruments_of_a_provider(dsn: str, told: Told) -> None:
+async def test_apps_that_come_and_go_share_the_instruments_of_a_provider(dsn: str, recorded: Recorded) -> None:
     for count in (1, 2):
-        app = App(dsn, streams=["orders"], telemetry=told.telemetry)
+        app = App(dsn, streams=["orders"], telemetry=recorded.telemetry)
 
         @app.consumer("orders", name=f"ship{count}")
         async def ship(number: int) -> None: ...
@@ -248,9 +250,9 @@ async def test_apps_that_come_and_go_share_the_instruments_of_a_provider(dsn: st
         async with running(app):
             await app.publish("orders", "a", 1)
             await app.idle()
-            (point,) = told.points("headrace.consumer.acked")
+            (point,) = recorded.points("headrace.consumer.acked")
             assert (point.attributes["messaging.consumer.group.name"], point.value) == (f"ship{count}", count)
-    assert told.points("headrace.consumer.acked") == []
+    assert recorded.points("headrace.consumer.acked") == []
 
 
 # --- which handlers are measured
@@ -261,7 +263,7 @@ def test_every_handler_is_measured_while_there_are_few() -> None:
     assert [rhythm.next(second / (MOST_SAMPLES / 2)) for second in range(1, 50)] == [1] * 49
 
 
-def test_of_many_handlers_a_bounded_share_is_measured() -> None:
+def test_a_bounded_share_of_many_handlers_is_measured() -> None:
     now, calls, samples, step = 0.0, 0, 0, 1 / (MOST_SAMPLES * 10)
     rhythm = Rhythm(now)
     while now < 10:
@@ -271,7 +273,7 @@ def test_of_many_handlers_a_bounded_share_is_measured() -> None:
     assert calls >= 9 * samples
 
 
-def test_however_many_handlers_there_are_some_are_measured() -> None:
+def test_some_handlers_are_measured_for_every_number_of_handlers() -> None:
     rhythm, now = Rhythm(0.0), 0.0
     for _ in range(10):
         now += 1e-9

@@ -1,4 +1,4 @@
-"""Off is free: nothing of OpenTelemetry is imported, and nothing of ours is in the way of a message."""
+"""Disabled telemetry costs nothing. OpenTelemetry is not imported, and no code of ours runs for a message."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ print(*sorted(name for name in sys.modules if name.startswith(("opentelemetry", 
 
 
 def loaded(dsn: str, telemetry: str) -> set[str]:
-    """The modules of telemetry that a program has loaded at its end."""
+    """Return the telemetry modules that a program has loaded at its end."""
     program = PROGRAM.format(dsn=dsn, telemetry=telemetry)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr

@@ -1,4 +1,4 @@
-"""A registry of the program's own gets the metrics, for a page of its own."""
+"""A Prometheus registry of the program's own receives the metrics, for a page of its own."""
 
 from __future__ import annotations
 

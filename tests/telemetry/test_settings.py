@@ -1,4 +1,4 @@
-"""What telemetry is wanted, and what is said to who wants what can't be."""
+"""Settings of telemetry, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from headrace.telemetry.settings import OFF
         (Telemetry(traces="otlp", metrics=None), "otlp", None),
     ],
 )
-def test_what_is_wanted_is_said_in_a_word_or_two(given: Any, traces: str | None, metrics: str | None) -> None:
+def test_a_setting_is_one_or_two_words(given: Any, traces: str | None, metrics: str | None) -> None:
     telemetry = Telemetry.of(given, {})
     assert telemetry is not None
     assert (telemetry.traces, telemetry.metrics) == (traces, metrics)
 
 
 @pytest.mark.parametrize("given", [None, False, *sorted(OFF), "Off", Telemetry(traces=None, metrics=None)])
-def test_nothing_is_told_unless_it_is_wanted(given: Any) -> None:
+def test_nothing_is_recorded_unless_it_is_wanted(given: Any) -> None:
     assert Telemetry.of(given, {}) is None
 
 
@@ -63,7 +63,7 @@ def test_a_provider_of_the_users_is_taken_as_it_is() -> None:
         (lambda: Telemetry(shutdown_timeout=-1), "shutdown_timeout=-1 of telemetry"),
     ],
 )
-def test_what_cannot_be_is_said_at_once(make: Any, says: str) -> None:
+def test_an_invalid_setting_is_reported_at_once(make: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match="^[^\n]*" + says.replace("(", r"\(")):
         make()
 

@@ -11,14 +11,14 @@ import pytest_asyncio
 from headrace.telemetry.instrumentation import Instrumentation
 from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
-from tests.telemetry.telling import Told
+from tests.telemetry.telling import Recorded
 
 KNOWN = ("changes", "rate", "behind", "held_back", "state", "alarm")
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told(traces=False)
+def recorded() -> Recorded:
+    return Recorded(traces=False)
 
 
 @pytest_asyncio.fixture
@@ -28,61 +28,61 @@ async def shop(dsn: str) -> AsyncIterator[Shop]:
 
 
 @pytest_asyncio.fixture
-async def sources(told: Told) -> AsyncIterator[dict[str, Any]]:
-    """What a process tells of its sources."""
+async def sources(recorded: Recorded) -> AsyncIterator[dict[str, Any]]:
+    """What a process reports of its sources. Tests fill it in."""
     found: dict[str, Any] = {}
-    instrumentation = Instrumentation(told.telemetry, lambda: {"sources": found, "consumers": {}})
+    instrumentation = Instrumentation(recorded.telemetry, lambda: {"sources": found, "consumers": {}})
     yield found
     await instrumentation.stop()
 
 
-def values(told: Told, source: str) -> dict[str, Any]:
-    return dict(_values(told, source))
+def values(recorded: Recorded, source: str) -> dict[str, Any]:
+    return dict(_values(recorded, source))
 
 
-def _values(told: Told, source: str) -> Iterator[tuple[str, Any]]:
+def _values(recorded: Recorded, source: str) -> Iterator[tuple[str, Any]]:
     for name in KNOWN:
-        for point in told.points(f"headrace.capture.{name}"):
+        for point in recorded.points(f"headrace.capture.{name}"):
             if point.attributes["headrace.source"] == source:
                 yield name, point.attributes["headrace.capture.state"] if name == "state" else point.value
 
 
 @pytest.mark.asyncio
-async def test_each_source_tells_how_it_goes(sources: dict[str, Any], told: Told) -> None:
+async def test_each_source_reports_its_state(sources: dict[str, Any], recorded: Recorded) -> None:
     running = {"stream": "orders", "state": "running", "reason": None, "captured": 12, "rate": 2.5}
     sources["shop"] = {**running, "behind": 100, "held_back": 16_000_000, "alarm": None}
     sources["bank"] = {**running, "behind": None, "held_back": None, "alarm": "It holds back 5 GB."}
     sources["gone"] = {"stream": "orders", "state": "stopped", "reason": "The table is gone.", "captured": 3}
-    assert values(told, "shop") == {
+    assert values(recorded, "shop") == {
         "changes": 12, "rate": 2.5, "behind": 100, "held_back": 16_000_000, "state": "running", "alarm": 0,
     }  # fmt: skip
-    assert values(told, "bank") == {"changes": 12, "rate": 2.5, "state": "running", "alarm": 1}
-    assert values(told, "gone") == {"changes": 3, "state": "stopped"}
-    (point, *_) = told.points("headrace.capture.rate")
+    assert values(recorded, "bank") == {"changes": 12, "rate": 2.5, "state": "running", "alarm": 1}
+    assert values(recorded, "gone") == {"changes": 3, "state": "stopped"}
+    (point, *_) = recorded.points("headrace.capture.rate")
     assert dict(point.attributes) == {
         "messaging.system": "headrace", "messaging.destination.name": "orders", "headrace.source": "shop",
     }  # fmt: skip
 
 
 @pytest.mark.asyncio
-async def test_what_a_process_captures_is_counted_and_its_slot_is_told(shop: Shop, told: Told) -> None:
+async def test_captured_changes_are_counted_and_the_slot_is_reported(shop: Shop, recorded: Recorded) -> None:
     info = await shop.source()
-    async with shop.captured(telemetry=told.telemetry) as app:
+    async with shop.captured(telemetry=recorded.telemetry) as app:
         await shop.until_running()
         await shop.sql.execute("insert into orders select i, 'paid', 5 from generate_series(1, 7) as i")
         await shop.until(7)
 
-        async def is_told() -> bool:
-            found = values(told, "shop")
+        async def is_reported() -> bool:
+            found = values(recorded, "shop")
             return found.get("changes") == 7 and found.get("held_back", 0) > 0
 
-        await eventually(is_told)
-        assert values(told, "shop").keys() == set(KNOWN)
-        assert values(told, "shop")["state"] == "running"
+        await eventually(is_reported)
+        assert values(recorded, "shop").keys() == set(KNOWN)
+        assert values(recorded, "shop")["state"] == "running"
         await app.admin.pause_source(info.name)
 
         async def is_silent() -> bool:
-            return not values(told, "shop")
+            return not values(recorded, "shop")
 
         await eventually(is_silent)
         await app.admin.resume_source(info.name)
@@ -90,18 +90,18 @@ async def test_what_a_process_captures_is_counted_and_its_slot_is_told(shop: Sho
         await shop.until(8)
 
         async def goes_on() -> bool:
-            return values(told, "shop").get("changes") == 8
+            return values(recorded, "shop").get("changes") == 8
 
         await eventually(goes_on)
 
 
 @pytest.mark.asyncio
-async def test_a_source_that_has_stopped_is_told_as_that_and_nothing_else_of_it(shop: Shop, told: Told) -> None:
+async def test_a_stopped_source_is_reported_as_stopped_and_nothing_else(shop: Shop, recorded: Recorded) -> None:
     await shop.source(tables=("public.nowhere",))
-    async with shop.captured(telemetry=told.telemetry):
+    async with shop.captured(telemetry=recorded.telemetry):
         await shop.until_state("stopped")
 
         async def is_stopped() -> bool:
-            return values(told, "shop") == {"changes": 0, "state": "stopped"}
+            return values(recorded, "shop") == {"changes": 0, "state": "stopped"}
 
         await eventually(is_stopped)

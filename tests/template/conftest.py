@@ -1,4 +1,4 @@
-"""The same `commands` that the tests of the command line use."""
+"""The `commands` fixture of the command-line tests."""
 
 from tests.cli.conftest import commands
 

@@ -1,4 +1,4 @@
-"""The service that a team starts from: made by `headrace new`, its tests pass, and it runs."""
+"""The service template. `headrace new` creates it, its tests pass, and it runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_it_has_everything_under_its_own_name(shop: Path) -> None:
 
 
 def test_its_tests_pass_without_spark(commands: Commands, shop: Path, tmp_path: Path) -> None:
-    """Those with Spark are in tests/spark/test_template.py."""
+    """Tests that need Spark are in tests/spark/test_template.py."""
     environment = without_spark(commands.environment(), tmp_path / "hidden")
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio"]
     ended = subprocess.run(tests, cwd=shop, env=environment, capture_output=True, text=True, check=False)
@@ -79,13 +79,13 @@ def test_it_runs(commands: Commands, shop: Path, dsn: str) -> None:
     assert running.end() == 0
 
 
-def test_a_wrong_setting_is_told(commands: Commands, shop: Path) -> None:
+def test_a_wrong_setting_is_reported(commands: Commands, shop: Path) -> None:
     running = commands("run", "web_shop.service:app", WEB_SHOP_REGOIN="eu", directory=shop)
     assert running.end() == 78
     assert "WEB_SHOP_REGION" in running.lines[-1]
 
 
-def test_what_is_there_is_not_overwritten(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_files_are_not_overwritten(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = _texts(shop)
     assert call(["new", "web-shop"]) == 73
     assert "not an empty directory" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The plugin's fixtures, on the server that all of our tests share; and a small app."""
+"""The plugin's fixtures on the server that all tests of this repository share, and a small app."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.testing import projects
 
 @pytest.fixture
 def harness(server_dsn: str, dsn: str) -> Callable[..., Harness]:
-    """As the plugin's, on our own server."""
+    """The plugin's `harness` on this repository's server."""
 
     def harness(app: App, **options: Any) -> Harness:
         return Harness(app, dsn, **options)
@@ -30,13 +30,13 @@ def server(server_dsn: str) -> Server:
 
 @pytest.fixture
 def app() -> App:
-    """An app that would connect to nothing, were it not for the harness."""
+    """An app with a URL that leads to no database, so that it works only with the harness."""
     return App("postgresql://nobody@nowhere.invalid/nothing", streams=["orders", "parcels"])
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with an app and no tests yet, in an environment that says nothing to pytest or to Headrace."""
+    """A project with an app and no tests yet, in an environment without variables for pytest or Headrace."""
     for name in ("HEADRACE_TEST_DATABASE", "HEADRACE_DATABASE", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
         monkeypatch.delenv(name, raising=False)
     project = tmp_path / "project"

@@ -1,4 +1,4 @@
-"""Small projects of their own, with an app and its tests, as those who use the kit have them."""
+"""Small projects with an app and its tests, as users of the testing kit have them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ WITH_ASYNCIO = ("-o", "asyncio_default_fixture_loop_scope=function")
 
 
 def make(directory: Path) -> None:
-    """A project that has an app, and no tests yet."""
+    """Create a project that has an app and no tests yet."""
     for name, text in (("service.py", SERVICE), ("conftest.py", CONFTEST), ("pytest.ini", INI)):
         (directory / name).write_text(text)
 
 
 def run(project: Path, *options: str) -> str:
-    """Run its tests, which must pass; their temporary files are below `temporary`. Returns what was printed."""
+    """Run its tests, which must pass. Their temporary files are below `temporary`. Returns the output."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={project / 'temporary'}"]
     done = subprocess.run([*command, *options], cwd=project, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

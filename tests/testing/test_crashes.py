@@ -1,4 +1,4 @@
-"""A worker that dies between a handler's effect and the ack."""
+"""Crashes: a worker that dies between a handler's effect and the ack."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def effects_of(h: Harness) -> list[int]:
 async def test_the_writes_of_a_transactional_handler_are_gone_with_a_crash_and_there_once_after_it(
     app: App, harness: Start
 ) -> None:
-    """And the same handler without a transaction leaves its effect behind, so that this test can fail."""
+    """The same handler without a transaction leaves its effect behind, so this test can fail."""
 
     @app.consumer("orders", transactional=True)
     async def ship(order: int, tx: Transaction) -> None:
@@ -102,7 +102,7 @@ async def test_a_crash_of_a_plain_handler_shows_the_duplicate(app: App, harness:
         assert await effects_of(h) == [1, 1]
 
 
-async def test_what_a_transactional_handler_published_is_gone_with_a_crash(app: App, harness: Start) -> None:
+async def test_messages_that_a_transactional_handler_published_are_gone_after_a_crash(app: App, harness: Start) -> None:
     @app.consumer("orders", transactional=True)
     async def ship(order: int, message: Message) -> None:
         await message.publish("parcels", "p", order)
@@ -206,8 +206,8 @@ async def test_a_crashed_batch_comes_again(app: App, harness: Start) -> None:
         h.assert_all_acked(ship)
 
 
-async def test_what_an_app_has_set_up_is_torn_down_and_set_up_again(app: App, harness: Start) -> None:
-    """So a crash in a test leaves nothing open."""
+async def test_the_state_of_an_app_is_torn_down_and_set_up_again(app: App, harness: Start) -> None:
+    """A crash in a test therefore leaves nothing open."""
     lives: list[str] = []
 
     @app.lifespan
@@ -229,7 +229,7 @@ async def test_what_an_app_has_set_up_is_torn_down_and_set_up_again(app: App, ha
     assert lives == ["up", "down", "up", "down"]
 
 
-async def test_a_message_whose_worker_dies_again_and_again_is_a_dead_letter(app: App, harness: Start) -> None:
+async def test_a_message_that_repeatedly_kills_its_worker_is_a_dead_letter(app: App, harness: Start) -> None:
     @app.consumer("orders", max_deliver=3)
     async def ship() -> None: ...
 

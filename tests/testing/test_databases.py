@@ -1,4 +1,4 @@
-"""A server for the run, and a database of its own for each test."""
+"""Test databases: a server for the test run, and a new database for each test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def schema_version(url: str) -> int:
         await database.close()
 
 
-async def test_each_database_is_new_has_the_schema_and_goes(server: Server) -> None:
+async def test_each_database_is_new_has_the_schema_and_is_dropped(server: Server) -> None:
     def make() -> tuple[str, str]:
         with server.database() as first, server.database() as second:
             assert first != second
@@ -39,7 +39,7 @@ async def test_each_database_is_new_has_the_schema_and_goes(server: Server) -> N
         await asyncpg.connect(first)
 
 
-async def test_a_database_goes_whoever_is_still_connected(server: Server) -> None:
+async def test_a_database_is_dropped_whatever_is_still_connected(server: Server) -> None:
     context = server.database()
     url = await anyio.to_thread.run_sync(context.__enter__)
     left = await asyncpg.connect(url)
@@ -49,14 +49,16 @@ async def test_a_database_goes_whoever_is_still_connected(server: Server) -> Non
     left.terminate()
 
 
-async def test_a_server_that_is_named_is_used(server_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_the_environment_names_is_used(
+    server_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HEADRACE_TEST_DATABASE", server_dsn)
     with server_in(tmp_path / "postgres") as server:
         assert server.url == server_dsn
     assert not (tmp_path / "postgres").exists()
 
 
-async def test_a_server_that_cannot_be_named_so_is_told() -> None:
+async def test_an_invalid_server_url_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="must be a Postgres URL"):
         Server("host=localhost dbname=postgres")
 
@@ -66,7 +68,7 @@ async def test_a_database_is_not_made_inside_a_running_loop(server: Server) -> N
         server.database().__enter__()
 
 
-async def test_a_server_that_is_not_there_is_told() -> None:
+async def test_an_unreachable_server_is_reported() -> None:
     def make() -> None:
         with Server("postgresql://nobody@127.0.0.1:1/nothing").database():
             pass
@@ -114,7 +116,8 @@ asyncio.run(main())
 """
 
 
-async def test_a_process_without_any_server_has_one_of_its_own_that_goes_with_it(
+@pytest.mark.process
+async def test_a_process_without_any_server_starts_one_that_stops_with_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HEADRACE_TEST_DATABASE", raising=False)

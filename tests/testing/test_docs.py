@@ -1,9 +1,11 @@
-"""The examples of docs/testing.md are a small project, and its tests pass."""
+"""The examples of docs/testing.md form a small project, and its tests pass."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+import pytest
 
 from tests.testing.projects import WITH_ASYNCIO, run
 
@@ -11,6 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 EXAMPLE = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.process
 def test_the_examples_run(project: Path) -> None:
     files: dict[str, str] = {}
     for name, text in EXAMPLE.findall(PAGE.read_text(encoding="utf-8")):

@@ -1,4 +1,4 @@
-"""Errors of handlers, in the test that wants to see them."""
+"""Errors of handlers that a test asks to see."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio
 Start = Callable[..., Harness]
 
 
-async def test_an_error_of_a_handler_is_raised_as_it_is_on_request(app: App, harness: Start) -> None:
+async def test_an_error_of_a_handler_is_raised_unchanged_on_request(app: App, harness: Start) -> None:
     error = KeyError("oops")
 
     @app.consumer("orders")
@@ -56,7 +56,7 @@ async def test_retry_and_reject_are_no_errors(app: App, harness: Start) -> None:
         assert sorted(h.kinds(ship)) == ["rejected", "retried"]
 
 
-async def test_errors_of_the_test_itself_come_out_as_they_are(app: App, harness: Start) -> None:
+async def test_errors_of_the_test_itself_are_raised_unchanged(app: App, harness: Start) -> None:
     with pytest.raises(AssertionError, match="mine"):
         async with harness(app):
             raise AssertionError("mine")

@@ -1,4 +1,4 @@
-"""What paces a consumer goes by the harness's clock, too: breakers, rate limits, and batches that fill."""
+"""Breakers, rate limits and filling batches follow the harness's clock too."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_a_batch_that_is_full_does_not_wait_for_the_drain(app: App, harnes
         assert h.kinds(ship) == ["acked", "acked"]
 
 
-async def test_as_many_handlers_run_at_a_time_as_may(app: App, harness: Start) -> None:
+async def test_handlers_run_at_the_same_time_up_to_the_concurrency(app: App, harness: Start) -> None:
     inside, met = 0, anyio.Event()
 
     @app.consumer("orders", concurrency=(1, 4))

@@ -1,4 +1,4 @@
-"""A harness runs an app's handlers on the real engine, with the time in the test's hands."""
+"""The harness: it runs an app's handlers on the real engine, and the test controls the time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Order(msgspec.Struct):
 
 
 def lent(app: App) -> dict[str, Any]:
-    """What a harness changes of an app."""
-    return {name: value for name, value in vars(app).items() if name != "_settings"}  # which it reads when it connects
+    """The attributes of an app that a harness may change."""
+    return {name: value for name, value in vars(app).items() if name != "_settings"}  # read when the app connects
 
 
-async def test_what_is_published_is_handled_and_acked(app: App, harness: Start) -> None:
+async def test_a_published_message_is_handled_and_acked(app: App, harness: Start) -> None:
     seen: list[int] = []
 
     @app.consumer("orders")
@@ -42,7 +42,7 @@ async def test_what_is_published_is_handled_and_acked(app: App, harness: Start) 
         assert await h.pending("ship") == []
 
 
-async def test_the_app_is_as_before(app: App, harness: Start) -> None:
+async def test_the_app_is_unchanged_after_the_block(app: App, harness: Start) -> None:
     before = lent(app)
     async with harness(app):
         assert app.dsn != before["dsn"]
@@ -51,7 +51,7 @@ async def test_the_app_is_as_before(app: App, harness: Start) -> None:
 
 async def test_drain_follows_messages_from_handler_to_handler(app: App, harness: Start) -> None:
     @app.consumer("parcels")
-    async def tell(parcel: int) -> None: ...
+    async def notify(parcel: int) -> None: ...
 
     @app.consumer("orders")
     async def ship(order: int, message: Message) -> None:
@@ -64,7 +64,7 @@ async def test_drain_follows_messages_from_handler_to_handler(app: App, harness:
         await h.drain()
         assert [m.data for m in await h.published("parcels")] == [1, 2, 3, 4, 5]
         assert [m.data for m in await h.published("parcels", "parcels.3")] == [3]
-        assert h.kinds(ship) == h.kinds(tell) == ["acked"] * 5
+        assert h.kinds(ship) == h.kinds(notify) == ["acked"] * 5
 
 
 async def test_published_messages_are_converted_to_a_type(app: App, harness: Start) -> None:
@@ -144,7 +144,7 @@ async def test_rejected_exhausted_and_undecodable_messages_are_dead_letters(app:
         assert dead[0].error == "no such order"
 
 
-async def test_what_waits_behind_a_failed_message_is_released(app: App, harness: Start) -> None:
+async def test_messages_behind_a_failed_one_are_released(app: App, harness: Start) -> None:
     @app.consumer("orders", backoff="1s")
     async def ship(order: int, message: Message) -> None:
         if message.attempt == 1 and order == 1:

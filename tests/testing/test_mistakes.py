@@ -1,4 +1,4 @@
-"""What a test is told when something is not as it should be."""
+"""The errors that a test gets when something is wrong."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Start = Callable[..., Harness]
 
 
 def lent(app: App) -> dict[str, Any]:
-    """What a harness changes of an app."""
-    return {name: value for name, value in vars(app).items() if name != "_settings"}  # which it reads when it connects
+    """The attributes of an app that a harness may change."""
+    return {name: value for name, value in vars(app).items() if name != "_settings"}  # read when the app connects
 
 
-async def test_assertions_tell_what_happened_instead(app: App, harness: Start) -> None:
+async def test_failed_assertions_report_what_happened_instead(app: App, harness: Start) -> None:
     @app.consumer("orders", backoff="1m")
     async def ship(order: int) -> None:
         if order == 2:
@@ -46,7 +46,7 @@ async def test_assertions_tell_what_happened_instead(app: App, harness: Start) -
             h.assert_outcomes(ship, "acked", key="c")
 
 
-async def test_consumers_that_are_not_there_or_are_two_are_told(app: App, harness: Start) -> None:
+async def test_unknown_and_ambiguous_consumers_are_reported(app: App, harness: Start) -> None:
     @app.consumer("orders", name="log")
     @app.consumer("parcels", name="log")
     async def note() -> None: ...
@@ -72,7 +72,7 @@ async def test_a_harness_is_used_once_and_inside_its_block(app: App, harness: St
         await h.__aenter__()
 
 
-async def test_an_app_that_cannot_start_says_why_and_is_as_before(app: App) -> None:
+async def test_an_app_that_cannot_start_reports_why_and_is_unchanged(app: App) -> None:
     before = lent(app)
     with pytest.raises(StoreUnavailable, match="can't be reached"):
         async with Harness(app, app.dsn):
@@ -80,7 +80,7 @@ async def test_an_app_that_cannot_start_says_why_and_is_as_before(app: App) -> N
     assert lent(app) == before
 
 
-async def test_an_app_that_was_stopped_is_told(app: App, harness: Start) -> None:
+async def test_an_app_that_was_stopped_is_reported(app: App, harness: Start) -> None:
     @app.consumer("orders")
     async def ship() -> None: ...
 
@@ -95,7 +95,7 @@ async def drain_for_ever(h: Harness) -> None:
         await h.drain()
 
 
-async def test_an_app_that_fails_a_check_of_its_own_says_so(app: App, harness: Start) -> None:
+async def test_an_app_that_fails_its_own_check_reports_that(app: App, harness: Start) -> None:
     @app.check
     async def stock() -> None:
         raise ValueError("there is no stock")
@@ -107,7 +107,7 @@ async def test_an_app_that_fails_a_check_of_its_own_says_so(app: App, harness: S
     assert lent(app) == before
 
 
-async def test_a_drain_raises_what_the_service_died_of(
+async def test_a_drain_raises_the_error_that_ended_the_service(
     app: App, harness: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.consumer("orders")
@@ -127,7 +127,7 @@ async def broken(*_: Any, **__: Any) -> None:
     raise ZeroDivisionError
 
 
-async def test_a_test_that_is_cancelled_leaves_nothing_at_work(app: App, harness: Start) -> None:
+async def test_a_test_that_is_cancelled_leaves_nothing_running(app: App, harness: Start) -> None:
     started, stopped = anyio.Event(), anyio.Event()
 
     @app.consumer("orders")
@@ -149,7 +149,7 @@ async def test_a_test_that_is_cancelled_leaves_nothing_at_work(app: App, harness
     assert lent(app) == before
 
 
-async def test_a_lifespan_and_the_state_of_the_app_are_there(app: App, harness: Start) -> None:
+async def test_a_lifespan_and_the_state_of_the_app_are_available(app: App, harness: Start) -> None:
     @app.lifespan
     async def state(_: App) -> AsyncIterator[list[int]]:
         yield []

@@ -1,4 +1,4 @@
-"""The fixtures, in small projects of their own, as those who use them have them."""
+"""The plugin's fixtures in small projects, as users have them."""
 
 from __future__ import annotations
 
@@ -85,19 +85,22 @@ def test_nothing_is_loaded_or_started(tmp_path_factory):
 """
 
 
+@pytest.mark.process
 def test_under_pytest_asyncio(project: Path) -> None:
     (project / "test_asyncio.py").write_text(ASYNCIO)
     assert "4 passed" in run(project, "-p", "no:anyio", *WITH_ASYNCIO)
     assert not list((project / "temporary").glob("**/headrace-postgres"))
 
 
+@pytest.mark.process
 def test_under_anyio(project: Path) -> None:
     (project / "test_anyio.py").write_text(ANYIO)
     (project / "test_sync.py").write_text(SYNC)
     assert "3 passed" in run(project, "-p", "no:asyncio")
 
 
-def test_workers_of_xdist_share_a_server_that_is_gone_in_the_end(project: Path) -> None:
+@pytest.mark.process
+def test_workers_of_xdist_share_a_server_that_is_stopped_in_the_end(project: Path) -> None:
     (project / "test_asyncio.py").write_text(ASYNCIO)
     (project / "test_sync.py").write_text(SYNC)
     assert "5 passed" in run(project, "-n", "2", *WITH_ASYNCIO)
@@ -110,7 +113,8 @@ def test_a_server_is_named_by_the_environment(project: Path, server_dsn: str, mo
     assert "1 passed" in run(project, "-p", "no:asyncio")
 
 
-def test_a_project_that_does_not_ask_for_it_has_nothing_of_it(project: Path) -> None:
+@pytest.mark.process
+def test_a_project_that_does_not_request_the_plugin_is_unchanged(project: Path) -> None:
     (project / "conftest.py").unlink()
     (project / "test_nothing.py").write_text(NOT_USED)
     assert "1 passed" in run(project, "-p", "no:anyio", "-p", "no:asyncio")

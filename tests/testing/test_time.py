@@ -1,4 +1,4 @@
-"""The harness's clock stands still until the test moves it."""
+"""The harness's clock stands still until the test advances it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_process_that_was_frozen_loses_its_lease(app: App, harness: Star
         assert [o.attempt for o in h.outcomes(ship)] == [1, 2]
 
 
-async def test_retention_goes_by_the_clock(app: App, harness: Start) -> None:
+async def test_retention_follows_the_clock(app: App, harness: Start) -> None:
     app.stream("events", retain_up_to="1d")
     async with harness(app) as h:
         await h.publish("events", "a", 1)
@@ -78,7 +78,7 @@ async def test_retention_goes_by_the_clock(app: App, harness: Start) -> None:
         assert await h.published("events") == []
 
 
-async def test_a_drain_that_does_not_end_says_what_is_left(app: App, harness: Start) -> None:
+async def test_a_drain_that_does_not_end_reports_what_is_left(app: App, harness: Start) -> None:
     @app.consumer("orders")
     async def ship() -> None:
         await anyio.sleep_forever()

@@ -1,6 +1,7 @@
-"""What a captured stream has to be, told from its messages alone; and the tables that they make.
+"""Checks that a captured stream is correct, from its messages alone, and rebuilds the tables from them.
 
-It knows nothing of how capture is done. What is wrong it says by a `Wrong`; its own tests show that it does.
+The judge does not depend on how capture works. It raises `Wrong` for every fault, which its own tests
+prove.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ Key = tuple[Any, ...]
 
 
 class Wrong(AssertionError):
-    """The stream is not what it has to be."""
+    """The stream is not correct."""
 
 
 class Metadata(msgspec.Struct):
-    """Of a message."""
+    """The metadata of a message."""
 
     table_schema: str
     table_name: str
@@ -54,7 +55,7 @@ class Taken(msgspec.Struct):
 
 
 async def taken(executor: Any, stream: str) -> list[Taken]:
-    """All messages of a stream, in their order."""
+    """Return all messages of a stream in order."""
     decoder = msgspec.json.Decoder(Taken)
     found = []
     for row in await executor.fetch(f'select seq, key, data from headrace_streams."{stream}" order by seq'):
@@ -65,11 +66,12 @@ async def taken(executor: Any, stream: str) -> list[Taken]:
 
 
 def check_places(messages: Iterable[Taken], *, whole: bool = False) -> int:
-    """Changes stand in the order of their commits, none twice. Returns how many there are.
+    """Check that changes are in the order of their commits and appear once. Returns the number of changes.
 
     Args:
-        messages: of one source, in their order.
-        whole: whether everything that its transactions changed is captured: then none may be missing within one.
+        messages: The messages of one source in order.
+        whole: Whether everything that the source's transactions changed is captured. In that case no
+            change may be missing within a transaction.
     """
     count, last = 0, (0, 0)
     for message in messages:
@@ -88,18 +90,20 @@ def check_places(messages: Iterable[Taken], *, whole: bool = False) -> int:
 
 
 def transactions(messages: Iterable[Taken]) -> Iterator[list[Taken]]:
-    """The changes of each transaction; what a backfill read belongs to none."""
+    """Group changes by transaction. Messages of a backfill belong to no transaction."""
     changes = (message for message in messages if message.action != "read")
     for _, group in groupby(changes, key=lambda message: message.metadata.commit_lsn):
         yield list(group)
 
 
 class Replica:
-    """Tables, as the messages so far make them.
+    """Tables rebuilt from the messages so far.
 
     Args:
-        keys: of each table its key columns; a table without a key is a bag of rows, to which rows are only added.
-        complete: whether they are captured from their first row on, so that no change can be of a row that is not known.
+        keys: The key columns of each table. A table without a key is a multiset of rows, to which rows
+            are only added.
+        complete: Whether the tables are captured from their first row on, so that every change must be
+            of a known row.
     """
 
     def __init__(self, keys: Mapping[str, Sequence[str]], *, complete: bool = True) -> None:
@@ -110,10 +114,12 @@ class Replica:
         self._gone: dict[str, set[Key]] = {table: set() for table in keys}
         self._emptied: set[str] = set()
         self.confirmed = 0
-        """Reads of rows that were known already, and the same."""
+        """Number of backfill reads of a row that was known already, with the same values."""
 
     def apply(self, message: Taken) -> Record | None:
-        """Apply a message. Returns the row as it was known before. Raises `Wrong` if it can't come here."""
+        """Apply a message. Returns the row as it was known before. Raises `Wrong` if the message is
+        impossible at this position.
+        """
         table = message.metadata.table
         if table not in self.keys:
             raise Wrong(f"{message} is of a table that is not captured")
@@ -131,7 +137,7 @@ class Replica:
             self.apply(message)
         return self
 
-    # --- what can happen
+    # --- possible changes
 
     def _insert(self, table: str, message: Taken) -> None:
         key = self._key(table, message.record, message)
@@ -177,7 +183,9 @@ class Replica:
         return old
 
     def _read(self, table: str, message: Taken) -> Record | None:
-        """What is read at this place is as all changes before it have left it: else it is older than one of them."""
+        """A row that a backfill read must equal the result of all earlier changes. Otherwise the read
+        is older than one of them.
+        """
         key = self._key(table, message.record, message)
         old = self.rows[table].get(key)
         if old is None and self._known_to_be_absent(table, key):
@@ -218,10 +226,10 @@ class Replica:
         self.rows[table].pop(key, None)
         self._gone[table].add(key)
 
-    # --- compared
+    # --- comparison
 
     def compare(self, table: str, records: Iterable[Record]) -> None:
-        """Raises `Wrong` unless the table has exactly these rows."""
+        """Raise `Wrong` unless the table has exactly these rows."""
         if not self.keys[table]:
             there = Counter(canonical(record) for record in records)
             _compare(table, dict(self.bags[table]), dict(there))

@@ -1,4 +1,4 @@
-"""Processes that capture, as a parent has them: started, killed, frozen, and their memory."""
+"""Capture processes for tests that start, kill and freeze them and measure their memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.torture.fleet import Line, Worker, spawn
 
 
 class Capturer:
-    """One process at a time that captures everything in a database."""
+    """Runs one process at a time, which captures everything in a database."""
 
     def __init__(self, dsn: str, log: Path) -> None:
         self._dsn = dsn
@@ -22,7 +22,7 @@ class Capturer:
         self.kills = 0
 
     async def start(self) -> None:
-        """Start it, and wait until it is ready."""
+        """Start the process, and wait until it is ready."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
         self.worker = await spawn("capture", self._log, module="tests.torture.capture_worker", dsn=self._dsn)
         self._life = asyncio.create_task(self.worker.read())
@@ -33,7 +33,7 @@ class Capturer:
         assert not self._life.done(), self.worker.last_words()
 
     async def kill(self) -> None:
-        """With SIGKILL, as the kernel does when memory runs out."""
+        """Kill the process with SIGKILL, as the kernel does when memory runs out."""
         assert self.worker is not None
         assert self._life is not None
         assert not self._life.done(), f"it died by itself:\n{self.worker.last_words()}"
@@ -50,7 +50,7 @@ class Capturer:
         self.worker.send(signal.SIGCONT)
 
     async def said(self, text: str) -> None:
-        """Wait until it has logged this."""
+        """Wait until the process has logged this."""
         assert self.worker is not None
         async with asyncio.timeout(60):
             await self.worker.said(lambda lines: any(text in line.get("logged", "") for line in lines))
@@ -64,7 +64,7 @@ class Capturer:
         return self._life is not None and not self._life.done()
 
     async def end(self) -> None:
-        """Let it end as it would by itself, or kill it when it is frozen or hangs."""
+        """Let the process end normally. Kill it if it is frozen or hangs."""
         if self.worker is None or self._life is None or self._life.done():
             return
         self.thaw()
@@ -74,14 +74,14 @@ class Capturer:
             self.worker.send(signal.SIGKILL)
             await self._life
 
-    # --- its memory, in bytes
+    # --- the memory of the process, in bytes
 
     def memory(self) -> int:
-        """What it has now."""
+        """Return the current memory in bytes."""
         return self._status("VmRSS")
 
     def peak(self) -> int:
-        """The most that it has had since `forget_peak`."""
+        """Return the peak memory in bytes since `forget_peak`."""
         return self._status("VmHWM")
 
     def forget_peak(self) -> None:
@@ -98,7 +98,7 @@ class Capturer:
 
 @asynccontextmanager
 async def capturer(dsn: str, log: Path) -> AsyncIterator[Capturer]:
-    """A process that captures, ended at the end."""
+    """A process that captures, ended at the end of the test."""
     process = Capturer(dsn, log)
     try:
         await process.start()

@@ -1,6 +1,6 @@
 """A process that captures, for tests that kill it: `python -m tests.torture.capture_worker capture --dsn …`.
 
-It tells its parent what it logs in lines of JSON, and ends when its standard input is closed.
+It writes its log to standard output as lines of JSON, and ends when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import anyio
 
 from headrace import App
 from headrace.sources.postgres.capture.capturing import Capturing
-from tests.torture.worker import Telltale, standard_input_closed, tell
+from tests.torture.worker import EventLogHandler, report_event, standard_input_closed
 
 
 async def main(options: argparse.Namespace) -> None:
     app = App(options.dsn, shutdown_timeout="10s")
     app.attach(Capturing())
     async with app.running():
-        tell(ready=True)
+        report_event(ready=True)
         await standard_input_closed()
 
 
@@ -33,5 +33,5 @@ def parsed() -> argparse.Namespace:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("headrace").addHandler(Telltale(logging.INFO))
+    logging.getLogger("headrace").addHandler(EventLogHandler(logging.INFO))
     anyio.run(main, parsed(), backend_options={"use_uvloop": True})

@@ -1,4 +1,4 @@
-"""Worker processes that are killed, frozen and replaced."""
+"""Worker processes that a test kills, freezes and replaces."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 
 PATIENCE = 60.0
-"""Seconds that workers may take for what is left once all has been published."""
+"""Seconds that workers may take for the remaining messages after the last publish."""
 
 Line = dict[str, Any]
 
 
 class Worker:
-    """One worker process, and what it said."""
+    """One worker process and its output."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self.process = process
@@ -38,12 +38,12 @@ class Worker:
             self.process.send_signal(number)
 
     def finish(self) -> None:
-        """Let it end once nothing is left to do."""
+        """Let the worker end once nothing is left to do."""
         assert self.process.stdin is not None
         self.process.stdin.close()
 
     async def read(self) -> int:
-        """Read what it says until it ends. Returns its exit code."""
+        """Read the worker's output until it ends. Returns its exit code."""
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             async with self.news:
@@ -52,17 +52,17 @@ class Worker:
         return await self.process.wait()
 
     async def said(self, what: Callable[[list[Line]], bool]) -> None:
-        """Wait until `what` is true of all that it has said."""
+        """Wait until `what` is true of all output so far."""
         async with self.news:
             await self.news.wait_for(lambda: what(self.lines))
 
     def last_words(self) -> str:
-        """The end of its log."""
+        """Return the end of the worker's log."""
         return self.log.read_text(errors="replace")[-6000:]
 
 
 async def spawn(work: str, log: Path, *, module: str = "tests.torture.worker", **options: Any) -> Worker:
-    """A worker process; the options are those of its module. What it logs goes to the file `log`."""
+    """Start a worker process with the options of its module. Its log goes to the file `log`."""
     settings = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
@@ -74,12 +74,12 @@ async def spawn(work: str, log: Path, *, module: str = "tests.torture.worker", *
 
 
 class Fleet:
-    """`count` worker processes, as `tests.torture.worker` has them. Whoever is killed by us is replaced; whoever dies
-    otherwise fails the test.
+    """A fleet of `count` worker processes of `tests.torture.worker`. A worker that the fleet kills is replaced. A
+    worker that ends otherwise fails the test.
 
     Attributes:
-        kills, stops: how many there were so far.
-        workers: all that there ever were.
+        kills, stops: Numbers of kills and freezes so far.
+        workers: All workers that were ever started.
     """
 
     def __init__(self, work: str, count: int, logs: Path, seed: int, **options: Any) -> None:
@@ -89,7 +89,7 @@ class Fleet:
         self._seed = seed
         self._options = options
         self._keepers: list[asyncio.Task[None]] = []
-        self._crew: dict[int, Worker] = {}  # who is at work now, by place
+        self._crew: dict[int, Worker] = {}  # the running workers, by place
         self._thaws: set[asyncio.Task[None]] = set()
         self._finishing = False
         self.workers: list[Worker] = []
@@ -129,13 +129,13 @@ class Fleet:
         return worker
 
     async def ready(self) -> None:
-        """Wait until all of them run their consumer, or one of them has died."""
+        """Wait until all workers run their consumer, or one of them has died."""
         await self.or_death(
             asyncio.gather(*(w.said(lambda lines: {"ready": True} in lines) for w in self._crew.values()))
         )
 
     async def or_death(self, waiting: asyncio.Future[Any]) -> None:
-        """Wait for it; raise `AssertionError` if a worker ends by itself before that."""
+        """Wait for the awaitable. Raise `AssertionError` if a worker ends unexpectedly before that."""
         done, _ = await asyncio.wait([waiting, *self._keepers], return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             await task
@@ -143,7 +143,7 @@ class Fleet:
     # --- chaos
 
     def kill(self, chance: random.Random) -> None:
-        """Kill a random worker, as `kill -9` does. It is replaced."""
+        """Kill a random worker with SIGKILL. It is replaced."""
         worker = self._pick(chance)
         if worker is not None:
             worker.killed = True
@@ -151,7 +151,7 @@ class Fleet:
             self.kills += 1
 
     def freeze(self, chance: random.Random, seconds: float) -> None:
-        """Stop a random worker for so many seconds, as `kill -STOP` and `kill -CONT` do."""
+        """Freeze a random worker for so many seconds with SIGSTOP and SIGCONT."""
         worker = self._pick(chance)
         if worker is not None:
             worker.frozen = True
@@ -171,7 +171,9 @@ class Fleet:
         return chance.choice(able) if able else None
 
     async def finish(self) -> None:
-        """No more chaos: let everybody work until nothing is left, and end. Raises `AssertionError` if one ends badly."""
+        """Stop the chaos, let all workers finish the remaining messages, and end them. Raises
+        `AssertionError` if one ends badly.
+        """
         if self._thaws:
             await asyncio.wait(self._thaws)
         self._finishing = True
@@ -193,5 +195,5 @@ class Fleet:
         return f"workers are still at work {PATIENCE:g} s after all was published:\n{states}"
 
     def lines(self) -> list[Line]:
-        """Everything that anybody said."""
+        """Return the output lines of all workers."""
         return [line for worker in self.workers for line in worker.lines]

@@ -1,4 +1,4 @@
-"""Clients of two servers, with the manners of real ones: they go away at any moment, ack late, ack twice, and make up ack ids."""
+"""HTTP clients of two servers that behave badly: they leave at any moment, ack late, ack twice, and invent ack ids."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tests.torture.http_peer import Gone, Peer
 from tests.torture.http_servers import ServerProcess
 
 RETRY = 0.05
-"""Seconds after which a client whose server is gone turns to another."""
+"""Seconds after which a client of a dead server switches to another server."""
 
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
 class Clients:
-    """All of them.
+    """A group of HTTP clients.
 
     Args:
-        servers: whom they call, at random.
-        ledger: judges what they see.
-        stream, consumer: what they receive from.
-        chance: decides who does what.
+        servers: The servers to call, chosen at random.
+        ledger: Judges what the clients receive.
+        stream, consumer: The consumer to receive from.
+        chance: Decides what each client does.
 
     Attributes:
-        finished: they end once it is set, as soon as they have nothing in hand.
-        did: how often what was done.
+        finished: Once it is set, each client ends as soon as it holds no messages.
+        did: How often each action was done.
     """
 
     def __init__(
@@ -51,7 +51,9 @@ class Clients:
     # --- publishing
 
     async def publish(self, keys: list[str], each: int, pause: float) -> None:
-        """Publish so many messages of each key, in batches, each sent again and again until a server says that it is stored."""
+        """Publish so many messages of each key in batches. Each batch is sent again until a server
+        confirms that it is stored.
+        """
         places = [(key, number) for number in range(each) for key in keys]
         done = 0
         while done < len(places):
@@ -85,7 +87,7 @@ class Clients:
     # --- receiving
 
     async def receive(self) -> None:
-        """Receive and ack until finished, with one connection after the other."""
+        """Receive and ack until finished, on one connection after the other."""
         while not self.finished.is_set():
             try:
                 async with self._peer() as peer:
@@ -149,7 +151,7 @@ class Clients:
             await self._ack(peer, received, leave=0.20 <= whim < 0.22)
 
     async def _ack(self, peer: Peer, received: list[Delivery], *, leave: bool = False) -> None:
-        """Ack; with `leave`, go away before the answer has come."""
+        """Ack the delivery. With `leave`, disconnect before the answer arrives."""
         ledger = self._ledger
         ledger.acking(received)
         stale: set[str] | None = None
@@ -171,7 +173,7 @@ class Clients:
             ledger.answered(received, stale)
 
     async def _ack_too_late(self, peer: Peer) -> None:
-        """Of what was given up long ago an ack changes nothing, and says so."""
+        """Ack a delivery that was given up long ago. The ack changes nothing, and the server reports it as stale."""
         limit = time.monotonic() - self._ledger.ack_wait - self._ledger.slack
         old = [one for one in self._hoard if one.came_at < limit]
         self._hoard = [one for one in self._hoard if one.came_at >= limit]

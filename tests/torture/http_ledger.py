@@ -1,4 +1,4 @@
-"""What clients were promised over HTTP, held against what they see: judged at each delivery, and once more at the end."""
+"""A ledger that checks the promises of the HTTP API against what clients see, at each delivery and at the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 Place = tuple[str, int]
-"""A message: its key, and the how-manieth of that key it is."""
+"""A message: its key, and its number within the key."""
 
 
 @dataclass
@@ -17,32 +17,32 @@ class Delivery:
     seq: int
     ack_id: str
     attempt: int
-    asked_at: float  # when its client asked for messages: it can't have been leased before that
+    asked_at: float  # when its client asked for messages, which is before its lease
     came_at: float
-    over: bool = False  # it was acked or nacked, or nobody knows
+    over: bool = False  # acked, nacked, or its ack has an unknown outcome
 
 
 @dataclass
 class HttpLedger:
-    """Of one consumer, over all its clients.
+    """The ledger of one consumer, over all its clients.
 
     Args:
-        ack_wait: the visibility timeout, in seconds.
-        slack: seconds more that a message may take to come again.
+        ack_wait: The visibility timeout in seconds.
+        slack: Additional seconds that a redelivery may take.
     """
 
     ack_wait: float
     slack: float
-    published: dict[Place, bool] = field(default_factory=dict)  # whether the server has said so
+    published: dict[Place, bool] = field(default_factory=dict)  # whether the server has confirmed it
     deliveries: dict[Place, list[Delivery]] = field(default_factory=dict)
-    acked: Counter[Place] = field(default_factory=Counter)  # as the server has said
-    perhaps: set[Place] = field(default_factory=set)  # acks whose answer never came
+    acked: Counter[Place] = field(default_factory=Counter)  # confirmed by the server
+    perhaps: set[Place] = field(default_factory=set)  # acks that never got an answer
     under_way: Counter[Place] = field(default_factory=Counter)  # acks without an answer yet
-    done_up_to: dict[str, int] = field(default_factory=dict)  # of a key, all below are acked, perhaps
+    done_up_to: dict[str, int] = field(default_factory=dict)  # per key: all below this number may be acked
     slowest: float = 0.0  # longest time between a visibility timeout and the next delivery
 
     def came(self, place: Place, seq: int, ack_id: str, attempt: int, asked_at: float) -> Delivery:
-        """Judge a delivery that a client has read, and take it down."""
+        """Judge and record a delivery that a client has read."""
         now = time.monotonic()
         key, number = place
         assert place in self.published, f"{place} was never sent"
@@ -66,11 +66,11 @@ class HttpLedger:
         return bool(self.acked[place] or self.under_way[place] or place in self.perhaps)
 
     def acking(self, deliveries: list[Delivery]) -> None:
-        """An ack is about to be sent."""
+        """Record that an ack is about to be sent."""
         self.under_way.update(one.place for one in deliveries)
 
     def answered(self, deliveries: list[Delivery], stale: set[str] | None) -> None:
-        """The ack is answered: all of it is done but for the stale ids; None: no answer came."""
+        """Record the answer of an ack. Everything but the stale ids is acked. None means that no answer came."""
         for one in deliveries:
             self.under_way[one.place] -= 1
             if stale is None:
@@ -84,7 +84,7 @@ class HttpLedger:
     # --- at the end
 
     def judge(self) -> None:
-        """Everything that was sent has come, was acked once, and was nowhere held for long."""
+        """Check that every message that was sent was delivered, was acked once, and was never held for long."""
         assert all(self.published.values()), "a publisher was never answered"
         never = self.published.keys() - self.deliveries.keys()
         assert never == set(), f"{len(never)} messages never came to anybody who read them"
@@ -100,5 +100,5 @@ class HttpLedger:
                     assert late <= self.slack, f"{place} came again {late:.1f} s after its visibility timeout"
 
     def again(self) -> int:
-        """How many deliveries were not the first of their message."""
+        """Return how many deliveries were redeliveries."""
         return sum(len(tries) - 1 for tries in self.deliveries.values())

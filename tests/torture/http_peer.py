@@ -1,4 +1,6 @@
-"""An HTTP client on a bare socket, which can go away at any moment: while it waits, in the middle of an answer, before it says thanks."""
+"""An HTTP client on a bare socket that can disconnect at any moment: while it waits, during an answer,
+or before it acks.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,14 @@ from typing import Any
 
 
 class Gone(Exception):
-    """The server has: nobody knows what became of the request."""
+    """The server has disconnected. The outcome of the request is unknown."""
 
 
 class Peer:
-    """One connection. As an asynchronous context manager it is closed at the end.
+    """One HTTP connection. As an asynchronous context manager it is closed at the end.
 
     Args:
-        port: of the server, on this machine.
+        port: The port of the server on this machine.
     """
 
     def __init__(self, port: int) -> None:
@@ -34,13 +36,13 @@ class Peer:
         self.leave()
 
     def leave(self) -> None:
-        """Go away at once, whatever is under way."""
+        """Disconnect at once, whatever is in progress."""
         if self._writer is not None:
             self._writer.transport.abort()
         self._reader = self._writer = None
 
     async def send(self, method: str, path: str, body: Any = None) -> None:
-        """Send a request, and don't wait for the answer. Raises `Gone`."""
+        """Send a request without waiting for the answer. Raises `Gone`."""
         text = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {path} HTTP/1.1\r\nhost: torture\r\ncontent-length: {len(text)}\r\n\r\n"
         try:
@@ -53,7 +55,7 @@ class Peer:
             raise Gone from error
 
     async def head(self) -> tuple[int, int]:
-        """Read status and length of the answer, and leave its body where it is. Raises `Gone`."""
+        """Read the status and length of the answer, and leave its body unread. Raises `Gone`."""
         assert self._reader is not None
         try:
             lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
@@ -64,7 +66,7 @@ class Peer:
         return int(lines[0].split()[1]), lengths[0]
 
     async def answer(self) -> tuple[int, Any]:
-        """Read an answer: status, and the decoded body. Raises `Gone`."""
+        """Read an answer. Returns the status and the decoded body. Raises `Gone`."""
         status, length = await self.head()
         assert self._reader is not None
         try:
@@ -74,6 +76,6 @@ class Peer:
             raise Gone from error
 
     async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Send, and read the answer. Raises `Gone`."""
+        """Send a request and read the answer. Raises `Gone`."""
         await self.send(method, path, body)
         return await self.answer()

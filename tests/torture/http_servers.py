@@ -1,4 +1,4 @@
-"""`headrace serve` as a process: started, killed and started again, without waiting for anything but what it says."""
+"""`headrace serve` as a process that tests start, kill and restart. Waits only for the process's own output."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 PATIENCE = 30.0
-"""Seconds within which a server must be ready, or must have stopped."""
+"""Seconds within which a server must be ready or must have stopped."""
 
 UNAVAILABLE = 69
 """The exit code of a server that can't reach its database when it starts."""
 
 
 class ServerProcess:
-    """A server on one port, for as many lives as a test wants.
+    """A server on one port, which a test may start any number of times.
 
     Args:
-        dsn: its database.
-        log: the file that it writes to.
-        options: more of `headrace serve`'s.
+        dsn: Its database.
+        log: The file of its log.
+        options: Additional options of `headrace serve`.
     """
 
     def __init__(self, dsn: str, log: Path, *options: str) -> None:
@@ -42,7 +42,7 @@ class ServerProcess:
         return f"http://127.0.0.1:{self.port}"
 
     def begin(self) -> None:
-        """Start a life, without waiting for it. The port stays that of the first."""
+        """Start the process without waiting for it. The port stays that of the first start."""
         self.lives += 1
         self._read = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
@@ -54,14 +54,14 @@ class ServerProcess:
             )  # fmt: skip
 
     def ready(self) -> bool:
-        """Whether it accepts connections. Raises `AssertionError` if it has ended."""
+        """Return whether it accepts connections. Raises `AssertionError` if it has ended."""
         assert self._process is not None
         if self._process.poll() is not None:
             raise AssertionError(f"the server ended with {self._process.returncode}:\n{self.last_words()}")
         return self.accepts()
 
     def accepts(self) -> bool:
-        """Whether somebody accepts connections on its port, once it has said which that is."""
+        """Return whether its port accepts connections, once it has reported the port."""
         if not self.port:
             said = re.search(rb"http://127\.0\.0\.1:(\d+)", self._log.read_bytes()[self._read :])
             if said is None:
@@ -71,7 +71,7 @@ class ServerProcess:
             return asking.connect_ex(("127.0.0.1", self.port)) == 0
 
     def start(self) -> None:
-        """Start, and wait until it is ready."""
+        """Start the process, and wait until it is ready."""
         self.begin()
         end = time.monotonic() + PATIENCE
         while not self.ready():
@@ -79,7 +79,9 @@ class ServerProcess:
             time.sleep(0.02)
 
     def supervise(self) -> None:
-        """Start it again if it has ended because the database was away when it started. Raises `AssertionError` if it ended otherwise."""
+        """Restart it if it ended because the database was away when it started. Raises `AssertionError`
+        if it ended otherwise.
+        """
         assert self._process is not None
         code = self._process.poll()
         if code is not None:
@@ -87,13 +89,13 @@ class ServerProcess:
             self.begin()
 
     def kill(self) -> None:
-        """As `kill -9` does."""
+        """Kill the process with SIGKILL."""
         assert self._process is not None
         self._process.kill()
         self._process.wait(PATIENCE)
 
     def stop(self) -> int | None:
-        """As Ctrl-C does. Returns the exit code; None if it has never run."""
+        """Interrupt the process as Ctrl-C does. Returns the exit code, or None if it was never started."""
         if self._process is None:
             return None
         if self._process.poll() is None:
@@ -107,5 +109,5 @@ class ServerProcess:
         return self._process.returncode
 
     def last_words(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self._log.read_text(errors="replace")[-6000:]

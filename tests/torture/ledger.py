@@ -1,6 +1,7 @@
-"""Tables by which a test knows what was done, in the database of the workers: the effects, and what must never be.
+"""Tables in the workers' database that record the effects of handlers and every violation of a promise.
 
-The effects defend themselves against frozen workers that come back: who writes them says what must have been there before.
+The effects protect themselves against frozen workers that wake up. A worker that writes an effect
+states which effect must precede it.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ create trigger note_expiry after delete on headrace.leases for each row execute 
 
 
 async def open_ledger(connection: asyncpg.Connection) -> None:
-    """Make the tables. The schema of Headrace must be there."""
+    """Create the tables. The schema of Headrace must exist."""
     await connection.execute(_LEDGER)
 
 
 async def counts(connection: asyncpg.Connection) -> dict[str, int]:
-    """How many were applied, came again, were violations, and how many leases expired."""
+    """Return how many effects were applied, came again and were violations, and how many leases expired."""
     row = await connection.fetchrow(
         """select (select count(*) from applied) as applied, (select count(*) from duplicates) as duplicates,
                   (select count(*) from violations) as violations, (select count(*) from expired) as expired"""
@@ -74,7 +75,9 @@ async def counts(connection: asyncpg.Connection) -> dict[str, int]:
 
 
 async def check_settles(connection: asyncpg.Connection, lines: list[Line]) -> tuple[int, int]:
-    """No ack was accepted of a lease that had expired. Returns how many outcomes were accepted, and how many refused."""
+    """Check that no ack of an expired lease was accepted. Returns how many outcomes were accepted, and
+    how many refused.
+    """
     expired = {row["lease_id"]: set(row["seqs"]) for row in await connection.fetch("select * from expired")}
     accepted = refused = 0
     for line in lines:
@@ -95,7 +98,7 @@ async def check_settles(connection: asyncpg.Connection, lines: list[Line]) -> tu
 
 
 async def nothing_is_left(database: store.Database, stream: str) -> None:
-    """The consumer `work` of the stream has nothing to do, and nobody has anything of it."""
+    """Check that the consumer `work` of the stream has nothing to do and nothing in flight."""
     info = await store.consumer(database, stream, "work")
     assert (info.lag, info.in_flight, info.owners) == (0, 0, 0)
     assert (info.parked, info.blocked, info.dead_letters) == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""Publishers that go on through bad weather, and know what was promised to them."""
+"""Publishers that continue through database outages, and record which messages were confirmed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from headrace.model.errors import StoreUnavailable
 
 
 class Publishers:
-    """Several that publish, each to keys of its own, one message after the other. Every message has an id.
+    """Several concurrent publishers. Each publishes to its own keys, one message after the other. Every message has
+    an id.
 
-    A publish that raises is tried again, with the same id, until it returns.
+    A publish that raises is retried with the same id until it returns.
 
     Attributes:
-        promised: the ids of messages of which a publish returned, by key, in their order.
-        doubtful: the ids of those of which a publish raised; they may be there more than once.
+        promised: The ids of confirmed messages by key, in order. A message is confirmed when its
+            publish returned.
+        doubtful: The ids of messages of which a publish raised. They may be stored more than once.
     """
 
     def __init__(self, dsn: str, stream: str, seed: int, *, count: int = 3, keys: int = 4, pause: float = 0.01) -> None:
@@ -33,7 +35,7 @@ class Publishers:
         self.doubtful: set[str] = set()
 
     async def run(self, until: anyio.Event) -> None:
-        """Publish until told, and see the last one through."""
+        """Publish until stopped, and finish the last publish."""
         async with App(self._dsn, max_connections=self._count + 1) as app, asyncio.TaskGroup() as group:
             for number in range(self._count):
                 group.create_task(self._publish(app, number, until))
@@ -66,9 +68,10 @@ class Publishers:
         return sum(len(ids) for ids in self.promised.values())
 
     async def check(self, connection: asyncpg.Connection) -> int:
-        """Everything that was promised was applied, in its order, and once unless it is doubtful.
+        """Check that every confirmed message was applied in order, and once unless it is doubtful.
 
-        The ledger has refused what came out of order by seq; see `violations`. Returns how many came twice.
+        The ledger has refused effects that came out of order by seq (see `violations`). Returns how
+        many came twice.
         """
         assert [dict(row) for row in await connection.fetch("select * from violations")] == []
         rows = await connection.fetch(

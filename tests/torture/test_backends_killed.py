@@ -1,4 +1,4 @@
-"""Connections are torn down, two a second, while publishers publish and workers work."""
+"""Connections are terminated, two a second, while publishers publish and workers work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.torture.fleet import Fleet
 from tests.torture.ledger import check_settles, counts, nothing_is_left, open_ledger
 from tests.torture.publishers import Publishers
 
-# Any two, but rather such as are at work.
+# Pick any two, but prefer active ones.
 _TERMINATE = """
 select count(pg_terminate_backend(pid)) from (
     select pid from pg_stat_activity
@@ -69,8 +69,8 @@ async def run_through_kills(database: store.Database, logs: Path, *, seconds: in
 
 
 @pytest.mark.asyncio
-async def test_a_connection_that_dies_at_any_moment_is_weather(database: store.Database) -> None:
-    """The driver has errors of several kinds for it, depending on how far it is with reading the server's last words."""
+async def test_a_connection_that_dies_at_any_moment_is_retried(database: store.Database) -> None:
+    """The driver raises errors of several kinds, depending on how much of the server's last message it has read."""
     admin = await asyncpg.connect(database.dsn)
     for _ in range(100):
         pid = await database.fetchval("select pg_backend_pid()")

@@ -1,4 +1,6 @@
-"""What can't be captured says what is wrong and what would be right, and disturbs no other source; mended, it goes on by itself."""
+"""A source that can't be captured stops with an error that says what to do, and disturbs no other
+source. It continues automatically once the cause is mended.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,18 @@ from tests.support import captures, clusters
 pytestmark = pytest.mark.asyncio
 
 SOON = 30.0
-"""Seconds within which what is mended goes on."""
+"""Seconds within which a mended source continues."""
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has stopped is tried again after a moment, and tables are looked for as often."""
+    """Shorten the intervals, so that stopped sources are retried soon and new tables are found soon."""
     monkeypatch.setattr(capturing, "REPAIR", 0.3)
     monkeypatch.setattr(capturer, "LOOK", 0.3)
 
 
 class Sources:
-    """A good source, and whatever is put beside it."""
+    """A good source, and any bad source beside it."""
 
     def __init__(self, database: store.Database, connection: Any) -> None:
         self.database = database
@@ -43,20 +45,20 @@ class Sources:
         self._rows = 0
 
     async def check_good(self) -> None:
-        """The good source captures."""
+        """Check that the good source captures."""
         self._rows += 1
         await self.connection.execute("insert into good values ($1)", self._rows)
         await captures.until_message(self.database, "good", f'"id":{self._rows}' + "}")
 
     async def stopped(self, name: str, state: str = "stopped") -> CaptureInfo:
-        """Wait until it is, see that the good one isn't, and return why."""
+        """Wait until the bad source has stopped, check that the good one hasn't, and return the error."""
         info = await captures.until_state(self.database, name, state)
         assert info.reason, info
         await self.check_good()
         return info
 
     async def goes_on(self, name: str, statement: str) -> None:
-        """Once it captures, what the statement changes becomes a message."""
+        """Wait until the bad source captures, and check that the statement's change becomes a message."""
         before = await self.database.fetchval(f"select count(*) from headrace_streams.{name}")
         await captures.until_state(self.database, name, "running", within=SOON)
         await self.connection.execute(statement)
@@ -66,7 +68,7 @@ class Sources:
 
 @asynccontextmanager
 async def sources(database: store.Database) -> AsyncIterator[Sources]:
-    """In Headrace's own database, with a process that captures."""
+    """Sources in Headrace's own database, with a process that captures."""
     connection = await asyncpg.connect(database.dsn)
     try:
         await connection.execute(
@@ -109,7 +111,7 @@ async def test_rows_of_a_table_without_a_primary_key(database: store.Database) -
         assert "primary key" in (info.reason or "")
         await beside.connection.execute(
             "insert into keyless values (1); update keyless set v = 2"
-        )  # which is not in the way
+        )  # which does no harm
         await beside.connection.execute("alter table keyless add primary key (v)")
         await beside.goes_on("keyless", "insert into keyless values (3)")
 
@@ -131,7 +133,7 @@ async def test_changes_of_a_table_without_a_primary_key_do_not_keep_others_from_
         await beside.check_good()
 
 
-async def test_a_role_without_privileges_is_told_what_to_grant(database: store.Database) -> None:
+async def test_the_error_of_a_role_without_privileges_says_what_to_grant(database: store.Database) -> None:
     role = f"poor_{uuid4().hex}"
     async with sources(database) as beside:
         await beside.connection.execute(f"create role {role} login")
@@ -139,7 +141,7 @@ async def test_a_role_without_privileges_is_told_what_to_grant(database: store.D
             dsn = database.dsn.replace(f"{urlsplit(database.dsn).username}@", f"{role}@", 1)
             await captures.make(database, stream="poor", tables=("public.bad",), database=dsn, backfill=False)
             seen = []
-            for _ in range(4):  # one after the other, as they are told
+            for _ in range(4):  # one after the other, as the errors say
                 info = await captures_differ(beside, "poor", seen)
                 if info.state == "running":
                     break
@@ -156,7 +158,7 @@ async def test_a_role_without_privileges_is_told_what_to_grant(database: store.D
 
 
 async def captures_differ(beside: Sources, name: str, seen: list[str | None]) -> CaptureInfo:
-    """Wait until the source runs, or has stopped for a reason that was not seen yet."""
+    """Wait until the source runs, or has stopped for a new reason."""
     async with asyncio.timeout(SOON):
         while True:
             info = (await store.source(beside.database, name)).capture
@@ -166,7 +168,7 @@ async def captures_differ(beside: Sources, name: str, seen: list[str | None]) ->
             await asyncio.sleep(captures.PAUSE)
 
 
-async def test_a_slot_that_somebody_else_uses(database: store.Database, tmp_path: Path) -> None:
+async def test_a_slot_that_another_client_uses(database: store.Database, tmp_path: Path) -> None:
     slot = f"somebody_{uuid4().hex}"
     program = find_installation().program("pg_recvlogical")
     if not program.exists():

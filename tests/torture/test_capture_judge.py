@@ -1,4 +1,4 @@
-"""The judge of captured streams notices what can go wrong; or what it lets pass would prove nothing."""
+"""Tests of the judge of captured streams. It must notice every kind of fault, or its runs would prove nothing."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_transaction_that_is_captured_again_after_its_end_is_noticed() -> None
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected_error"),
     [
         (message("insert", {"id": 1, "v": "a"}, 40), "already"),
         (message("update", {"id": 9, "v": "a"}, 40), "not there"),
@@ -89,9 +89,9 @@ def test_a_transaction_that_is_captured_again_after_its_end_is_noticed() -> None
         (message("insert", {"id": 1}, 40, table="other"), "not captured"),
     ],
 )
-def test_what_can_not_come_is_noticed(wrong: Taken, told: str) -> None:
+def test_what_can_not_come_is_noticed(wrong: Taken, expected_error: str) -> None:
     replica = Replica(KEYS).all(GOOD[:5])
-    with pytest.raises(Wrong, match=told):
+    with pytest.raises(Wrong, match=expected_error):
         replica.apply(wrong)
 
 
@@ -99,7 +99,7 @@ def test_a_read_that_brings_a_deleted_row_back_is_noticed() -> None:
     replica = Replica(KEYS, complete=False)
     replica.all(
         [message("delete", {"id": 4}, 10), message("update", {"id": 5, "v": "x"}, 20)]
-    )  # not read yet: both may be
+    )  # not read yet, so both are possible
     with pytest.raises(Wrong, match="deleted before"):
         replica.apply(message("read", {"id": 4, "v": "x"}, 30))
     replica.apply(message("truncate", None, 40))

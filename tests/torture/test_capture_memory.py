@@ -1,4 +1,4 @@
-"""One transaction as large as one likes: the process that captures it doesn't grow with it."""
+"""The memory of a capturing process does not grow with the size of a transaction."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from tests.torture.capture_process import capturer
 pytestmark = pytest.mark.asyncio
 
 MORE = 50_000_000
-"""Bytes that it may have more than before, at any time. Far less than the rows have together."""
+"""Maximum growth of the process in bytes at any time. The rows together take far more."""
 
-# With little memory the server streams the transaction while it is under way; with much it sends it when it commits.
+# With little memory the server streams the transaction while it runs. With much memory it sends the
+# transaction at the commit.
 STREAMED = pytest.mark.parametrize("memory", ["1MB", "2GB"], ids=["streamed", "at_its_end"])
 
 

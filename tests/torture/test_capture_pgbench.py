@@ -1,7 +1,7 @@
-"""A workload that nobody here wrote: pgbench's, captured while its capturer is killed and a backfill runs.
+"""A third-party workload, pgbench's, is captured while the capturing process is killed and a backfill runs.
 
-Each of its transactions adds one amount to an account, to a teller and to a branch, and notes it in the history. So the messages alone
-have to make the tables as they are in the end, and each transaction has to balance.
+Each of its transactions adds one amount to an account, to a teller and to a branch, and inserts it into
+the history. So the messages alone must rebuild the final tables, and each transaction must balance.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEYS = {
     "public.pgbench_accounts": ["aid"],
     "public.pgbench_tellers": ["tid"],
     "public.pgbench_branches": ["bid"],
-    "public.pgbench_history": [],  # it has no key: rows are only ever added
+    "public.pgbench_history": [],  # it has no key, so rows are only ever added
 }
 AMOUNTS = {
     "public.pgbench_accounts": "abalance",
@@ -42,7 +42,7 @@ CLIENTS = 8
 
 @pytest.fixture
 def pgbench() -> Path:
-    """The program, from where Postgres's other programs are; or else from the PATH."""
+    """Return the path of pgbench, from the directory of Postgres's other programs or else from the PATH."""
     try:
         beside = find_installation().program("pgbench")
     except EmbeddedPostgresError:
@@ -71,24 +71,26 @@ async def test_balances_rebuilt_from_changes_are_those_of_the_tables_after_a_lon
 async def run(
     pgbench: Path, database: store.Database, logs: Path, *, seconds: int, rate: int, kills: int, patient: bool
 ) -> None:
-    """Let pgbench work for so many seconds, with so many kills, and judge.
+    """Run pgbench for so many seconds, with so many kills, and judge the stream.
 
     Args:
-        patient: whether successors wait until the tenure of the one who was killed is over; or else time is helped along.
+        patient: Whether a successor waits for the killed process's capture lease to expire. Otherwise
+            the test expires it.
     """
     seed = random.randrange(2**32)
     print(f"seed {seed}, logs in {logs}")
     await work(pgbench, "-i", "-s", "1", "-q", database.dsn)
     connection = await asyncpg.connect(database.dsn)
     try:
-        # Accounts, so that `changes` has old balances. The history has no key, and once it is published nobody could update it
-        # otherwise: the source would stop, and say so.
+        # Accounts need the full replica identity, so that `changes` has old balances. The history has no
+        # key. Without a replica identity its published rows could not be updated, so the source would
+        # stop and report that.
         for table in ("pgbench_accounts", "pgbench_history"):
             await connection.execute(f"alter table {table} replica identity full")
         await captures.make(database, stream="bank", tables=tuple(KEYS), backfill=False)
         async with captures.slots_dropped(database.dsn), capturer(database.dsn, logs / "capturer") as process:
             await captures.until_tracked(database, "bank")
-            # Accounts are read in the middle anyhow; if there is time, twice.
+            # Accounts are backfilled in the middle in any case, and twice if there is time.
             await backfill(database, *list(KEYS)[0 if patient else 1 : 3])
             load = asyncio.create_task(
                 work(pgbench, "-c", str(CLIENTS), "-j", "2", "-T", str(seconds), "-R", str(rate), database.dsn)
@@ -109,7 +111,7 @@ async def run(
 
 
 async def work(pgbench: Path, *options: str) -> str:
-    """Run it. Returns what it says."""
+    """Run pgbench. Returns its output."""
     process = await asyncio.create_subprocess_exec(pgbench, *options, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         said, _ = await process.communicate()
@@ -125,7 +127,7 @@ async def torment(
     process: Capturer, database: store.Database, chance: random.Random, load: asyncio.Task[str], pace: float, kills: int, *,
     patient: bool,
 ) -> None:  # fmt: skip
-    """Kill the capturer while it is at work, and have accounts read in the middle."""
+    """Kill the capturing process while it works, and backfill the accounts in the middle."""
     for n in range(kills):
         before = await length(database)
         await captures.until(database, 'select coalesce(max(seq), 0) > $1 from headrace_streams."bank"', before)
@@ -159,7 +161,9 @@ async def until_backfilled(database: store.Database) -> None:
 
 
 async def judge(connection: Any, messages: list[Taken], *, clients: int) -> None:
-    """Nothing lost, nothing twice, in order; each transaction balances; and the tables are what the messages make."""
+    """Check that nothing is lost, duplicated or out of order, each transaction balances, and the
+    messages rebuild the tables.
+    """
     changes = check_places(messages, whole=True)
     replica = Replica(KEYS, complete=False)
     steps = Steps(replica)
@@ -179,7 +183,7 @@ async def judge(connection: Any, messages: list[Taken], *, clients: int) -> None
 
 
 class Steps:
-    """By how much each change moved a balance, as far as that is known: what was not read yet has no old balance."""
+    """How much each change moved a balance, where that is known. A row that was not read yet has no old balance."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -198,7 +202,9 @@ class Steps:
 
 
 def check_balance(group: Sequence[Taken], deltas: dict[tuple[int, int], int]) -> bool:
-    """Whether the transaction is one of pgbench's, and then it adds the same amount to all three. Raises `Wrong` if it doesn't."""
+    """Return whether the transaction is one of pgbench's, which adds the same amount to all three.
+    Raises `Wrong` if the amounts differ.
+    """
     if sorted(message.metadata.table for message in group) != sorted(KEYS):
         return False
     amounts = {deltas[message.place] for message in group if message.place in deltas}
@@ -208,7 +214,7 @@ def check_balance(group: Sequence[Taken], deltas: dict[tuple[int, int], int]) ->
 
 
 def check_sums(replica: Replica) -> None:
-    """Accounts, tellers and branches have what the history says, each of them."""
+    """Check that each account, teller and branch has the sum of its history."""
     sums = {table: sum(row[amount] for row in replica.rows[table].values()) for table, amount in AMOUNTS.items()}
     history = sum(
         msgspec.json.decode(row)["delta"] * times for row, times in replica.bags["public.pgbench_history"].items()

@@ -1,4 +1,6 @@
-"""A capturer that dies is succeeded within ten seconds, by the clock; and a long time of chaos changes nothing in the stream."""
+"""Another process takes over from a dead capturing process within ten seconds, and long chaos changes
+nothing in the stream.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ CUT = """select pg_terminate_backend(pid) from pg_stat_activity where datname = 
          and application_name like 'headrace%' order by random() limit 1"""
 
 
-async def test_who_is_killed_is_succeeded_within_ten_seconds(database: store.Database, tmp_path: Path) -> None:
+async def test_a_killed_process_is_succeeded_within_ten_seconds(database: store.Database, tmp_path: Path) -> None:
     connection = await asyncpg.connect(database.dsn)
     await connection.execute("create table t (id int primary key)")
     await captures.make(database, stream="log", tables=("public.t",), backfill=False)
@@ -73,7 +75,7 @@ async def test_a_minute_of_chaos(database: store.Database, tmp_path: Path) -> No
 
 
 async def write(dsn: str, seed: int, *, seconds: float) -> int:
-    """Transactions of one or many rows. Returns how many."""
+    """Commit transactions of one or many rows. Returns how many."""
     chance, count, end = random.Random(seed), 0, time.monotonic() + seconds
     connection = await asyncpg.connect(dsn)
     try:
@@ -95,7 +97,7 @@ async def write(dsn: str, seed: int, *, seconds: float) -> int:
 async def torment(
     crew: list[Capturer], connection: Any, chance: random.Random, load: asyncio.Task[int]
 ) -> dict[str, int]:
-    """Kill, freeze and cut, until nothing is written any more. Returns how often."""
+    """Kill and freeze processes and cut connections until the writes end. Returns how often."""
     blows = {"kill": 0, "freeze": 0, "cut": 0}
     while not load.done():
         await asyncio.sleep(chance.uniform(0.2, 3))

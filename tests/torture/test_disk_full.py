@@ -1,4 +1,4 @@
-"""The disk of the database fills up, and somebody makes room."""
+"""The disk of the database fills up, and space is freed later."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEGABYTE = 1 << 20
 
 
 class Disk:
-    """A disk of 32 MB, of which a file takes 8."""
+    """A disk of 32 MB. A file takes 8 MB of it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,7 +36,7 @@ class Disk:
 
 @pytest.fixture
 def disk() -> Iterator[Disk]:
-    path = Path(tempfile.mkdtemp(prefix="headrace-disk-"))  # not in pytest's place, which the server's user can't enter
+    path = Path(tempfile.mkdtemp(prefix="headrace-disk-"))  # the server's user can't enter pytest's directory
     path.chmod(0o755)
     command = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", path]
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
@@ -51,7 +51,9 @@ def disk() -> Iterator[Disk]:
 
 @pytest.fixture
 def full_dsn(disk: Disk, tmp_path: Path) -> Iterator[str]:
-    """The URL of a database whose tables lie on that disk. The server's log of writes does not: without it, it would stop."""
+    """The URL of a database with its tables on that disk. The WAL is elsewhere, because the server
+    would stop without it.
+    """
     server = EmbeddedPostgres(tmp_path / "postgres", settings={"fsync": "off"})
     with server.acquire() as tenancy:
         try:
@@ -72,7 +74,7 @@ async def make_database(dsn: str, path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_full_disk_loses_nothing_and_is_got_over(full_dsn: str, disk: Disk) -> None:
+async def test_a_full_disk_loses_nothing_and_work_continues_afterwards(full_dsn: str, disk: Disk) -> None:
     app = App(full_dsn)
     seen: list[int] = []
 
@@ -91,7 +93,7 @@ async def test_a_full_disk_loses_nothing_and_is_got_over(full_dsn: str, disk: Di
 
 
 async def publish_until_full(app: App) -> tuple[int, str]:
-    """How many messages went in, and what was said to the one that did not."""
+    """Return how many messages were published, and the error of the one that was not."""
     for published in range(1000):
         try:
             await app.publish("orders", "a", {"n": published, "text": secrets.token_hex(50_000)})

@@ -1,4 +1,4 @@
-"""The ledger of HTTP clients sees what must not happen."""
+"""Tests of the ledger of HTTP clients. It must notice every broken promise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.torture.http_ledger import Delivery, HttpLedger
 
 @pytest.fixture
 def ledger() -> HttpLedger:
-    """Two messages of a key were sent."""
+    """A ledger after two messages of a key were sent."""
     ledger = HttpLedger(ack_wait=10.0, slack=5.0)
     ledger.published = {("k", 0): True, ("k", 1): True}
     return ledger
@@ -85,7 +85,7 @@ def test_a_message_that_is_held_too_long_is_seen(ledger: HttpLedger) -> None:
         ledger.judge()
 
 
-def test_attempts_that_nobody_read_take_their_time(ledger: HttpLedger) -> None:
+def test_attempts_that_no_client_read_take_their_time(ledger: HttpLedger) -> None:
     come(ledger, 0, ago=21)
     ack(ledger, come(ledger, 0, attempt=3))
     ack(ledger, come(ledger, 1))

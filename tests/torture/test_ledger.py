@@ -1,7 +1,7 @@
-"""A ledger of transfers through workers that are killed, frozen past their leases, and cut off from the database.
+"""A ledger of transfers, made by workers that are killed, frozen past their leases, and cut off from the database.
 
-With `transactional` the balances are in the end those of the log applied once. Without it they are not, or this test would prove
-nothing.
+With `transactional` the final balances equal those of the log applied once. Without it they must
+differ, or this test would prove nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.torture.transfers import ACCOUNTS, OPENING, TABLES
 
 ACK_WAIT = 1.0
 
-# One that works for a handler, rather than one of ours.
+# A connection that works for a handler, not one of the test's.
 _TERMINATE = """
 select count(pg_terminate_backend(pid)) from (
     select pid from pg_stat_activity
@@ -57,9 +57,9 @@ async def test_a_hundred_thousand_transactional_transfers_are_made_once_each(
 async def run(
     database: store.Database, logs: Path, work: str, *, count: int, workers: int, seconds: float
 ) -> tuple[Counter[int], str]:
-    """Publish so many transfers over so many seconds, with chaos until all are made, and compare.
+    """Publish so many transfers over so many seconds, with chaos until all are made, and compare the balances.
 
-    Returns how often each one was made, and what there was to survive.
+    Returns how often each transfer was made, and how many faults of each kind there were.
     """
     seed = random.randrange(2**32)
     print(f"seed {seed}, workers' logs in {logs}")
@@ -110,7 +110,7 @@ def transfer(chance: random.Random) -> dict[str, int]:
 
 
 def applied(transfers: list[dict[str, int]], times: Counter[int]) -> dict[int, int]:
-    """The balances that the log makes, each transfer applied so many times."""
+    """Return the balances of the log, with each transfer applied so many times."""
     balances = dict.fromkeys(range(1, ACCOUNTS + 1), OPENING)
     for seq, made in enumerate(transfers, 1):
         balances[made["sender"]] -= made["amount"] * times[seq]
@@ -136,7 +136,7 @@ def json_of(transfer: dict[str, int]) -> str:
 
 
 class Chaos:
-    """Kills workers, freezes them past their leases, and terminates backends, in turn, at random times, for ever."""
+    """Kills workers, freezes them past their leases, and terminates backends, in turn, at random times, forever."""
 
     def __init__(self, connection: Any, chance: random.Random) -> None:
         self._connection = connection

@@ -1,4 +1,6 @@
-"""The server is put back to an earlier time, again and again, while publishers and workers live on at the same address."""
+"""The server is restored to an earlier time, repeatedly, while publishers and workers keep running with
+the same address.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.asyncio
 
 KEYS = 5
 STEP = 100
-"""Messages before the moment that is come back to, after it, and after the recovery."""
+"""Numbers of messages before the restore point, after it, and after the recovery."""
 
 
 @pytest.mark.parametrize("recoveries", [1, pytest.param(10, marks=pytest.mark.torture)])
@@ -35,7 +37,8 @@ async def test_order_and_effects_hold_over_recoveries_to_an_earlier_time(tmp_pat
                 group.start_soon(run.publish)
                 for number in range(recoveries):
                     await run.go_back(server, f"moment {number}")
-                    # A recovery begins from the backup, so what is come back to the next time needs one on this timeline.
+                    # A recovery starts from the backup, so the next restore point needs a backup on this
+                    # timeline.
                     if number + 1 < recoveries:
                         await anyio.to_thread.run_sync(server.back_up_again)
                 run.stop()
@@ -45,7 +48,7 @@ async def test_order_and_effects_hold_over_recoveries_to_an_earlier_time(tmp_pat
 
 
 class Run:
-    """What is published and handled, and what must be true of it in the end."""
+    """The published and handled messages, and the final checks."""
 
     def __init__(self, app: App, chance: random.Random) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Postgres crashes, and comes back, while publishers publish and workers work."""
+"""Postgres crashes and comes back while publishers publish and workers work."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from tests.torture.fleet import Fleet
 from tests.torture.ledger import check_settles, counts, nothing_is_left, open_ledger
 from tests.torture.publishers import Publishers
 
-# What is promised of a crash is promised with `fsync`, but a crash of the server alone forgets nothing that was written.
+# The promises about crashes require `fsync`, but a crash of the server alone loses nothing that was
+# written.
 SETTINGS = {"fsync": "off", "wal_writer_delay": "10s"}
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
-    """A server of the test's own, that may crash."""
+    """A server that belongs to this test and may crash."""
     postgres = EmbeddedPostgres(tmp_path / "postgres", settings=SETTINGS)
     tenancy = postgres.acquire()
     try:
@@ -87,7 +88,7 @@ async def run_through_crashes(server: EmbeddedPostgres, logs: Path, *, crashes: 
 
 @pytest.mark.asyncio
 async def test_a_lease_that_a_crash_has_lost_settles_nothing(server: EmbeddedPostgres) -> None:
-    """Leases are committed without waiting for the disk, so a crash may forget one, and the number that it had drawn."""
+    """Leases are committed without waiting for the disk, so a crash may lose a lease and reuse its number."""
     database = store.Database(server.url())
     await database.open()
     await store.migrate(database)

@@ -1,4 +1,6 @@
-"""Constant eviction under publishers, leasers and janitors of several processes: each message is delivered or counted."""
+"""Constant retention while several processes publish, lease and maintain. Each message is delivered or
+counted as missed.
+"""
 
 from __future__ import annotations
 

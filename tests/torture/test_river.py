@@ -1,4 +1,6 @@
-"""The history of a repository through workers that fail, are killed, and are frozen until their leases have expired."""
+"""The git history of a repository, handled by workers that fail, are killed, and are frozen until their
+leases have expired.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def tree_after(events: list[dict[str, Any]]) -> dict[str, str]:
     return {path: blob for path, blob in tree.items() if blob is not None}
 
 
-def test_the_history_says_what_tree_it_makes() -> None:
+def test_the_history_determines_the_tree() -> None:
     assert tree_after(changes()) == json.loads(gzip.decompress((HISTORY / "river-tree.json.gz").read_bytes()))
 
 
@@ -55,7 +57,7 @@ async def test_the_whole_tree_is_exact_through_kills_and_pauses(
 async def run_history(
     database: store.Database, logs: Path, events: list[dict[str, Any]], *, workers: int, seconds: float
 ) -> None:
-    """Publish the history over so many seconds, with chaos all the while; let the workers finish; check everything."""
+    """Publish the history over so many seconds with constant chaos, let the workers finish, and check everything."""
     seed = random.randrange(2**32)
     print(f"seed {seed}, workers' logs in {logs}")
     chance = random.Random(seed)
@@ -103,7 +105,7 @@ async def publish(
 
 
 async def torment(fleet: Fleet, chance: random.Random) -> None:
-    """Kill and freeze random workers, at random times, for ever. A freeze is longer than the visibility timeout."""
+    """Kill and freeze random workers at random times, forever. A freeze is longer than the visibility timeout."""
     for turn in itertools.count(chance.randrange(2)):
         await asyncio.sleep(chance.uniform(0.2, 1.0))
         if turn % 2:
@@ -113,7 +115,7 @@ async def torment(fleet: Fleet, chance: random.Random) -> None:
 
 
 async def stale_acks_change_nothing(database: store.Database) -> None:
-    """On the same stream, while the workers work: a lease that has expired settles nothing."""
+    """While the workers work on the same stream, check that an expired lease settles nothing."""
     spec = ConsumerSpec(stream="river", name="fence", ack_wait=ACK_WAIT)
     declared = await store.declare_consumer(database, spec)
     clock = Clock()

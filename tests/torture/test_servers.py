@@ -1,4 +1,4 @@
-"""Two servers on one database, and clients that come and go as they like, while servers are killed and started again."""
+"""Two HTTP servers on one database, and clients that connect and disconnect, while servers are killed and restarted."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.torture.http_servers import ServerProcess
 CLIENTS = 50
 PUBLISHERS = 4
 SLACK = 5.0
-"""Seconds that a message may come later than its visibility timeout: as many as a busy machine may need."""
+"""Seconds that a redelivery may take beyond the visibility timeout, with a margin for a busy machine."""
 
 PATIENCE = 60.0
-"""Seconds that clients may take for what is left once all has been published."""
+"""Seconds that clients may take for the remaining messages after the last publish."""
 
 
 @pytest.mark.asyncio
@@ -40,7 +40,7 @@ async def test_nothing_is_lost_and_order_holds_through_minutes_of_it(
 
 
 async def run(database: store.Database, logs: Path, *, keys: int, each: int, seconds: float, kills: int) -> None:
-    """Publish so many messages of each key over so many seconds; have all of them received; judge."""
+    """Publish so many messages of each key over so many seconds, have all of them received, and judge."""
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     print(f"seed {seed}, servers' logs in {logs}")
@@ -83,7 +83,7 @@ async def run(database: store.Database, logs: Path, *, keys: int, each: int, sec
 
 
 async def kill(servers: list[ServerProcess], chance: random.Random, seconds: float, kills: int) -> None:
-    """`kill -9` one of the servers now and then; after a moment it is started again."""
+    """Kill one of the servers with SIGKILL now and then. It is restarted after a moment."""
     for _ in range(kills):
         await asyncio.sleep(seconds / (kills + 1) * chance.uniform(0.6, 1.0))
         server = chance.choice(servers)

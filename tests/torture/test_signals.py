@@ -1,4 +1,4 @@
-"""A worker that is told to stop: it finishes what it has begun, and gives back the rest."""
+"""A worker that gets a signal to stop finishes the handlers that run, and releases the other messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 30.0  # seconds that anything here may take before it has failed
 
 @asynccontextmanager
 async def running(dsn: str, log: Path) -> AsyncIterator[tuple[Worker, asyncio.Task[int]]]:
-    """A worker as `headrace run` has it, and the task that is its life and returns its exit code."""
+    """A worker as `headrace run` starts it, and its main task, which returns its exit code."""
     worker = await spawn(
         "slow", log, seed=0, dsn=dsn, stream="orders", actors=ACTORS, ack_wait="20s", until_signal=True
     )
@@ -49,7 +49,7 @@ def seqs(what: str, lines: list[Line]) -> list[int]:
 
 
 async def left(dsn: str) -> tuple[int, list[int], set[int]]:
-    """How many leases there are, which messages are parked, and how many attempts those have counted."""
+    """Return the number of leases, the parked messages, and their counted attempts."""
     connection = await asyncpg.connect(dsn)
     leases = await connection.fetchval("select count(*) from headrace.leases")
     parked = await connection.fetch("select seq, attempts from headrace.parked order by seq")
@@ -98,7 +98,7 @@ async def test_a_second_sigint_stops_handlers_at_once_and_gives_back_all(
 
 
 @pytest.mark.asyncio
-async def test_sigterm_ends_a_worker_whose_database_is_gone(tmp_path: Path) -> None:
+async def test_sigterm_ends_a_worker_that_lost_its_database(tmp_path: Path) -> None:
     server = EmbeddedPostgres(tmp_path / "postgres", settings={"fsync": "off"})
     with server.acquire():
         try:

@@ -1,4 +1,6 @@
-"""An archive whose process is killed again and again, while messages are published: at the end each lies there once, and never was one there twice."""
+"""An archive process is killed repeatedly while messages are published. Each message is archived once,
+and no duplicate ever exists.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def start(dsn: str, directory: Path, *words: str) -> subprocess.Popen[bytes]:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill it with its JVM and all its workers, as a machine that fails does."""
+    """Kill the process with its JVM and all its workers, like a machine that fails."""
     family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
     for one in family:
         one.kill()

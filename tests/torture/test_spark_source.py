@@ -1,4 +1,6 @@
-"""A streaming query that is stopped and started again and again, while publishers commit late, roll back and prepare, and segments are made."""
+"""A streaming query is stopped and restarted repeatedly, while publishers commit late, roll back and
+prepare, and segments are created.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,10 @@ HOLD = 3.0
 
 
 class Preparing:
-    """One that prepares his transactions, and ends them from another connection some time later.
+    """A publisher that prepares its transactions, and ends them on another connection some time later.
 
     Attributes:
-        committed: the seqs of those that were committed.
+        committed: The seqs of its committed messages.
     """
 
     def __init__(self, dsn: str, seed: int) -> None:
@@ -64,7 +66,7 @@ class Preparing:
 
 
 async def tend(database: store.Database, publishers: LatePublishers) -> None:
-    """Have segments made, as a janitor does."""
+    """Create segments, as a janitor does."""
     while publishers.publishing:
         await store.sweep(database)
         await asyncio.sleep(1)
@@ -104,7 +106,7 @@ async def one_run(
     chance: random.Random,
     publishers: LatePublishers,
 ) -> None:
-    """Some micro-batches, and then a stop in the middle of one."""
+    """Run some micro-batches, and then stop during one."""
     limit = {"maxRows": chance.choice((500, 2000, 20_000))} if chance.random() < 0.7 else {}
     query = Query(spark, dsn, directory, partitions=chance.choice((1, 2)), settleTimeout="1s", **limit)
     if chance.random() < 0.3:

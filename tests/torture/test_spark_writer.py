@@ -1,4 +1,6 @@
-"""A streaming query writes, and all that it runs on is killed again and again: its driver, its connections, the server. Each row is published once."""
+"""A streaming query writes while its driver, its connections and the server are killed repeatedly. Each
+row is published once.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ KILLS = 6
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
-    """A server of the test's own, that may crash."""
+    """A server that belongs to this test and may crash."""
     postgres = EmbeddedPostgres(tmp_path / "postgres", settings={"fsync": "off"})
     tenancy = postgres.acquire()
     try:
@@ -41,7 +43,7 @@ def server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
 
 
 class Driver:
-    """A process of `tests.spark.writer_process`, which ends by itself once all files are copied, or by being killed."""
+    """A process of `tests.spark.writer_process`. It ends when all files are copied or when it is killed."""
 
     def __init__(self, written: Written, directory: Path) -> None:
         with (directory / "log").open("ab") as log:
@@ -61,7 +63,7 @@ class Driver:
 
 
 def copied(written: Written) -> int:
-    """How many rows there are; -1 while the server is away."""
+    """Return the number of rows, or -1 while the server is away."""
     try:
         return int(written.ask("select count(*) from headrace_streams.copied")[0][0])
     except HeadraceError:
@@ -69,7 +71,7 @@ def copied(written: Written) -> int:
 
 
 def until_more(written: Written, than: int, driver: Driver) -> int:
-    """Wait until more is there than that, or the driver has ended."""
+    """Wait until there are more rows than that, or the driver has ended."""
     deadline = time.monotonic() + PATIENCE
     while (count := copied(written)) <= than and driver.process.poll() is None:
         assert time.monotonic() < deadline, f"{count} rows are there, and no more come"
@@ -101,7 +103,7 @@ def test_each_row_is_published_once_whatever_is_killed(server: EmbeddedPostgres,
         try:
             while done.total() < KILLS and driver.process.poll() is None:
                 seen = max(seen, until_more(written, seen, driver))
-                time.sleep(chance.uniform(0, 3))  # to strike anywhere in a batch, and not just after its commit
+                time.sleep(chance.uniform(0, 3))  # to kill at any point of a batch, not only after its commit
                 victim = chance.choice(["driver", "connections", "server"])
                 strike(victim, written, server, driver)
                 done[victim] += 1

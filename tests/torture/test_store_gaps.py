@@ -1,4 +1,6 @@
-"""Publishers that commit late, out of order, partly or not at all, against many lease loops: nothing lost, nothing twice."""
+"""Publishers commit late, out of order, partly or not at all, beside many lease loops. No message is
+lost or delivered twice.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ ROLLED_BACK = 0.15
 
 @dataclass
 class Race:
-    """What was committed, and what was delivered. Time runs faster than the clock, so that locks are asked for more often."""
+    """What was committed and what was delivered. Time runs faster than the real clock, so that locks
+    are checked more often.
+    """
 
     dsn: str
     messages: int
@@ -75,7 +79,7 @@ class Race:
         return seqs
 
     async def consume(self, consumer: int, name: str) -> None:
-        """Lease and ack until the publishers have ended and nothing has come for some calls."""
+        """Lease and ack until the publishers have ended and several calls returned nothing."""
         chance = random.Random(f"{self.seed} {name}")
         async with connection(self.dsn) as own:
             empty = 0
@@ -117,13 +121,13 @@ async def connection(dsn: str) -> AsyncIterator[Any]:
 
 
 async def dawdle(chance: random.Random) -> None:
-    """Take a moment of one's own, so that the others come first: the delay that is under test, not a wait for something."""
+    """Delay this publisher, so that others commit first. This delay is under test, not a wait for something."""
     await asyncio.sleep(chance.expovariate(1 / 0.003))
 
 
 @asynccontextmanager
 async def pinned_xmin(dsn: str) -> AsyncIterator[None]:
-    """A transaction left open elsewhere in the database, as forgotten ones are."""
+    """A transaction left open elsewhere in the database, like a forgotten one."""
     async with connection(dsn) as idle:
         transaction = idle.transaction(isolation="repeatable_read")
         await transaction.start()
@@ -155,7 +159,7 @@ async def test_what_is_committed_is_delivered_once_each(database: store.Database
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
 @pytest.mark.parametrize("pinned", [False, True], ids=["free", "pinned"])
-async def test_of_seventy_thousand_each_is_delivered_once(
+async def test_each_of_seventy_thousand_messages_is_delivered_once(
     database: store.Database, pinned: bool, ordered: bool, seed: int
 ) -> None:
     await race(database, 70_000, pinned=pinned, ordered=ordered, seed=seed)

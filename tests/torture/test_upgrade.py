@@ -1,4 +1,4 @@
-"""The server functions are made anew, as an upgrade does, while publishers publish and workers work."""
+"""The server functions are replaced, as an upgrade does, while publishers publish and workers work."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.torture.publishers import Publishers
 
 
 @pytest.mark.asyncio
-async def test_who_is_at_work_survives_an_upgrade(database: store.Database, tmp_path: Path) -> None:
+async def test_running_workers_and_publishers_survive_an_upgrade(database: store.Database, tmp_path: Path) -> None:
     await run_through_upgrades(database, tmp_path, upgrades=10)
 
 
 @pytest.mark.torture
 @pytest.mark.asyncio
-async def test_who_is_at_work_survives_many_upgrades(database: store.Database, tmp_path: Path) -> None:
+async def test_running_workers_and_publishers_survive_many_upgrades(database: store.Database, tmp_path: Path) -> None:
     await run_through_upgrades(database, tmp_path, upgrades=100)
 
 

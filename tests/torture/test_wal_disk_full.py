@@ -1,4 +1,4 @@
-"""The disk of the server's WAL fills up, Postgres stops of it, and somebody makes room and starts it again."""
+"""The disk of the server's WAL fills up, which stops Postgres. Later space is freed and the server is restarted."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ pytestmark = pytest.mark.asyncio
 
 MEGABYTE = 1 << 20
 RECOVERED = 30.0
-"""Seconds within which everything goes on once there is room, the starts of the server included. Promised are 5 on a machine without other work."""
+"""Seconds within which everything continues once there is space, including the server's start. The
+promise is 5 on an idle machine.
+"""
 
 
 class WalDisk:
-    """A server whose WAL lies on a disk of 96 MB of its own."""
+    """A server with its WAL on a separate disk of 96 MB."""
 
     def __init__(self, server: EmbeddedPostgres, path: Path) -> None:
         self.server = server
@@ -48,7 +50,7 @@ class WalDisk:
         self.server.start()
 
     def fill(self) -> None:
-        """Leave one megabyte, less than a segment of the WAL."""
+        """Leave one megabyte free, which is less than a WAL segment."""
         disk = os.statvfs(self._path)
         self._ballast.write_bytes(bytes(disk.f_bavail * disk.f_frsize - MEGABYTE))
 
@@ -74,7 +76,7 @@ def disk(tmp_path: Path) -> Iterator[WalDisk]:
         path.rmdir()
 
 
-async def test_a_full_disk_of_the_wal_loses_nothing_and_is_got_over(disk: WalDisk) -> None:
+async def test_a_full_disk_of_the_wal_loses_nothing_and_work_continues_afterwards(disk: WalDisk) -> None:
     app, seen = App(disk.server.url()), Seen()
 
     @app.consumer("orders", backoff="10ms")
@@ -101,7 +103,7 @@ async def test_a_full_disk_of_the_wal_loses_nothing_and_is_got_over(disk: WalDis
                 await app.idle()
         async with app:
             bills = [row["n"] for row in await app.database.fetch("select n from bills order by ctid")]
-            # What was published in doubt may be there, once; what was promised is.
+            # A message of a failed publish may be stored, at most once. A confirmed message must be.
             rows = await app.database.fetch("select (data ->> 'n')::int as n from headrace_streams.orders order by seq")
             stored = [row["n"] for row in rows]
     assert set(range(published + 2)) <= set(stored)
@@ -110,7 +112,9 @@ async def test_a_full_disk_of_the_wal_loses_nothing_and_is_got_over(disk: WalDis
 
 
 async def until_refused(app: App, api: Api) -> int:
-    """Publish by the app and over HTTP in turn, until both have said that they can't. Returns how many went in."""
+    """Publish by the app and over HTTP in turn, until both have reported a failure. Returns how many
+    messages were published.
+    """
     published, away, status = 1, False, 0
     with anyio.fail_after(60):
         while not away or status != 503:
@@ -133,7 +137,9 @@ async def post(api: Api, number: int, text: str = "") -> None:
 
 
 async def until_taken(server: EmbeddedPostgres, do: Callable[[], Awaitable[Any]]) -> None:
-    """Try until it goes well. The server may have come up again by itself, or have given up just before there was room."""
+    """Retry until the call succeeds. The server may have restarted automatically, or may have stopped
+    just before there was space.
+    """
     while True:
         await anyio.to_thread.run_sync(server.start)
         try:

@@ -1,7 +1,8 @@
-"""Transfers between accounts, and the worker process that makes them: `python -m tests.torture.transfers single --dsn …`.
+"""Transfers between accounts, and their worker process: `python -m tests.torture.transfers single --dsn …`.
 
-A transfer locks both accounts, moves the amount, notes its seq in a journal, and publishes a receipt. The same effects are made in two
-ways: in the handler's transaction, and, so that the test can fail, in one beside it, with the ack coming later as it usually does.
+A transfer locks both accounts, moves the amount, records its seq in a journal, and publishes a receipt.
+The same effects are made in two ways. One is the handler's transaction. The other is a separate
+transaction with a later ack, as usual without `transactional`, so that the test can fail.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import msgspec
 
 from headrace import App, Message, Transaction
 from headrace.runtime.batch import Batch
-from tests.torture.worker import entered, standard_input_closed, tell
+from tests.torture.worker import entered, report_event, standard_input_closed
 
 ACCOUNTS = 1000
 OPENING = 1_000_000
@@ -51,7 +52,7 @@ class Transfer(msgspec.Struct):
 
 
 class Teller:
-    """Makes transfers, slowly, and fails now and then: before the effect or after it."""
+    """A handler that makes transfers slowly, and sometimes fails before the effect or after it."""
 
     def __init__(self, app: App, options: argparse.Namespace) -> None:
         self.app = app
@@ -76,7 +77,7 @@ class Teller:
         await self.work()
 
     async def beside(self, transfer: Transfer, message: Message) -> None:
-        """The same effects, but not in the transaction of the ack."""
+        """Make the same effects, but not in the transaction of the ack."""
         assert self.pool is not None
         await self.work()
         async with self.pool.acquire() as connection, connection.transaction():
@@ -109,7 +110,7 @@ async def main(options: argparse.Namespace) -> None:
         asyncpg.create_pool(options.dsn, min_size=0, max_size=options.actors) as teller.pool,
         entered(app.running),
     ):
-        tell(ready=True)
+        report_event(ready=True)
         await standard_input_closed()
         await app.idle()
 

@@ -1,7 +1,7 @@
 """A worker process for the torture tests: `python -m tests.torture.worker river --dsn …`.
 
-It tells the parent what happens in lines of JSON on standard output, and ends when its standard input is closed and
-nothing is left to do. Its handlers write to tables of the test's own, through a pool of their own.
+It writes events to standard output as lines of JSON, and ends when its standard input is closed and
+nothing is left to do. Its handlers write to the test's own tables, through a separate pool.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from headrace.runtime.message import Message
 Work = Callable[["Bench", Message], Awaitable[None]]
 
 
-def tell(**what: Any) -> None:
-    """Tell the parent. One write for a line, so that a kill leaves no half of one."""
+def report_event(**what: Any) -> None:
+    """Write an event for the parent. Each line is one write, so that a kill leaves no partial line."""
     os.write(1, json.dumps(what).encode() + b"\n")
 
 
 class Bench:
-    """What a handler works with."""
+    """The resources of a handler."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -45,7 +45,7 @@ class Bench:
         self.pool: asyncpg.Pool[asyncpg.Record] | None = None
 
     async def handle(self, message: Message) -> None:
-        """Work a little, write the effect, and fail now and then: before it or after it."""
+        """Work a little, write the effect, and sometimes fail before the effect or after it."""
         if self.chance.random() < self.options.failures / 2:
             raise RuntimeError("a failure before the effect")
         await anyio.sleep(self.chance.random() * 2 * self.options.pace)
@@ -66,34 +66,34 @@ async def river(bench: Bench, message: Message) -> None:
 
 
 async def receipts(bench: Bench, message: Message) -> None:
-    """A message with an id of its publisher's."""
+    """A message with the publisher's message id."""
     await bench.write("select take_receipt($1, $2, $3)", message.seq, message.key, message.data["id"])
 
 
 async def slow(_bench: Bench, message: Message) -> None:
-    """A message that is worked on until the parent has seen enough."""
-    tell(began=message.seq, attempt=message.attempt)
+    """A message that is in work until the parent has seen enough."""
+    report_event(began=message.seq, attempt=message.attempt)
     await anyio.sleep(message.data["seconds"])
-    tell(ended=message.seq, attempt=message.attempt)
+    report_event(ended=message.seq, attempt=message.attempt)
 
 
 WORKS: dict[str, Work] = {"river": river, "receipts": receipts, "slow": slow}
 
 
-class Telltale(logging.Handler):
-    """Tells the parent what Headrace logs, so that it can wait for it."""
+class EventLogHandler(logging.Handler):
+    """A log handler that passes Headrace's log to the parent, so that the parent can wait for log lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tell(logged=record.getMessage())
+        report_event(logged=record.getMessage())
 
 
 def watch_settles() -> None:
-    """Tell the parent what the store answered to every settle."""
+    """Report the store's answer to every settle to the parent."""
     settle = store.settle
 
     async def watched(executor: store.Executor, consumer: int, settlement: Settlement, **more: Any) -> list[Lost]:
         lost = await settle(executor, consumer, settlement, **more)
-        tell(
+        report_event(
             whole=settlement.whole,
             single=list(zip(settlement.leases, settlement.seqs, strict=True)),
             lost=[(item.lease_id, item.seq) for item in lost],
@@ -105,8 +105,9 @@ def watch_settles() -> None:
 
 @asynccontextmanager
 async def entered(context: Callable[[], AbstractAsyncContextManager[object]]) -> AsyncIterator[None]:
-    """An app at work, or connected. Its connection may be cut while it starts, which ends that: then it is started again, as by a
-    supervisor."""
+    """Enter an app that works or is connected. A connection that is cut during the start ends the app,
+    which is then started again, as by a supervisor.
+    """
     async with AsyncExitStack() as stack:
         while True:
             try:
@@ -137,15 +138,15 @@ async def main(options: argparse.Namespace) -> None:
     if options.until_signal:
         await app.run()
         return
-    # No cached statements: behind a pooler, and after a restart, they would not be what they were.
+    # No cached statements. Behind a pooler, and after a restart, they would be invalid.
     async with (
         asyncpg.create_pool(
             options.dsn, min_size=0, max_size=4, statement_cache_size=0, command_timeout=10
         ) as bench.pool,
         entered(app.running),
     ):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lambda: tell(statistics=app.statistics()))
-        tell(ready=True)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lambda: report_event(statistics=app.statistics()))
+        report_event(ready=True)
         await standard_input_closed()
         await app.idle()
 
@@ -168,6 +169,6 @@ def parsed() -> argparse.Namespace:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("asyncio").setLevel(logging.WARNING)
-    logging.getLogger("headrace").addHandler(Telltale(logging.INFO))
+    logging.getLogger("headrace").addHandler(EventLogHandler(logging.INFO))
     watch_settles()
     anyio.run(main, parsed(), backend_options={"use_uvloop": True})

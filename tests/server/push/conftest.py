@@ -1,4 +1,4 @@
-"""An endpoint, and what pushes to it."""
+"""An endpoint, and a server that pushes to it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ async def endpoint() -> AsyncIterator[Endpoint]:
 
 @pytest_asyncio.fixture
 async def pushed(dsn: str) -> AsyncIterator[Pushed]:
-    """A server process's part that pushes, at work on a fresh database; loopback is allowed."""
+    """The pushing part of a server process on a fresh database, with loopback addresses allowed."""
     async with pushing(dsn) as pushed:
         yield pushed

@@ -1,4 +1,4 @@
-"""An endpoint that is pushed to: a real HTTP server on loopback, whose answers the test writes."""
+"""A push endpoint: a real HTTP server on loopback with answers that the test defines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Answer = Callable[["Request"], Awaitable[web.StreamResponse]]
 
 
 class Request:
-    """A request that has come."""
+    """A received request."""
 
     def __init__(self, raw: web.BaseRequest, body: bytes) -> None:
         self.raw = raw
@@ -36,17 +36,17 @@ class Request:
 
     @property
     def message(self) -> Any:
-        """The message, of a request that has one."""
+        """Return the message of a request that has a single one."""
         return self.json["message"]
 
     @property
     def messages(self) -> list[Any]:
-        """The messages of a batch."""
+        """Return the messages of a batch."""
         return [one["message"] for one in self.json["data"]]
 
 
 def always(status: int, text: str = "", **headers: str) -> Answer:
-    """The same answer to everything. Of a header's name, `_` stands for `-`."""
+    """Return a behaviour with the same answer to every request. `_` in a header's name stands for `-`."""
 
     async def answer(_request: Request) -> web.StreamResponse:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -60,12 +60,14 @@ async def ok(_request: Request) -> web.StreamResponse:
 
 
 class Endpoint:
-    """Attributes:
-    requests: what has come, in order.
-    answer: what is answered; 200 unless the test has put something else here.
-    connections: how many have been made.
-    inside: how many are being answered ...
-    most: ... and were, at most.
+    """A push endpoint that records its requests.
+
+    Attributes:
+        requests: The received requests, in order.
+        answer: Makes the answer to a request. The default is 200.
+        connections: The number of connections made so far.
+        inside: The number of requests that are being answered now.
+        most: The highest value of `inside` so far.
     """
 
     def __init__(self) -> None:
@@ -76,7 +78,7 @@ class Endpoint:
         self._news = anyio.Event()
 
     async def until(self, count: int) -> list[Request]:
-        """Wait until so many have come. Returns them."""
+        """Wait until `count` requests have arrived. Returns them."""
         with anyio.fail_after(WITHIN):
             while len(self.requests) < count:
                 await self._news.wait()
@@ -84,7 +86,7 @@ class Endpoint:
 
     @property
     def keys(self) -> list[str]:
-        """The keys of the messages that have come one by one."""
+        """Return the keys of the messages that were sent one by one."""
         return [request.message["key"] for request in self.requests]
 
     @property
@@ -105,7 +107,7 @@ class Endpoint:
 
 
 class Connections(web.Server):  # type: ignore[type-arg]
-    """Counts connections, also those over which nothing is said."""
+    """Counts connections, including those without a request."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint.handle)
@@ -118,7 +120,7 @@ class Connections(web.Server):  # type: ignore[type-arg]
 
 @asynccontextmanager
 async def listening(endpoint: Endpoint) -> AsyncIterator[Endpoint]:
-    """The endpoint at work. At the end it doesn't wait for what it is still answering."""
+    """Run the endpoint. At the end it does not wait for unfinished answers."""
     runner = web.ServerRunner(Connections(endpoint), handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -131,14 +133,17 @@ async def listening(endpoint: Endpoint) -> AsyncIterator[Endpoint]:
 
 
 class Pushed:
-    """An app whose push consumers a test makes and changes."""
+    """An app with push consumers that a test creates and changes."""
 
     def __init__(self, app: App, pushing: Pushing) -> None:
         self.app = app
         self.pushing = pushing
 
     async def declare(self, url: str, name: str = "ship", stream: str = "orders", **settings: Any) -> int:
-        """Make a push consumer, or change it. Settings that `Push` has are its, the others the consumer's. Returns its number."""
+        """Create or change a push consumer. Returns its number.
+
+        Settings that `Push` has are passed to it, the others to the consumer.
+        """
         push = {setting: settings.pop(setting) for setting in Push.__struct_fields__ if setting in settings}
         await store.create_stream(self.app.database, stream)
         spec = ConsumerSpec(stream=stream, name=name, push=Push(url=url, **push), **settings)
@@ -150,7 +155,7 @@ class Pushed:
         return await store.consumer(self.app.database, stream, name)
 
     async def done(self, name: str = "ship") -> ConsumerInfo:
-        """Wait until everything is settled: acked, or a dead letter."""
+        """Wait until everything is settled, either acked or a dead letter."""
 
         async def look() -> ConsumerInfo | None:
             info = await self.info(name)
@@ -160,7 +165,7 @@ class Pushed:
         return found
 
     async def parked(self, attempts: int) -> Any:
-        """Wait for a message to be parked after so many attempts. Returns its row, with `due_in` in seconds."""
+        """Wait for a message to be parked after this many attempts. Returns its row, with `due_in` in seconds."""
 
         async def look() -> Any:
             return next((row for row in await parked(self.app) if row["attempts"] == attempts), None)
@@ -170,7 +175,7 @@ class Pushed:
 
 @asynccontextmanager
 async def pushing(dsn: str, *, allow: tuple[str, ...] = ("loopback",), app: App | None = None) -> AsyncIterator[Pushed]:
-    """A server process's part that pushes, at work."""
+    """Run the pushing part of a server process."""
     app = app or App(dsn)
     pushed = Pushed(app, Pushing(allow))
     app.attach(pushed.pushing)

@@ -1,4 +1,4 @@
-"""Which addresses may be pushed to."""
+"""Addresses that push may and may not send to."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SPECIAL_6 = [
 
 
 def inside(networks: list[str]) -> st.SearchStrategy[str]:
-    """Addresses of these networks, their first and last ones often."""
+    """Addresses of these networks, often their first and last ones."""
 
     def addresses(text: str) -> st.SearchStrategy[str]:
         network = ip_network(text)
@@ -50,7 +50,7 @@ def inside(networks: list[str]) -> st.SearchStrategy[str]:
 special_4 = inside(SPECIAL_4)
 v4 = st.one_of(st.ip_addresses(v=4).map(str), special_4)
 
-# What carries an IPv4 address inside, as something on the way may take it out.
+# IPv6 addresses that contain an IPv4 address, which a translator on the way may extract.
 WRAPPINGS = {
     "mapped": lambda value: IPv6Address(0xFFFF << 32 | value),
     "compatible": IPv6Address,
@@ -78,7 +78,7 @@ def test_a_special_address_is_denied_in_whatever_form(address: str) -> None:
 @given(st.one_of(v4, st.ip_addresses(v=6).map(str), inside(["2000::/3"])))
 def test_nothing_is_open_that_the_standard_library_calls_special(address: str) -> None:
     known: IPv4Address | IPv6Address = ipaddress.ip_address(address)
-    if isinstance(known, IPv6Address):  # where it leads is what counts
+    if isinstance(known, IPv6Address):  # the address that it leads to decides
         known = known.ipv4_mapped or (IPv4Address(int(known) & 0xFFFFFFFF) if known in NAT64 else known)
     if not known.is_global or known.is_multicast or known.is_reserved or known.is_loopback or known.is_link_local:
         assert NOTHING.why_not(address) is not None
@@ -98,7 +98,7 @@ def test_a_public_address_of_version_6_is_open(address: str) -> None:
 
 
 @given(special_4, st.sampled_from(["mapped", "6to4", "NAT64"]))
-def test_what_is_allowed_by_its_network_is_open_in_its_other_forms_too(address: str, form: str) -> None:
+def test_an_address_in_an_allowed_network_is_open_in_its_other_forms_too(address: str, form: str) -> None:
     allowed = Allowed([f"{address}/32"])
     assert allowed.why_not(address) is None
     assert allowed.why_not(str(WRAPPINGS[form](int(IPv4Address(address))))) is None
@@ -113,14 +113,14 @@ def test_what_is_allowed_by_its_network_is_open_in_its_other_forms_too(address: 
         ("fe80::/10", ["fe80::1"], ["::1"]),
     ],
 )  # fmt: skip
-def test_what_is_allowed_is_open_and_nothing_else(allow: str, opened: list[str], closed: list[str]) -> None:
+def test_only_allowed_addresses_are_open(allow: str, opened: list[str], closed: list[str]) -> None:
     allowed = Allowed([allow])
     assert [address for address in opened if allowed.why_not(address)] == []
     assert [address for address in closed if not allowed.why_not(address)] == []
 
 
 @pytest.mark.parametrize("text", ["", "localhost", "10.1.0.0/33", "10.1.2.3/16", "all"])
-def test_what_is_no_network_is_refused(text: str) -> None:
+def test_an_invalid_network_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="can't be allowed to be pushed to"):
         Pushing([text])
 
@@ -137,7 +137,8 @@ async def test_a_denied_address_gets_no_connection_however_it_is_written(
         await pushed.done()
         (letter,) = await dead_letters(pushed.app, "ship")
     assert letter.error is not None
-    refused_as_no_address = "not a canonical IPv4 address" in letter.error  # by the client, and no name is looked up
+    # The client refuses it without a DNS lookup.
+    refused_as_no_address = "not a canonical IPv4 address" in letter.error
     assert "--push-allow" in letter.error or refused_as_no_address
     assert endpoint.connections == 0
 
@@ -146,7 +147,11 @@ async def test_a_denied_address_gets_no_connection_however_it_is_written(
 async def test_a_name_is_judged_by_where_it_leads_when_it_is_connected_to(
     dsn: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DNS rebinding: the name's owner has it resolve to a public address first, and to ours when it counts."""
+    """Protection against DNS rebinding.
+
+    The owner of a name first resolves it to a public address, and to a local one when the connection is
+    made.
+    """
     asked = []
     public = "93.184.216.34"
 
@@ -165,7 +170,7 @@ async def test_a_name_is_judged_by_where_it_leads_when_it_is_connected_to(
         return resolving(host, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    getaddrinfo("rebound.example")  # as a check beforehand would
+    getaddrinfo("rebound.example")  # as an earlier check would
     async with pushing(dsn, allow=()) as pushed:
         await pushed.declare(f"http://rebound.example:{port}/", max_deliver=1)
         await pushed.app.publish("orders", "k", 1)

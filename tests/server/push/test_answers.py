@@ -1,4 +1,4 @@
-"""What becomes of a message, by what its endpoint answers."""
+"""The outcome of a message for each answer of its endpoint."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_2xx_is_an_ack(pushed: Pushed, endpoint: Endpoint, status: int) ->
 async def test_anything_else_is_a_nack_with_the_consumers_backoff(
     pushed: Pushed, endpoint: Endpoint, status: int
 ) -> None:
-    endpoint.answer = always(status, retry_after="7")  # which only 429 and 503 may say
+    endpoint.answer = always(status, retry_after="7")  # only 429 and 503 may set this
     await pushed.declare(endpoint.url, backoff=Backoff.of(HOUR))
     await pushed.app.publish("orders", "k", 1)
     row = await pushed.parked(attempts=1)
@@ -44,7 +44,7 @@ async def test_anything_else_is_a_nack_with_the_consumers_backoff(
 
 
 @pytest.mark.asyncio
-async def test_the_dead_letter_tells_what_was_answered(pushed: Pushed, endpoint: Endpoint) -> None:
+async def test_the_dead_letter_contains_the_answer(pushed: Pushed, endpoint: Endpoint) -> None:
     endpoint.answer = always(500, "no such\n shop \x1b[31m" + "x" * 10_000)
     await pushed.declare(endpoint.url, max_deliver=2, backoff=Backoff.of(0))
     await pushed.app.publish("orders", "k", 1)
@@ -114,7 +114,7 @@ async def test_no_answer_in_time_is_a_nack(pushed: Pushed, endpoint: Endpoint) -
 
 @pytest.mark.asyncio
 async def test_the_timeout_is_over_the_whole_answer(pushed: Pushed, endpoint: Endpoint) -> None:
-    """An endpoint that keeps on saying a little would otherwise hold a key for ever."""
+    """Without a total timeout, an endpoint that sends a few bytes at a time would hold a key forever."""
     gate = Gate()
 
     async def dribbling(request: Request) -> web.StreamResponse:

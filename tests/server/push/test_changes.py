@@ -1,4 +1,4 @@
-"""Push consumers that come, change and go while a server runs."""
+"""Push consumers that are created, changed and deleted while a server runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio
 
 
 def held(gate: Gate, times: list[int] | None = None) -> Answer:
-    """An answer that waits at the gate."""
+    """An answer that waits until the gate opens."""
 
     async def answer(request: Request) -> web.StreamResponse:
         if times is not None:
@@ -40,16 +40,16 @@ async def test_a_consumer_that_another_server_has_made_is_found_before_long(
 ) -> None:
     monkeypatch.setattr(module, "LOOK", 0.05)
     async with pushing(dsn) as pushed:
-        pushed.pushing.look = lambda: None  # type: ignore[method-assign]  # it was not made here
+        pushed.pushing.look = lambda: None  # type: ignore[method-assign]  # the app did not make it
         await pushed.declare(endpoint.url)
         await pushed.app.publish("orders", "k", 1)
         await endpoint.until(1)
 
 
-async def test_what_is_changed_over_http_counts_at_once_in_the_server_that_was_asked(
+async def test_changes_over_http_take_effect_at_once_in_the_same_server(
     dsn: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK", 3600.0)  # longer than any test: nobody looks by himself
+    monkeypatch.setattr(module, "LOOK", 3600.0)  # longer than any test, so it never looks on time alone
     app = App(dsn)
     server = Server(app, Options(push_allow=("loopback",)))
     transport = httpx.ASGITransport(app=server)
@@ -70,7 +70,7 @@ async def test_what_is_changed_over_http_counts_at_once_in_the_server_that_was_a
             await api.publish(("k", 2))
             return bool(elsewhere.data)
 
-        await eventually(is_sent_elsewhere)  # what is published while it looks may still go the old way
+        await eventually(is_sent_elsewhere)  # messages published meanwhile may still go to the old URL
         await api.call("DELETE", ship, force=True)
 
         async def is_left() -> bool:
@@ -95,7 +95,7 @@ async def test_a_url_that_is_edited_counts_at_once_and_nothing_is_sent_twice(
             return (await pushed.info()).in_flight == 2
 
         await eventually(rest_is_given_back)
-        gate.open()  # what was under way ends where it began
+        gate.open()  # requests in flight finish at the old URL
         await pushed.done()
         assert len(endpoint.requests) == 2
         assert sorted(endpoint.data + elsewhere.data) == list(range(10))
@@ -144,7 +144,7 @@ async def test_a_consumer_that_is_deleted_while_it_is_pushed_ends_alone(
     await store.delete_consumer(pushed.app.database, number, force=True)
     if told:
         pushed.pushing.look()
-    else:  # its own lease call finds out
+    else:  # its own lease call notices the change
         await pushed.app.publish("orders", "k", 2)
     gate.open()
 
@@ -214,7 +214,7 @@ async def test_a_server_that_stops_while_it_finds_a_consumer_does_not_begin_to_p
     assert endpoint.requests == []
 
 
-async def test_what_a_server_had_to_break_off_comes_again_as_if_it_had_not_begun(dsn: str, endpoint: Endpoint) -> None:
+async def test_a_request_interrupted_by_a_shutdown_does_not_count_as_an_attempt(dsn: str, endpoint: Endpoint) -> None:
     gate, attempts = Gate(), list[int]()
     endpoint.answer = held(gate, attempts)
     async with pushing(dsn) as pushed:
@@ -222,7 +222,7 @@ async def test_what_a_server_had_to_break_off_comes_again_as_if_it_had_not_begun
         await pushed.app.publish_many("orders", [("k", 1), ("k", 2)])
         await gate.until(1)
         pushed.app.stop()
-        pushed.app.stop()  # at once
+        pushed.app.stop()  # twice stops it at once
     gate.open()
     async with pushing(dsn) as pushed:
         await pushed.done()
@@ -255,7 +255,7 @@ async def test_pushing_that_is_drained_before_it_has_begun_ends_and_works_the_ne
             await endpoint.until(1)
 
 
-async def test_settings_that_can_t_be_keep_nobody_else_from_being_pushed(
+async def test_invalid_settings_of_one_consumer_do_not_stop_the_others(
     pushed: Pushed, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     number = await pushed.declare(endpoint.url, "broken")

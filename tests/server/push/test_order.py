@@ -1,4 +1,4 @@
-"""Order per key, whatever endpoints answer."""
+"""Messages of a key are pushed in order, whatever endpoints answer."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ COUNT = 300
 
 
 def fails(seq: int, attempt: int) -> bool:
-    """A third of all attempts, scattered; the fifth succeeds."""
+    """Whether this attempt fails. A third of all attempts fail, spread evenly, and the fifth succeeds."""
     return attempt < 5 and zlib.crc32(f"{seq}.{attempt}".encode()) % 3 == 0
 
 
 class Ledger:
-    """Keeps what has been acked, in order, and whether anything came that should not have."""
+    """Records what was acked, in order, and whether a message came that should not have."""
 
     def __init__(self) -> None:
         self.acked: dict[str, list[int]] = {}
@@ -108,7 +108,7 @@ async def test_two_servers_share_the_work_and_keep_the_order(dsn: str, endpoint:
         await publish(one)
         await one.declare(endpoint.url, concurrency=(1, 1), max_ack_pending=20)
         other.pushing.look()
-        await both.until(2)  # each of them sends one message at a time
+        await both.until(2)  # each of the two sends one message at a time
         both.open()
         info = await one.done()
         sent = [side.pushing.statistics()["orders:ship"]["acked"] for side in (one, other)]

@@ -1,4 +1,4 @@
-"""What an endpoint is sent."""
+"""The requests that push sends to an endpoint."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_requests_are_signed_as_standard_webhooks_say(pushed: Pushed, endp
     version, _, signature = request.headers["webhook-signature"].partition(",")
     assert version == "v1"
     signed = identity.encode() + b"." + at.encode() + b"." + request.body
-    # HMAC as RFC 2104 writes it, from the hash alone
+    # HMAC as RFC 2104 defines it, from the hash function alone.
     block = KEY.ljust(64, b"\0")
     inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block) + signed).digest()
     outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block) + inner).digest()
@@ -121,7 +121,7 @@ async def test_a_message_keeps_its_id_when_it_comes_again(
 
 
 async def test_the_ack_id_settles_that_message_alone(pushed: Pushed, endpoint: Endpoint) -> None:
-    """A lease of a pipeline has many messages, and naming one of them must not settle the others."""
+    """A lease of a pipeline has many messages. The ack id of one must not settle the others."""
     await pushed.declare(endpoint.url)
     await pushed.app.publish("orders", "k", 1)
     (request,) = await endpoint.until(1)
@@ -131,7 +131,9 @@ async def test_the_ack_id_settles_that_message_alone(pushed: Pushed, endpoint: E
     assert told.size == 0, "one that is named alone would be taken for the whole lease"
 
 
-async def test_the_secret_is_told_nobody(pushed: Pushed, endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_secret_is_not_disclosed(
+    pushed: Pushed, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     endpoint.answer = always(500, "no")
     await pushed.declare(endpoint.url, secret=SECRET, max_deliver=1)

@@ -1,4 +1,4 @@
-"""A push consumer's settings: what can be, and what is refused."""
+"""Valid and invalid settings of a push consumer."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_secret_is_a_prefix_and_base64(size: int) -> None:
 @pytest.mark.parametrize(
     "secret", ["", "whsec_", KEY, "whsec_" + KEY[:-3], "whsec_" + KEY[:20], "whsec_" + KEY * 5, "whsec_é" + KEY]
 )
-def test_a_secret_that_may_not_be_is_not_told(secret: str) -> None:
+def test_an_invalid_secret_is_not_disclosed(secret: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         Push(url=URL, secret=secret)
     assert KEY[:8] not in str(refused.value)

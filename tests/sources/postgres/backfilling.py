@@ -1,4 +1,4 @@
-"""The capturer's side of a backfill, in the hands of a test: it takes what is in the WAL when it is told to, and appends it."""
+"""A backfill with the capturer's side controlled by the test, which captures and appends the WAL step by step."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from headrace.sources.postgres.values import SETTINGS, TypeInfo, load_types
 
 STREAM = "copied"
 WITHIN = 60.0
-"""Seconds that anything here may take before it counts as hung."""
+"""Timeout of every operation here in seconds, after which it counts as hung."""
 
 
 async def until(answer: Callable[[], Any], meanwhile: Callable[[], Awaitable[Any]] | None = None) -> Any:
-    """Ask until the answer, which may have to be awaited, is true. Returns it.
+    """Poll until the result of `answer`, awaited if necessary, is true. Returns that result.
 
     Args:
-        meanwhile: what is done before it is asked again; there is a moment's rest where that gives nothing.
+        meanwhile: Called before each new attempt. If it returns a false value, there is a short pause.
     """
     while True:
         found = answer()
@@ -56,11 +56,11 @@ async def until(answer: Callable[[], Any], meanwhile: Callable[[], Awaitable[Any
 
 
 class Capture:
-    """A source whose changes a test captures by hand.
+    """A source that captures only when the test calls for it.
 
     Attributes:
-        sql: a connection to the captured database.
-        backfiller: of this tenure; a new one after `restart`.
+        sql: A connection to the captured database.
+        backfiller: The backfiller of this capture lease. `restart` makes a new one.
     """
 
     def __init__(self, database: store.Database, sql: asyncpg.Connection[Any], dsn: str, spec: PostgresSpec) -> None:
@@ -81,10 +81,10 @@ class Capture:
         tables: tuple[str, ...] = ("public.items",),
         **settings: Any,
     ) -> AsyncIterator[Capture]:
-        """From now on changes of the tables, which exist, are captured. At the end the slot is dropped.
+        """Capture changes of existing tables from now on. The slot is dropped at the end.
 
         Args:
-            dsn: of the captured database; None for Headrace's own.
+            dsn: The captured database. None means Headrace's own database.
         """
         dsn = dsn or database.dsn
         spec = PostgresSpec(name=STREAM, stream=STREAM, tables=tables, **settings)
@@ -126,7 +126,7 @@ class Capture:
         self.restart()
 
     def restart(self) -> None:
-        """As a process that begins: it goes on behind what was appended, and remembers nothing."""
+        """Simulate a new process. It continues after the last appended change and has no memory of earlier ones."""
         self._decoder = Decoder()
         self._shaper = Shaper(self.spec)
         self._idx = 0
@@ -138,13 +138,13 @@ class Capture:
     async def connect(self) -> Link:
         return await Link.connect(self._dsn, application_name="headrace backfill")
 
-    # --- the way of the changes
+    # --- capturing
 
     async def pump(self, reached: Callable[[], None] | None = None) -> int:
-        """Capture and append what is in the WAL by now. Returns how many messages that are.
+        """Capture and append everything that is in the WAL so far. Returns the number of messages.
 
         Args:
-            reached: called when a chunk is reached, before it is appended.
+            reached: Called when a chunk is reached, before the chunk is appended.
         """
         payloads = await self.sql.fetch(
             "select data from pg_logical_slot_get_binary_changes($1, null, null, 'proto_version', '1', 'publication_names', $2, 'messages', 'true')",
@@ -192,7 +192,7 @@ class Capture:
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """The backfiller's task runs, and nothing is captured unless the test does."""
+        """Run the backfiller's task. Changes are captured only when the test calls for it."""
         with anyio.fail_after(WITHIN):
             async with anyio.create_task_group() as group:
                 group.start_soon(self.backfiller.run)
@@ -200,11 +200,11 @@ class Capture:
                 group.cancel_scope.cancel()
 
     async def pump_until(self, answer: Callable[[], Any]) -> Any:
-        """Capture until the answer, which may have to be awaited, is true. Returns it."""
+        """Capture until the result of `answer`, awaited if necessary, is true. Returns that result."""
         return await until(answer, self.pump)
 
     async def until_on_their_way(self, chunks: int) -> None:
-        """Wait until so many chunks are read and marked, while nothing is captured."""
+        """Wait until `chunks` chunks are read and marked, while nothing is captured."""
         await until(lambda: len(self.backfiller._ways) >= chunks)
 
     # --- backfills
@@ -212,7 +212,7 @@ class Capture:
     async def ask(
         self, table: str = "public.items", where: Mapping[str, Any] | None = None, rate: int | None = None
     ) -> str:
-        """Ask for a backfill. Returns its id."""
+        """Request a backfill. Returns its id."""
         text = None if where is None else json.dumps(where)
         found = await store.start_backfill(self.database, self.source, table, text, rate)
         assert found is not None
@@ -222,7 +222,7 @@ class Capture:
         return next(one for one in await store.backfills(self.database, self.source) if one.id == id_)
 
     async def over(self, id_: str) -> BackfillInfo | None:
-        """How it ended; None while it has not."""
+        """Return how the backfill ended, or None while it runs."""
         info = await self.info(id_)
         return None if info.state in ("queued", "running") else info
 
@@ -232,7 +232,7 @@ class Capture:
             found: BackfillInfo = await self.pump_until(lambda: self.over(id_))
         return found
 
-    # --- what has become of it
+    # --- results
 
     async def messages(self, action: str | None = None) -> list[dict[str, Any]]:
         rows = await self.database.fetch(f"select data from headrace_streams.{STREAM} order by seq")
@@ -240,7 +240,7 @@ class Capture:
         return [one for one in found if action is None or one["action"] == action]
 
     async def replayed(self, table: str = "items", key: str = "id") -> dict[Any, dict[str, Any]]:
-        """The table as the stream has it, by key: what comes later counts."""
+        """Return the table as the stream has it, by key. Later messages override earlier ones."""
         found: dict[Any, dict[str, Any]] = {}
         for message in await self.messages():
             if message["metadata"]["table_name"] != table:
@@ -257,6 +257,6 @@ class Capture:
         return found
 
     async def table(self, table: str = "items", key: str = "id") -> dict[Any, dict[str, Any]]:
-        """The table as it is."""
+        """Return the table as it is in the database, by key."""
         rows = await self.sql.fetch(f"select to_json(t) as row from {table} as t")
         return {row[key]: row for (row,) in ((json.loads(row["row"]),) for row in rows)}

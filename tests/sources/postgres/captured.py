@@ -1,4 +1,4 @@
-"""A database with a table that is captured, an app that captures it, and its stream."""
+"""A database with a captured table, an app that captures it, and its stream."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ ORDERS = "create table orders (id int primary key, status text, total numeric)"
 
 
 class Shop:
-    """Attributes:
-    dsn: the database, which is Headrace's own, too.
-    sql: a connection to it, of the shop's.
+    """A captured database with its stream.
+
+    Attributes:
+        dsn: The captured database. It is Headrace's own database, too.
+        sql: A connection to it for the shop's statements.
     """
 
     def __init__(self, dsn: str, sql: asyncpg.Connection[Any], database: store.Database) -> None:
@@ -33,7 +35,7 @@ class Shop:
     @classmethod
     @asynccontextmanager
     async def opened(cls, dsn: str) -> AsyncIterator[Shop]:
-        """With its table; at the end no slot of it is left."""
+        """Open a database with its table. At the end all of its slots are dropped."""
         sql = await asyncpg.connect(dsn)
         database = store.Database(dsn)
         await database.open()
@@ -46,7 +48,7 @@ class Shop:
             await sql.close()
 
     async def source(self, name: str = "shop", *, one_message_per_key: bool = False, **settings: Any) -> SourceInfo:
-        """A source that captures orders into the stream of its name."""
+        """Create a source that captures orders into the stream of the same name."""
         settings = {"tables": ("public.orders",), "backfill": False, **settings}
         spec = PostgresSpec(name=name, stream=name, **settings)
         keyed = one_message_per_key or spec.mode == "rows"
@@ -56,14 +58,14 @@ class Shop:
 
     @asynccontextmanager
     async def captured(self, **options: Any) -> AsyncIterator[App]:
-        """An app at work that captures."""
+        """Run an app that captures the table."""
         app = App(self.dsn, **options)
         app.attach(Capturing())
         async with app.running():
             yield app
 
     async def until_running(self, name: str = "shop") -> SourceInfo:
-        """Wait until it is captured."""
+        """Wait until the capture is running."""
 
         async def look() -> SourceInfo | None:
             info = await store.source(self.database, name)
@@ -73,7 +75,7 @@ class Shop:
         return found
 
     async def until_state(self, state: str, name: str = "shop") -> SourceInfo:
-        """Wait until it is so."""
+        """Wait until the capture has this state."""
 
         async def look() -> SourceInfo | None:
             info = await store.source(self.database, name)
@@ -83,7 +85,7 @@ class Shop:
         return found
 
     async def stream(self, name: str = "shop") -> list[dict[str, Any]]:
-        """The data of all messages, in order."""
+        """Return the data of all messages, in order."""
         rows = await self.sql.fetch(f"select data from headrace_streams.{name} order by seq")
         return [json.loads(row["data"]) for row in rows]
 
@@ -91,12 +93,12 @@ class Shop:
         return [row["key"] for row in await self.sql.fetch(f"select key from headrace_streams.{name} order by seq")]
 
     async def rows(self, name: str = "shop") -> dict[str, Any]:
-        """The data of a stream of rows, by their keys."""
+        """Return the data of a stream in mode `rows`, by key."""
         rows = await self.sql.fetch(f"select key, data from headrace_streams.{name} order by seq")
         return {row["key"]: json.loads(row["data"]) for row in rows}
 
     async def until(self, count: int, name: str = "shop") -> list[dict[str, Any]]:
-        """Wait until there are so many messages. Returns their data."""
+        """Wait until there are `count` messages. Returns their data."""
 
         async def look() -> list[dict[str, Any]] | None:
             found = await self.stream(name)
@@ -108,7 +110,7 @@ class Shop:
 
 
 async def drop_slots(sql: asyncpg.Connection[Any]) -> None:
-    """Drop all slots of this database: they belong to the server, and would hold back its WAL."""
+    """Drop all slots of this database. They belong to the server and would hold back its WAL."""
 
     async def are_gone() -> bool:
         await sql.execute(

@@ -1,4 +1,4 @@
-"""A database that is captured, and what was captured of it."""
+"""Fixture of a captured database and its captured messages."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from tests.sources.postgres.captured import Shop
 
 @pytest_asyncio.fixture
 async def shop(dsn: str) -> AsyncIterator[Shop]:
-    """A database with the table `public.orders`, of which nothing is captured yet."""
+    """A database with the table `public.orders`, which is not captured yet."""
     async with Shop.opened(dsn) as shop:
         yield shop

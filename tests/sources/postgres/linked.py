@@ -1,4 +1,4 @@
-"""A captured database, seen through a link, and slots of it that end with the test."""
+"""A captured database, a link to it, and slots that are dropped at the end of the test."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ APPLICATION = "headrace test"
 
 WALSENDERS = """(select r.*, a.datname from pg_stat_replication as r join pg_stat_activity as a using (pid)
                   where a.datname = current_database()) as walsenders"""
-"""Those of this database: the server is shared with other tests."""
+"""WAL senders of this database only, because the server is shared with other tests."""
 
 Behaviour = Callable[[SocketStream], Awaitable[None]]
 
 
 @asynccontextmanager
 async def linked(dsn: str) -> AsyncIterator[Link]:
-    """A link; at the end no slot of the database is left."""
+    """A link to the database. All slots of the database are dropped at the end."""
     try:
         async with await Link.connect(dsn, application_name=APPLICATION) as link:
             yield link
@@ -44,7 +44,7 @@ async def linked(dsn: str) -> AsyncIterator[Link]:
 async def feeding(
     dsn: str, link: Link, *, slot: str | None = None, publication: str = "all_of_it", keep: bool = True, **options: bool
 ) -> AsyncIterator[Feed]:
-    """A feed from a slot, which is made if it isn't there, by itself a fresh one; kept alive."""
+    """A feed from a slot, which is created if it is missing, and which has a new name by default. It is kept alive."""
     slot = slot or fresh()
     found = await slot_of(link, slot)
     position = await ensure_slot(
@@ -64,34 +64,34 @@ async def feeding(
 
 
 async def read_on(feed: Feed) -> None:
-    """Read until that fails."""
+    """Read until reading fails."""
     while True:
         await feed.read()
 
 
 def fresh(prefix: str = "headrace_test") -> str:
-    """A name that nothing on the server has."""
+    """Return a name that nothing on the server has."""
     return f"{prefix}_{uuid4().hex}"
 
 
 def with_options(dsn: str, **settings: str) -> str:
-    """The DSN, with settings of the session's own."""
+    """Return the DSN with additional session settings."""
     return make_conninfo(dsn, options=" ".join(f"-c {name}={value}" for name, value in settings.items()))
 
 
 def as_role(dsn: str, role: str, password: str) -> str:
-    """The DSN, as somebody else."""
+    """Return the DSN with another role."""
     return make_conninfo(dsn, user=role, password=password)
 
 
 def parts(dsn: str) -> dict[str, str]:
-    """What a DSN says."""
+    """Return the parts of a DSN."""
     return {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
 
 
 @asynccontextmanager
 async def server_that(behaves: Behaviour) -> AsyncIterator[int]:
-    """A server of our own making, on a port of its own, for what a real one does seldom."""
+    """Run a fake server on a port of its own, for behaviour that is rare in a real server."""
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     async with listener, anyio.create_task_group() as group:
 
@@ -108,7 +108,7 @@ async def server_that(behaves: Behaviour) -> AsyncIterator[int]:
 
 
 def refusing(sqlstate: str, told: str) -> Behaviour:
-    """A server's way to let nobody in."""
+    """Return the behaviour of a server that refuses every connection with this error."""
 
     async def behave(stream: SocketStream) -> None:
         body = b"".join(
@@ -122,13 +122,13 @@ def refusing(sqlstate: str, told: str) -> Behaviour:
 
 
 async def silent(stream: SocketStream) -> None:
-    """A server that takes the connection, and says nothing."""
+    """Behaviour of a server that accepts the connection and sends nothing."""
     while True:
         await stream.receive()
 
 
 async def _startup(stream: SocketStream) -> None:
-    """Take in what a client begins with. There is no TLS."""
+    """Read the startup of a client. TLS is declined."""
     while (await stream.receive())[4:8] in (_SSL, _GSS):
         await stream.send(b"N")
 

@@ -1,12 +1,13 @@
-"""Tables made anew from a stream of their changes by the server itself, row by row, in SQL: so that it is the server that compares."""
+"""Replicas of tables that the server builds from the stream in SQL, row by row, so that the server compares them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# For each message in its order. A value that an update leaves out (stored out of line, and unchanged) stays as it is in the replica:
-# json_populate_record takes from its first argument what the JSON lacks.
+# The statement runs for each message in order. A value that an update leaves out, because it is stored
+# out of line and unchanged, keeps its value in the replica: json_populate_record takes the values that
+# the JSON lacks from its first argument.
 _REPLAY = """
 create table replica.done (seq bigint);
 insert into replica.done values (0);
@@ -56,10 +57,10 @@ _STEPS = """
 
 
 class Replaying:
-    """In the database of the tables themselves.
+    """A replica in the database of the captured tables.
 
     Args:
-        tables: of the schema public, each with its key columns.
+        tables: Tables of the schema public, each with its key columns.
     """
 
     def __init__(self, connection: Any, stream: str, tables: Mapping[str, Sequence[str]]) -> None:
@@ -68,7 +69,7 @@ class Replaying:
         self._tables = tables
 
     async def begin(self) -> None:
-        """Make the replica, empty."""
+        """Create an empty replica."""
         steps = "".join(
             _STEPS.format(table=table, same=" and ".join(f"r.{name} = w.{name}" for name in key))
             for table, key in self._tables.items()
@@ -79,18 +80,18 @@ class Replaying:
         await self._connection.execute(_REPLAY.format(stream=f'headrace_streams."{self._stream}"', steps=steps))
 
     async def replay(self) -> None:
-        """Apply the messages that have come since."""
+        """Apply the messages that have arrived since the last call."""
         await self._connection.execute("select replica.replay()")
 
     async def forget(self) -> None:
-        """Begin anew: the tables are empty now, and what was told of them doesn't count."""
+        """Start again after the tables were emptied. Earlier messages are ignored."""
         await self._connection.execute(
             f"""update replica.done set seq = (select coalesce(max(seq), 0) from headrace_streams."{self._stream}");
                 truncate {", ".join(f"replica.{table}" for table in self._tables)}"""
         )
 
     async def latest(self) -> None:
-        """The replica of mode `rows`: what the stream has now, and nothing else."""
+        """Rebuild the replica for mode `rows` from the current contents of the stream."""
         for table in self._tables:
             await self._connection.execute(
                 f"""truncate replica.{table};
@@ -100,7 +101,7 @@ class Replaying:
             )
 
     async def differences(self) -> list[str]:
-        """Rows that only one of table and replica has, at most some, in words."""
+        """Describe rows that only the table or only the replica has, up to a limit."""
         found = []
         for table in self._tables:
             for what, ours, theirs in (("missing", "public", "replica"), ("too many", "replica", "public")):

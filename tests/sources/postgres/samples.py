@@ -1,4 +1,4 @@
-"""Values of every built-in type that a column can have, the odd ones among them."""
+"""Values of every built-in type that a column can have, including unusual ones."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ SAMPLES: dict[str, list[str]] = {
     "tsmultirange": ["{}", "{[2023-01-01 00:00:00.5,2023-01-01 00:00:00.6],(2024-01-01,)}"],
     "tstzmultirange": ["{}", "{[2023-01-01 00:00:00.5+02,)}"],
 }  # fmt: skip
-"""Literals of each type."""
+"""Literals by type."""
 
 NONE_CAN_BE_WRITTEN = {
     "gtsvector", "pg_brin_bloom_summary", "pg_brin_minmax_multi_summary", "pg_dependencies", "pg_mcv_list", "pg_ndistinct", "pg_node_tree",
 }  # fmt: skip
-"""The server's own, whose input functions refuse everything."""
+"""Types that only the server uses. Their input functions refuse everything."""
 
-# Those that came after version 14, the oldest that is supported.
+# Values that were added after Postgres 14, the oldest supported version.
 NEW_VALUES = {("interval", "infinity"): 17, ("interval", "-infinity"): 17}

@@ -1,4 +1,4 @@
-"""A session under the settings that capture has, which gives values as the text that the server sends."""
+"""A session with the settings of capture, which returns values as the text that the server sends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DONE = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
 class Session:
-    """Blocks; for tests that are not async, such as properties."""
+    """A blocking session, for tests that are not async, such as properties."""
 
     def __init__(self, dsn: str) -> None:
         self._link = pq.PGconn.connect(dsn.encode())
@@ -50,13 +50,13 @@ class Session:
         return [tuple(None if value is None else value.decode() for value in row) for row in self.rows(sql, *params)]
 
     def converter(self, type_name: str, **settings: str) -> Converter:
-        """Of a type by its name in SQL."""
+        """Return the converter of a type, given its name in SQL."""
         oid = int(self.value("select $1::regtype::oid", type_name))
         servers.run(load_types(self, [oid], self._types))
         return converter(oid, self._types, **settings)  # type: ignore[arg-type]
 
     def json(self, type_name: str, literals: Sequence[str], **settings: str) -> list[str]:
-        """What becomes of literals of a type."""
+        """Return the JSON of literals of a type."""
         convert = self.converter(type_name, **settings)
         return [convert(self.value(f"select $1::{type_name}", literal)).decode() for literal in literals]
 

@@ -1,4 +1,4 @@
-"""Tables, relations and changes without a server."""
+"""Tables, relations and changes that need no server."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def relation(
 
 
 class Shaped:
-    """A shaper that knows one table, and what it has made."""
+    """A shaper that knows one table, and its output."""
 
     def __init__(
         self, columns: Sequence[tuple[str, int]] = ORDERS, key: Sequence[str] = ("id",), identity: str = "d",
@@ -81,14 +81,14 @@ class Shaped:
 
     @property
     def message(self) -> Any:
-        """The only one."""
+        """Return the only message."""
         assert not self.portion.failures
         (data,) = self.portion.data
         return json.loads(data)
 
     @property
     def error(self) -> str:
-        """Of the only failure, beside which there is nothing."""
+        """Return the error of the only failure. There must be no other output."""
         assert self.portion.data == []
         (failure,) = self.portion.failures
         return failure.error

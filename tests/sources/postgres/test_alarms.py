@@ -1,4 +1,4 @@
-"""When a replication slot is in trouble, and what is said of it."""
+"""Detection of problems of a replication slot, and their descriptions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _alarm(begun: Kind | None = None, **facts: Any) -> Alarm | None:
         ({}, None),
         ({"held_back": GB - 1, "wal_status": "reserved"}, None),
         ({"held_back": GB, "wal_status": "reserved"}, "large"),
-        ({"held_back": GB // 2, "wal_status": "extended"}, None),  # more than max_wal_size: nothing is wrong with that
+        ({"held_back": GB // 2, "wal_status": "extended"}, None),  # more than max_wal_size is no problem
         ({"held_back": GB // 2, "wal_status": "unreserved", "safe_wal_size": 0}, "unreserved"),
         ({"wal_status": "lost"}, "lost"),
         ({"held_back": 79_000_000, "safe_wal_size": 21_000_000, "wal_status": "reserved"}, None),
@@ -32,7 +32,7 @@ def _alarm(begun: Kind | None = None, **facts: Any) -> Alarm | None:
         ({"held_back": 0, "safe_wal_size": 0, "wal_status": "reserved"}, "tight"),
     ],
 )
-def test_each_trouble_is_known_by_what_the_server_tells(facts: dict[str, Any], kind: str | None) -> None:
+def test_each_problem_is_recognized_from_the_facts_of_the_server(facts: dict[str, Any], kind: str | None) -> None:
     found = _alarm(**facts)
     assert (None if found is None else found.kind) == kind
 
@@ -44,7 +44,7 @@ def test_each_trouble_is_known_by_what_the_server_tells(facts: dict[str, Any], k
         ("tight", {"held_back": 70_000_000, "safe_wal_size": 30_000_000}),
     ],
 )
-def test_what_goes_up_and_down_around_a_limit_is_one_alarm(begun: Kind, facts: dict[str, Any]) -> None:
+def test_a_figure_that_oscillates_around_a_limit_raises_one_alarm(begun: Kind, facts: dict[str, Any]) -> None:
     assert _alarm(**facts) is None
     found = _alarm(begun, **facts)
     assert found is not None
@@ -67,7 +67,7 @@ def test_with_a_limit_it_says_when_the_slot_is_lost_and_how_the_limit_is_raised(
     assert "alter system set max_slot_wal_keep_size = '20480MB'; select pg_reload_conf();" in found.text
 
 
-def test_a_transaction_that_is_long_open_is_told_from_a_capture_that_lags() -> None:
+def test_a_long_open_transaction_is_distinguished_from_a_lagging_capture() -> None:
     found = _alarm(held_back=5 * GB, behind=1000, wal_status="extended")
     assert found is not None
     assert "The capture keeps up, so a transaction that has long been open holds it back" in found.text
@@ -81,7 +81,7 @@ def test_a_slot_that_is_lost_needs_a_fresh_backfill() -> None:
     assert found.text.endswith("headrace source postgres resume shop --anew")
 
 
-def test_sizes_are_told_for_people() -> None:
+def test_sizes_are_formatted_for_people() -> None:
     assert [size(count) for count in (0, 999, 1000, 1_234_567, 999_600_000, 5 * 10**15)] == [
         "0 bytes", "999 bytes", "1 kB", "1.23 MB", "1 GB", "5e+03 TB",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Backfills against a real server, with the capturer's side in the test's hands."""
+"""Backfills against a real server, with the capturer's side controlled by the test."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def capture(items: store.Database) -> AsyncIterator[Capture]:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks have 100 rows, whatever the machine makes of that."""
+    """Make chunks of 100 rows, whatever the measured speed suggests."""
     for name in ("FEWEST_ROWS", "FIRST_ROWS", "MOST_ROWS"):
         monkeypatch.setattr(backfill, name, 100)
 
@@ -93,7 +93,7 @@ async def test_the_stream_replayed_equals_the_table_while_others_write(
 
 
 async def _something(sql: Any, chance: random.Random) -> None:
-    """A transaction of some changes, some of whose keys change; now and then it is rolled back."""
+    """A transaction of several changes. Some change keys, and some transactions are rolled back."""
     transaction = sql.transaction()
     await transaction.start()
     for _ in range(chance.randrange(1, 6)):
@@ -189,7 +189,7 @@ async def test_rows_that_come_while_it_reads_are_left_to_the_changes(small_chunk
             return (await capture.info(asked)).read > 0
 
         await capture.pump_until(begun)
-        while await capture.over(asked) is None:  # faster than it reads
+        while await capture.over(asked) is None:  # changes faster than the backfill reads
             await capture.sql.execute(
                 "insert into items select i, 0, 'new' from (select max(id) as top from items) as m, generate_series(top + 1, top + 150) as i"
             )
@@ -215,7 +215,7 @@ async def test_cancelled_it_ends_with_the_chunks_that_are_on_their_way(small_chu
         assert len(await capture.messages()) == info.published
 
 
-async def test_those_that_wait_come_in_the_order_in_which_they_were_asked_for(items: store.Database) -> None:
+async def test_queued_backfills_run_in_the_order_of_their_requests(items: store.Database) -> None:
     await items.fetch("create table others (id int primary key)")
     await items.fetch("insert into others select generate_series(1, 10)")
     async with Capture.opened(items, tables=("public.items", "public.others")) as capture:
@@ -226,7 +226,7 @@ async def test_those_that_wait_come_in_the_order_in_which_they_were_asked_for(it
         assert names == ["others"] * 10 + ["items"] * 1000
 
 
-async def test_what_is_captured_for_the_first_time_is_backfilled_table_by_table(items: store.Database) -> None:
+async def test_tables_captured_for_the_first_time_are_backfilled_one_by_one(items: store.Database) -> None:
     await items.fetch("create table others (id int primary key)")
     async with Capture.opened(items, tables=("public.others", "public.items")) as capture:
         await backfill.begin_first(items, capture.source, capture.spec)
@@ -240,7 +240,7 @@ async def test_no_faster_than_the_rate(capture: Capture) -> None:
     began = anyio.current_time()
     info = await capture.all_of(asked)
     assert info.read == 1000
-    assert anyio.current_time() - began > 2.0  # 10 chunks of 100 rows, of which the first is at once
+    assert anyio.current_time() - began > 2.0  # 10 chunks of 100 rows, the first one without a delay
 
 
 async def test_a_pace_is_kept_by_a_clock() -> None:
@@ -250,7 +250,7 @@ async def test_a_pace_is_kept_by_a_clock() -> None:
     pace.took(250)
     assert pace.left() == pytest.approx(0.25)
     now += 10
-    pace.took(250)  # what was not read meanwhile is not made up for
+    pace.took(250)  # unused rate is not made up for later
     assert pace.left() == pytest.approx(0.25)
     assert backfill.Pace(None, lambda: now).rows(5000) == 5000
     assert backfill.Pace(3, lambda: now).rows(5000) == 10
@@ -263,7 +263,7 @@ async def test_too_many_changes_at_once_have_chunks_read_again(
     writer, mark = await connect(), chunks.mark
 
     async def changed_first(link: Any, token: str) -> None:
-        if token.endswith("-3"):  # of the rows from 301 to 400
+        if token.endswith("-3"):  # the chunk of the rows 301 to 400
             await writer.execute("update items set name = 'newer' where id > 300")
         await mark(link, token)
 

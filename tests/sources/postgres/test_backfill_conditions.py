@@ -56,7 +56,7 @@ async def chosen(link: Link, where: str) -> list[int]:
 @pytest.mark.parametrize(
     ("where", "ids"),
     [
-        # numbers, by value
+        # numbers, compared by value
         ("data.record.id = 2", [2]),
         ("data.record.id = 2.0", [2]),
         ("data.record.id > 1.5", [2, 3, 4]),
@@ -70,7 +70,7 @@ async def chosen(link: Link, where: str) -> list[int]:
         ("data.record.double = 0.1", [1]),
         ("data.record.id in (1, 3.0, 7.5)", [1, 3]),
         ("data.record.small not in (1, 7.5)", [2, 3]),
-        # null satisfies nothing but `is null`, and what negates a test
+        # null satisfies only `is null` and negated conditions
         ("data.record.small is null", [4]),
         ("data.record.small is not null", [1, 2, 3]),
         ("not data.record.small = 1", [2, 3, 4]),
@@ -90,7 +90,7 @@ async def chosen(link: Link, where: str) -> list[int]:
         (f"{WORDS} regex '^[Po]'", [1, 2]),
         (f"not {WORDS} regex '^[Po]'", [3, 4]),
         (f"{WORDS} = 'x'' or true --'", []),
-        # what has a type of its own, in that type
+        # columns with a type of their own, compared in that type
         ("data.record.at > '2030-01-01T13:30:00+01:00'", [2, 3]),
         ("data.record.at = '2030-01-01 13:00+01'", [1]),
         ("data.record.day < '2030-01-01'", [3]),
@@ -99,7 +99,7 @@ async def chosen(link: Link, where: str) -> list[int]:
         ("data.record.ident like '2222%'", [2]),
         ("data.record.mood >= 'fine'", [2, 3]),
         ("data.record.tags = '{b,c}'", [2]),
-        # in documents, as in conditions of streams
+        # paths in documents, as in conditions of streams
         ("data.record.doc.a.b = 1", [1]),
         ("data.record.doc.a.b = '1'", [2]),
         ("data.record.doc.a.b > 0.5", [1]),
@@ -116,7 +116,7 @@ async def chosen(link: Link, where: str) -> list[int]:
         ("data.record.plain.s = 5", [2]),
         ("data.record.plain.s > '4'", [1]),
         ("data.record.plain = 'text'", [3]),
-        # joined
+        # combined conditions
         ("data.record.id > 1 and (data.record.yes = false or data.record.mood = 'glad')", [2, 3]),
     ],
 )
@@ -145,7 +145,9 @@ async def test_a_condition_chooses_rows(link: Link, where: str, ids: list[int] |
         ("data.record.yes regex 't'", "which is no text"),
     ],
 )
-async def test_what_can_not_be_asked_of_the_table_says_what_could(link: Link, where: str, told: str) -> None:
+async def test_a_condition_that_the_table_cannot_evaluate_is_refused_with_a_hint(
+    link: Link, where: str, told: str
+) -> None:
     with pytest.raises(InvalidFilter, match=r"^The backfill.s condition .*\.$") as caught:
         check_condition(where, await items(link))
     assert told in str(caught.value)

@@ -1,4 +1,4 @@
-"""What backfills make of tables as they are, and as they are altered meanwhile."""
+"""Backfills of tables of many kinds, and of tables that are altered during the backfill."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.asyncio
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks have 10 rows."""
+    """Make chunks of 10 rows."""
     for name in ("FEWEST_ROWS", "FIRST_ROWS", "MOST_ROWS"):
         monkeypatch.setattr(backfill, name, 10)
 
 
 async def read(database: store.Database, table: str, **settings: Any) -> list[dict[str, Any]]:
-    """The records of a backfill of the table, in their order."""
+    """Return the records of a backfill of the table, in order."""
     async with Capture.opened(database, tables=(table,), **settings) as capture:
         info = await capture.all_of(await capture.ask(table))
         assert info.state == "done", info.reason
@@ -33,7 +33,7 @@ async def read(database: store.Database, table: str, **settings: Any) -> list[di
 
 
 async def reason(database: store.Database, table: str, where: Any = None, **settings: Any) -> str:
-    """Why a backfill of the table fails."""
+    """Return the reason why a backfill of the table fails."""
     async with Capture.opened(database, tables=(table,), **settings) as capture:
         info = await capture.all_of(await capture.ask(table, where))
         assert info.state == "failed"
@@ -93,7 +93,7 @@ async def test_a_partitioned_table_is_read_as_one(database: store.Database) -> N
     assert [one["id"] for one in found] == list(range(1, 46))
 
 
-async def test_of_a_table_with_children_only_its_own_rows_are_read(database: store.Database) -> None:
+async def test_only_its_own_rows_are_read_from_a_table_with_children(database: store.Database) -> None:
     await database.fetch("create table items (id int primary key); ")
     await database.fetch("create table children () inherits (items)")
     await database.fetch("insert into items select generate_series(1, 15)")
@@ -135,7 +135,7 @@ async def test_only_columns_that_are_wanted_leave_the_server(database: store.Dat
         assert [one["record"] for one in await capture.messages()] == [{"a": "a"}] * 5
 
 
-async def test_a_role_that_may_not_read_the_table_is_told_so(database: store.Database) -> None:
+async def test_a_role_that_may_not_read_the_table_is_reported(database: store.Database) -> None:
     await database.fetch("create table items (id int primary key)")
     info = await as_role(database, "select 1")
     assert info.state == "failed"
@@ -153,7 +153,7 @@ async def test_a_chunk_of_large_rows_ends_early(database: store.Database, monkey
         assert (len(reading.rows), reading.done) == (
             10,
             False,
-        )  # the first step, before anybody knows how large they are
+        )  # the first step, before the size of rows is known
         info = await capture.all_of(await capture.ask())
     assert (info.state, info.read) == ("done", 40)
 
@@ -184,7 +184,7 @@ async def test_the_plan_of_a_chunk_uses_the_key_however_large_the_table_is(datab
     assert any(re.search(r"Index Cond: .*ROW\(a, b\) > ROW\(20000, 5\)", str(line)) for (line,) in told), told
 
 
-# --- what can't be
+# --- impossible backfills
 
 
 async def test_a_table_without_a_key_can_not_be_read_in_pieces(database: store.Database) -> None:
@@ -219,7 +219,7 @@ async def test_a_condition_on_no_column_says_so(database: store.Database) -> Non
 
 
 async def as_role(database: store.Database, granted: str) -> Any:
-    """How a backfill of `items` ends that is read by a role which has no more than was granted."""
+    """Return how a backfill of `items` ends for a role that has only the granted rights."""
     role = f"reader_{uuid4().hex}"
     await database.fetch(f"create role {role}")
     try:
@@ -249,7 +249,7 @@ async def test_rows_that_a_policy_hides_are_not_passed_over_silently(database: s
 
 
 class Standby:
-    """As much of a link to a standby as is asked."""
+    """A fake link with just enough of a standby's behaviour."""
 
     async def query(self, sql: str, *params: str | None) -> list[tuple[str | None, ...]]:
         return [("t",)] if "pg_is_in_recovery" in sql else []
@@ -272,11 +272,11 @@ async def test_a_standby_can_not_be_read(database: store.Database) -> None:
     assert "capture the primary" in info.reason
 
 
-# --- altered meanwhile
+# --- tables that are altered during a backfill
 
 
 async def altered(database: store.Database, *statements: str) -> Any:
-    """How a backfill ends that was at its 20th row of 60 when the table was altered, and what it has read by then."""
+    """Alter the table when the backfill has read 20 of 60 rows. Returns how it ended and what it read by then."""
     await database.fetch("create table items (id int primary key, name text, gone text)")
     await database.fetch("insert into items select i, 'name', 'gone' from generate_series(1, 60) as i")
     async with Capture.opened(database) as capture:

@@ -1,7 +1,8 @@
-"""A transaction whose commit is in the WAL, and captured, while nobody sees it yet.
+"""Backfills during a transaction with a commit that is in the WAL, and captured, but not visible yet.
 
-On this server each commit waits for a standby that is not there, unless its session says otherwise. DBLog's two marks in the log, one
-from before the read and one from after it, would let a chunk that is read meanwhile overwrite the newer change.
+On this server each commit waits for a standby that does not exist, unless its session disables that.
+With DBLog's two marks in the log, one before the read and one after it, a chunk that is read meanwhile
+could overwrite the newer change.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.asyncio
 
 @pytest.fixture(scope="module")
 def waiting_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server whose commits wait for a standby that does not exist."""
+    """A server with commits that wait for a standby that does not exist."""
     directory: Path = tmp_path_factory.mktemp("waiting") / "postgres"
     server = EmbeddedPostgres(directory, settings={**QUICK, "synchronous_standby_names": "nobody"})
     try:
@@ -41,7 +42,7 @@ def waiting_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest_asyncio.fixture
 async def local(waiting_server: str) -> AsyncIterator[asyncpg.Connection[Any]]:
-    """A connection that waits for nobody, to a server with a fresh table of 500 rows."""
+    """A connection with local commits, which do not wait, to a server with a new table of 500 rows."""
     connection = await asyncpg.connect(waiting_server, server_settings={"synchronous_commit": "local"})
     try:
         await connection.execute(
@@ -66,7 +67,7 @@ async def capture(
 
 @asynccontextmanager
 async def committing(dsn: str, local: Any, sql: str) -> AsyncIterator[None]:
-    """The statement's commit is in the WAL, and waits for the standby, until the end."""
+    """Run the statement and keep its commit waiting for the standby, while it is in the WAL, until the end."""
     connection = await asyncpg.connect(dsn)
     async with anyio.create_task_group() as group:
         try:
@@ -82,21 +83,22 @@ async def committing(dsn: str, local: Any, sql: str) -> AsyncIterator[None]:
 
 
 async def _quietly(connection: Any, sql: str) -> None:
-    """It warns that the commit is only here, and that is what is wanted."""
+    """Run the statement without its warning that the commit is local only, which is intended."""
     connection.add_log_listener(lambda *_: None)
     await connection.execute(sql)
 
 
 async def until_seen(local: Any) -> None:
-    """Let commits wait no longer."""
+    """Release all waiting commits, and wait until none waits."""
     released = "select count(pg_cancel_backend(pid)) = 0 from pg_stat_activity where wait_event = 'SyncRep'"
     await until(lambda: local.fetchval(released))
 
 
-async def test_a_change_can_be_captured_before_anybody_sees_it(
-    capture: Capture, waiting_server: str, local: Any
-) -> None:
-    """What makes a mark before the read worthless: it comes after the change in the WAL, and the read sees the row without it."""
+async def test_a_change_can_be_captured_before_it_is_visible(capture: Capture, waiting_server: str, local: Any) -> None:
+    """This is why a mark before the read does not help.
+
+    The mark comes after the change in the WAL, and the read still sees the row without the change.
+    """
     async with committing(waiting_server, local, "update items set name = 'newer' where id = 5"):
         await capture.pump()
         assert [one["record"]["name"] for one in await capture.messages("update")] == ["newer"]
@@ -116,15 +118,15 @@ async def test_a_row_that_was_changed_unseen_since_the_backfill_began_is_left_ou
             await capture.pump_until(some)
             async with committing(waiting_server, local, "update items set name = 'newer' where id = 450"):
                 info = await capture.pump_until(lambda: capture.over(asked))
-                assert await local.fetchval("select name from items where id = 450") == "older"  # all the while
+                assert await local.fetchval("select name from items where id = 450") == "older"  # still
             assert (info.read, info.published) == (500, 499)
     assert (await capture.replayed())[450]["name"] == "newer"
 
 
-async def test_what_was_captured_unseen_before_the_backfill_began_is_waited_for(
+async def test_a_backfill_waits_for_earlier_captured_changes_that_are_not_visible_yet(
     capture: Capture, waiting_server: str, local: Any
 ) -> None:
-    capture.backfiller._settled = True  # so that it relies on what it remembers
+    capture.backfiller._settled = True  # so that it relies on the transactions it has recorded
     with anyio.fail_after(WITHIN):
         async with committing(waiting_server, local, "update items set name = 'newer' where id = 5"):
             await capture.pump()
@@ -141,14 +143,14 @@ async def test_what_was_captured_unseen_before_the_backfill_began_is_waited_for(
     assert (await capture.replayed())[5]["name"] == "newer"
 
 
-async def test_what_another_process_captured_unseen_is_waited_for_however_long_it_takes(
+async def test_a_backfill_waits_without_a_limit_for_invisible_changes_that_another_process_captured(
     capture: Capture, waiting_server: str, local: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.sources.postgres.backfill.settling.PATIENCE", 0.0)
     with anyio.fail_after(WITHIN):
         async with committing(waiting_server, local, "update items set name = 'newer' where id = 5"):
             await capture.pump()
-            capture.restart()  # nobody remembers
+            capture.restart()  # no process remembers the captured transaction
             asked = await capture.ask()
             async with capture.working():
 

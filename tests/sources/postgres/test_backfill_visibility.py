@@ -1,4 +1,4 @@
-"""Which rows of a chunk are older than what was captured: plain code."""
+"""Which rows of a chunk are older than what was captured. This is plain code without a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def key(value: int) -> tuple[bytes, ...]:
 def begun(most: int = 1000) -> Changed:
     changed = Changed(most)
     changed.begin(ORDERS)
-    changed.captured(1)  # of which it is not known whether all of it was seen
+    changed.captured(1)  # it is unknown whether all its changes were recorded
     return changed
 
 
@@ -55,7 +55,7 @@ def test_changes_of_other_tables_are_nothing_to_it() -> None:
     assert changed.unseen(Snapshot.of("10:20:")) == set()
 
 
-def test_what_the_oldest_snapshot_sees_is_forgotten() -> None:
+def test_changes_that_the_oldest_snapshot_sees_are_forgotten() -> None:
     changed = begun()
     changed.saw(ORDERS, key(1), 5)
     changed.saw(ORDERS, key(2), 25)
@@ -65,7 +65,7 @@ def test_what_the_oldest_snapshot_sees_is_forgotten() -> None:
     assert changed.unseen(Snapshot.of("1:1:")) == {key(2), key(4)}
 
 
-def test_what_was_captured_before_tracking_began_has_to_be_seen_by_the_first_snapshot() -> None:
+def test_the_first_snapshot_must_see_everything_captured_before_tracking_began() -> None:
     changed = Changed()
     for xid in (7, 11, 9):
         changed.captured(xid)
@@ -79,9 +79,9 @@ def test_the_transaction_that_was_under_way_when_tracking_began_has_to_be_seen_t
     changed = Changed()
     changed.begin(ORDERS)
     assert changed.known(Snapshot.of("11:11:"))
-    changed.captured(11)  # its first changes were not noted down
+    changed.captured(11)  # its first changes were not recorded
     assert not changed.known(Snapshot.of("11:11:"))
-    changed.captured(12)  # all of these were
+    changed.captured(12)  # all of its changes were recorded
     assert changed.known(Snapshot.of("12:12:"))
 
 
@@ -140,14 +140,17 @@ xids = st.integers(10, 40)
         st.tuples(st.integers(0, 30), st.integers(10, 41), st.sets(xids, max_size=5)),
         min_size=1,
         max_size=5,
-        unique_by=lambda one: one[0],  # of two at one place only the later one matters
+        unique_by=lambda one: one[0],  # of two changes at one position only the later one matters
     ),
     st.integers(2, 40),
 )
 def test_no_row_is_kept_that_a_captured_transaction_changed_unseen(
     transactions: list[tuple[int, list[int]]], taken: list[tuple[int, int, set[int]]], most: int
 ) -> None:
-    """Against what is obvious: remember everything. Snapshots grow, as a server's do, and each matters once the one before does not."""
+    """Compare with the obvious algorithm, which remembers everything.
+
+    Snapshots grow as those of a server do. Each begins to matter when the one before no longer does.
+    """
     snapshots = []
     seen: set[int] = set()
     for at, end, running in sorted(taken, key=lambda one: one[:2]):

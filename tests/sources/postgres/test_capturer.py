@@ -1,4 +1,4 @@
-"""The capturer: what it stands on may change beneath it, and what can't be published stops nothing."""
+"""The capturer survives changes of what it depends on, and changes that can't be published do not stop it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _refused = True
 
 @transform
 def refusing(data: dict[str, Any]) -> dict[str, Any]:
-    """Refuses unpaid orders, until told otherwise."""
+    """A transform that refuses unpaid orders until the test changes that."""
     if _refused and data["record"]["status"] != "paid":
         raise ValueError("it is not paid")
     return data["record"]  # type: ignore[no-any-return]
@@ -35,7 +35,7 @@ async def capture(shop: Shop) -> CaptureInfo:
     return found
 
 
-async def test_what_a_transform_fails_on_becomes_a_failure_and_can_be_tried_again(
+async def test_a_change_on_which_a_transform_fails_becomes_a_failure_and_can_be_tried_again(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = await shop.source(transform=f"{__name__}:refusing")
@@ -85,10 +85,10 @@ async def test_a_row_that_is_tried_again_does_not_take_the_place_of_a_newer_vers
     assert await store.capture_failures(shop.database, info.id) == []
 
 
-async def test_what_the_stream_refuses_is_sorted_out_and_all_the_rest_is_published(
+async def test_messages_that_the_stream_refuses_are_sorted_out_and_all_others_are_published(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Shaping sees to it that this does not happen; should it overlook something, capture must go on all the same.
+    # Shaping prevents this. If it overlooks a case, capture must go on nevertheless.
     put = publishing.Publisher.put
 
     def overlooking(self: Any, key: str, data: bytes, into: Any, *args: Any) -> int:
@@ -215,7 +215,7 @@ async def test_a_backfill_of_rows_so_large_that_a_chunk_is_appended_in_parts_goe
         await eventually(is_done)
 
 
-async def test_of_a_partition_that_has_only_keys_of_old_rows_nothing_is_told_as_null(shop: Shop) -> None:
+async def test_a_partition_that_logs_only_keys_of_old_rows_reports_no_value_as_null(shop: Shop) -> None:
     await shop.sql.execute("create table parted (k int primary key, v text, doc text) partition by list (k)")
     await shop.sql.execute("create table parted_1 partition of parted default")  # its identity stays the key
     await shop.sql.execute("alter table parted_1 alter column doc set storage external")

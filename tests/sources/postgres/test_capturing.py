@@ -1,4 +1,4 @@
-"""Capturing: what is committed to a table becomes messages, once and in order, whoever captures it."""
+"""Committed changes of a table become messages, exactly once and in order, whichever process captures it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.sources.postgres.captured import Shop
 pytestmark = pytest.mark.asyncio
 
 
-async def test_what_is_committed_becomes_messages_in_order(shop: Shop) -> None:
+async def test_committed_changes_become_messages_in_order(shop: Shop) -> None:
     await shop.sql.execute("alter table orders replica identity full")
     await shop.source()
     async with shop.captured():
@@ -39,7 +39,7 @@ async def test_what_is_committed_becomes_messages_in_order(shop: Shop) -> None:
     assert {(one["metadata"]["table_schema"], one["metadata"]["table_name"]) for one in found} == {("public", "orders")}
 
 
-async def test_what_happens_while_nobody_captures_is_captured_later_and_nothing_twice(shop: Shop) -> None:
+async def test_changes_made_while_no_process_captures_are_captured_later_and_none_twice(shop: Shop) -> None:
     await shop.source()
     async with shop.captured():
         await shop.until_running()
@@ -70,7 +70,7 @@ async def test_a_large_transaction_appears_whole_in_parts_that_are_streamed_whil
             await shop.sql.execute("insert into orders values (9999, 'last')")
 
             async def is_streamed() -> bool:
-                return await shop.database.fetchval(  # statistics stand still within a transaction
+                return await shop.database.fetchval(  # statistics do not change within a transaction
                     "select sum(stream_txns) > 0 from pg_stat_replication_slots join pg_replication_slots using (slot_name)"
                     " where database = current_database()"
                 )
@@ -82,7 +82,7 @@ async def test_a_large_transaction_appears_whole_in_parts_that_are_streamed_whil
     assert [one["metadata"]["commit_idx"] for one in found] == list(range(3001))
 
 
-async def test_of_two_processes_one_captures_and_the_other_goes_on_when_it_ends(shop: Shop) -> None:
+async def test_one_of_two_processes_captures_and_the_other_continues_when_it_ends(shop: Shop) -> None:
     await shop.source()
     async with shop.captured():
         first = await shop.until_running()
@@ -97,7 +97,7 @@ async def test_of_two_processes_one_captures_and_the_other_goes_on_when_it_ends(
     assert [one["record"]["id"] for one in found] == [1, 2]
 
 
-async def test_what_is_paused_is_not_captured_until_it_is_resumed(shop: Shop) -> None:
+async def test_a_paused_source_is_not_captured_until_it_is_resumed(shop: Shop) -> None:
     info = await shop.source()
     async with shop.captured():
         await shop.until_running()
@@ -179,7 +179,7 @@ async def test_an_idle_database_still_moves_the_slot_on(shop: Shop, monkeypatch:
         assert await shop.stream() == []
 
 
-async def test_a_source_whose_transform_is_not_here_is_looked_at_again_and_logged_once(
+async def test_a_source_with_a_missing_transform_is_retried_and_logged_once(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[str] = []

@@ -1,4 +1,4 @@
-"""Tables, as the catalog has them."""
+"""Tables as the catalog describes them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_without_a_primary_key_a_unique_index_over_what_is_not_null_is_the
     assert (table.key, table.primary, table.identity_columns) == (("a", "b"), False, ())
 
 
-async def test_of_several_such_indexes_the_replica_identity_goes_first(link: Link) -> None:
+async def test_the_replica_identity_is_preferred_to_other_unique_indexes(link: Link) -> None:
     table = await load(
         link, "public.t",
         """create table t (a int not null, b int not null, c int not null); create unique index on t (a);
@@ -108,7 +108,7 @@ async def test_a_partitioned_table_has_the_rows_of_its_partitions(link: Link) ->
     assert (table.partitioned, table.estimate) == (True, 15)
 
 
-async def test_of_a_partition_the_root_is_told(link: Link) -> None:
+async def test_the_root_of_a_partition_is_reported(link: Link) -> None:
     root = await load(
         link, 'public."Events"',
         """create table "Events" (id int primary key) partition by range (id);
@@ -122,7 +122,7 @@ async def test_of_a_partition_the_root_is_told(link: Link) -> None:
     assert await table_of(link, root.oid) == (root, None)
 
 
-async def test_how_many_rows_there_are_is_not_known_before_somebody_has_looked(link: Link) -> None:
+async def test_the_number_of_rows_is_unknown_before_the_table_is_analyzed(link: Link) -> None:
     table = await load(
         link, "public.t", "create table t (id int primary key); insert into t select generate_series(1, 100)"
     )
@@ -130,7 +130,7 @@ async def test_how_many_rows_there_are_is_not_known_before_somebody_has_looked(l
     assert (await load(link, "public.t", "analyze t")).estimate == 100
 
 
-async def test_a_table_is_found_by_any_spelling_of_its_name_and_told_by_the_one_that_it_needs(link: Link) -> None:
+async def test_a_table_is_found_by_any_spelling_of_its_name_and_reported_by_its_canonical_one(link: Link) -> None:
     await link.query(
         """create schema "select"; create table "select"."Odd ""Name"" é" (id int); create table plain (id int)"""
     )
@@ -170,7 +170,7 @@ async def test_tables_that_are_missing_are_all_named_with_what_was_probably_mean
         ("create unlogged table t (id int)", "public.t is unlogged, .*alter table public.t set logged"),
     ],
 )
-async def test_what_has_no_changes_is_refused(link: Link, sql: str, told: str) -> None:
+async def test_relations_without_changes_are_refused(link: Link, sql: str, told: str) -> None:
     await link.query(sql)
     with pytest.raises(SourceStopped, match=told):
         await load_tables(link, ["public.t"])

@@ -1,4 +1,4 @@
-"""What `check` finds, and that what it says mends it."""
+"""Findings of `check`, and the statements in them, which fix the problem."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio
 
 @pytest_asyncio.fixture
 async def link(empty_dsn: str) -> AsyncIterator[Link]:
-    """A database with a table, as a superuser."""
+    """A link to a database with a table, as a superuser."""
     async with linked(empty_dsn) as link:
         await link.query(
             "create table orders (id int primary key, note text); alter table orders replica identity full"
@@ -37,7 +37,7 @@ def spec(*tables: str, **settings: Any) -> PostgresSpec:
 
 @asynccontextmanager
 async def role(link: Link, dsn: str) -> AsyncIterator[str]:
-    """A role that may nothing but log in: the database's URL as that one."""
+    """A role that may only log in. Returns the database's URL with that role."""
     name = fresh("role")
     await link.query(f"create role {name} login password 'secret'")
     try:
@@ -47,12 +47,12 @@ async def role(link: Link, dsn: str) -> AsyncIterator[str]:
 
 
 def of(findings: list[Finding], level: str) -> list[str]:
-    """What is told at this level."""
+    """Return the texts of the findings of this level."""
     return [finding.told for finding in findings if finding.level == level]
 
 
 async def mend(link: Link, findings: list[Finding]) -> None:
-    """Do what the findings say, one by one."""
+    """Execute the fixes of the findings, one by one."""
     for finding in findings:
         if finding.mend is not None:
             await link.query(finding.mend)
@@ -68,7 +68,7 @@ async def test_all_is_well(link: Link, empty_dsn: str) -> None:
     assert not any(finding.mend for finding in findings)
 
 
-async def test_what_it_says_makes_it_work_for_a_role_that_may_nothing(link: Link, empty_dsn: str) -> None:
+async def test_its_statements_make_capture_work_for_a_role_without_rights(link: Link, empty_dsn: str) -> None:
     await link.query("""
         create schema shop;
         create table shop.lines (note text);
@@ -90,11 +90,11 @@ async def test_what_it_says_makes_it_work_for_a_role_that_may_nothing(link: Link
                 await link.query("insert into shop.lines values ('one'); update days set id = 1; delete from bare")
                 with anyio.fail_after(30):
                     while not (await feed.read()).payloads:
-                        pass  # the server says first how far it is
+                        pass  # the server first sends its own position
                 assert of(await check(own, wanted, name), "error") == []
 
 
-async def test_what_it_says_of_rows_makes_them_work(link: Link, empty_dsn: str) -> None:
+async def test_its_statements_make_mode_rows_work(link: Link, empty_dsn: str) -> None:
     await link.query("create table lines (note text, at timestamptz)")
     name, wanted = fresh(), spec("public.lines", mode="rows", sort="at")
     findings = await check(empty_dsn, wanted, name)
@@ -109,7 +109,7 @@ async def test_what_it_says_of_rows_makes_them_work(link: Link, empty_dsn: str) 
     assert of(await check(empty_dsn, wanted, name), "warning") == []
 
 
-async def test_a_table_without_a_key_is_captured_and_what_that_means_is_told(link: Link, empty_dsn: str) -> None:
+async def test_a_table_without_a_key_is_captured_and_the_consequences_are_reported(link: Link, empty_dsn: str) -> None:
     await link.query("create table history (at timestamptz)")
     wanted = spec("public.history", actions=("insert",), backfill=False)
     findings = await check(empty_dsn, wanted, fresh())
@@ -157,7 +157,7 @@ async def test_columns_that_are_missing_are_named_with_their_setting(link: Link,
     assert "The table has no column 'region', which group names." in told
 
 
-async def test_a_condition_on_a_column_that_is_missing_is_told(link: Link, empty_dsn: str) -> None:
+async def test_a_condition_on_a_missing_column_is_reported(link: Link, empty_dsn: str) -> None:
     findings = await check(empty_dsn, spec(where="data.record.nota = 'a' and data.action = 'insert'"), fresh())
     assert "The table has no column 'nota', which where looks at: did you mean 'note'?" in of(findings, "error")
     several = spec("public.orders", "public.items", where="data.record.nota = 'a'")
@@ -204,7 +204,7 @@ async def test_a_sort_column_that_does_not_grow_is_explained(link: Link, empty_d
     assert of(await check(empty_dsn, spec(mode="rows", sort="id"), fresh()), "warning") == []
 
 
-async def test_row_security_that_hides_rows_is_told(link: Link, empty_dsn: str) -> None:
+async def test_row_security_that_hides_rows_is_reported(link: Link, empty_dsn: str) -> None:
     await link.query("alter table orders enable row level security")
     name = fresh()
     async with role(link, empty_dsn) as own:
@@ -237,7 +237,7 @@ async def test_a_given_publication_that_lacks_something_comes_with_its_statement
     assert of(await check(empty_dsn, wanted, fresh()), "error") == []
 
 
-async def test_a_slot_that_someone_else_uses_is_told_and_ours_is_not(link: Link, empty_dsn: str) -> None:
+async def test_a_slot_that_another_connection_uses_is_reported_and_our_own_is_not(link: Link, empty_dsn: str) -> None:
     name = fresh()
     async with feeding(empty_dsn, link, slot=name, publication="any"):
         assert of(await check(empty_dsn, spec(), name), "error") == []
@@ -251,7 +251,7 @@ async def test_a_slot_that_someone_else_uses_is_told_and_ours_is_not(link: Link,
         await feed.close()
 
 
-async def test_a_slot_of_another_kind_is_told(link: Link, empty_dsn: str) -> None:
+async def test_a_slot_of_another_kind_is_reported(link: Link, empty_dsn: str) -> None:
     name = fresh()
     await link.query("select pg_create_physical_replication_slot($1)", name)
     try:
@@ -261,7 +261,7 @@ async def test_a_slot_of_another_kind_is_told(link: Link, empty_dsn: str) -> Non
         await link.query("select pg_drop_replication_slot($1)", name)
 
 
-async def test_transactions_that_the_slot_would_wait_for_are_told(
+async def test_transactions_that_the_slot_would_wait_for_are_reported(
     link: Link, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.sources.postgres.server.checks.LONG", 0)

@@ -1,4 +1,4 @@
-"""pgoutput's bytes: whatever a server may send comes out as what it means, and what none sends as one kind of error."""
+"""Decoding of pgoutput's bytes. Everything a server may send is decoded, and all else raises one kind of error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ columns = st.builds(m.Column, names, uint32, st.integers(-(2**31), 2**31 - 1), s
 
 
 def changes(xid: st.SearchStrategy[Any]) -> st.SearchStrategy[m.AnyMessage]:
-    """What may stand inside a streamed piece, and outside of one."""
+    """Messages that may be inside a streamed piece, and outside of one."""
     whole_or_key = st.tuples(st.one_of(st.none(), rows), st.booleans())
     return st.one_of(
         st.builds(m.Relation, uint32, schemas, names, st.sampled_from("dnfi"), st.lists(columns).map(tuple), xid),
@@ -70,7 +70,7 @@ def test_every_message_comes_out_as_it_was_written(conversation: list[m.AnyMessa
 
 @pytest.mark.parametrize("old", [None, [b"1", None]])
 @pytest.mark.parametrize("key_only", [True, False])
-def test_what_a_row_was_is_known_whole_by_its_key_or_not_at_all(old: m.Row | None, key_only: bool) -> None:
+def test_an_old_row_is_whole_or_only_its_key_or_missing(old: m.Row | None, key_only: bool) -> None:
     update = m.Update(1, [b"2", m.UNCHANGED], old, key_only and old is not None)
     assert Decoder().decode(wire.encode(update)) == update
     delete = m.Delete(1, [b"2", None], key_only)
@@ -100,7 +100,7 @@ def test_a_message_that_is_cut_off_or_has_more_behind_it_is_refused(
     piece, message = of
     encoded = wire.encode(message)
     cut = encoded[: data.draw(st.integers(0, len(encoded) - 1))]
-    # The one message that is another's beginning: an abort with its place and time, and without.
+    # Only one message is a prefix of another one: an abort without its position and time.
     short = isinstance(message, m.StreamAbort) and len(cut) == 9
     assert (decoded_or_refused(cut, decoder_in(piece)) is None) != short
     longer = encoded + data.draw(st.binary(min_size=1, max_size=3))

@@ -1,4 +1,4 @@
-"""What a real server sends, in each version of the protocol, decoded and held against its own tables."""
+"""Messages of a real server in each protocol version, decoded and compared with the server's tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIRST_WITH = {1: 10, 2: 14, 3: 15, 4: 16}
 
 
 class Server:
-    """A database whose changes are read."""
+    """A database and a reader of its changes."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
@@ -40,7 +40,7 @@ class Server:
 
     @contextmanager
     def reading(self, version: int, streaming: str = "off", **settings: Any) -> Iterator[Iterator[m.AnyMessage]]:
-        """The messages of what is done from here on."""
+        """Return the messages of everything that is done from here on."""
         if self.link.info.server_version < FIRST_WITH[version] * 10000:
             pytest.skip(f"This server does not know protocol {version}.")
         decoder = Decoder()
@@ -121,7 +121,7 @@ def test_a_transaction_is_read_in_each_version(server: Server, version: int) -> 
 
 
 @EACH_VERSION
-def test_messages_that_somebody_emits_are_read(server: Server, version: int) -> None:
+def test_logical_messages_that_another_session_emits_are_read(server: Server, version: int) -> None:
     with server.reading(version) as messages:
         place = server.execute("select pg_logical_emit_message(false, 'aside', 'heard at once') - '0/0'")[0][0]
         server.execute("select pg_logical_emit_message(true, 'headrace', '\\x00ff'::bytea)")
@@ -133,7 +133,7 @@ def test_messages_that_somebody_emits_are_read(server: Server, version: int) -> 
 
 
 def surviving(messages: list[m.AnyMessage]) -> list[m.Insert | m.Update | m.Delete | m.Truncate]:
-    """The changes of a transaction that came in pieces, without those of subtransactions that were rolled back."""
+    """Return the changes of a streamed transaction, without those of subtransactions that were rolled back."""
     kept: list[Any] = []
     for message in messages:
         if isinstance(message, m.StreamAbort):
@@ -144,7 +144,7 @@ def surviving(messages: list[m.AnyMessage]) -> list[m.Insert | m.Update | m.Dele
 
 
 @EACH_STREAMING
-def test_a_streamed_transaction_is_read_and_what_was_rolled_back_in_it_is_told(
+def test_a_streamed_transaction_is_read_and_its_rolled_back_parts_are_reported(
     server: Server, version: int, streaming: str
 ) -> None:
     def fill(first: int) -> str:
@@ -154,7 +154,8 @@ def test_a_streamed_transaction_is_read_and_what_was_rolled_back_in_it_is_told(
         writer.execute(fill(1))
         writer.execute("savepoint a")
         writer.execute(fill(10_001))
-        # The server sends what is flushed: another's commit flushes all that was written before.
+        # The server sends only flushed WAL. The commit of another session flushes everything written
+        # before.
         server.execute("insert into nudges values (1)")
         read = until(
             messages, lambda one: isinstance(one, m.Insert) and one.new[0] is not None and int(one.new[0]) > 10_000
@@ -196,7 +197,7 @@ def test_a_streamed_transaction_is_read_and_what_was_rolled_back_in_it_is_told(
 
 
 @EACH_STREAMING
-def test_a_streamed_transaction_that_is_rolled_back_is_told(server: Server, version: int, streaming: str) -> None:
+def test_a_streamed_transaction_that_is_rolled_back_is_reported(server: Server, version: int, streaming: str) -> None:
     with server.reading(version, streaming) as messages, psycopg.connect(server.dsn) as writer:
         writer.execute("insert into whole select i, 'some text' from generate_series(1, 4000) as i")
         server.execute("insert into nudges values (1)")
@@ -241,7 +242,7 @@ def test_both_phases_of_a_commit_are_read(server: Server, version: int) -> None:
     assert rolled_back.prepared_at <= rolled_back.at
 
 
-def test_a_streamed_transaction_that_is_prepared_is_told_as_such(server: Server) -> None:
+def test_a_streamed_transaction_that_is_prepared_is_reported_as_such(server: Server) -> None:
     if int(server.execute("show max_prepared_transactions")[0][0]) == 0:
         pytest.skip("This server prepares no transactions.")
     with server.reading(3, "on", two_phase=True) as messages, psycopg.connect(server.dsn, autocommit=True) as writer:
@@ -258,12 +259,12 @@ def test_a_streamed_transaction_that_is_prepared_is_told_as_such(server: Server)
 
 
 @EACH_VERSION
-def test_where_a_transaction_comes_from_is_read(server: Server, version: int) -> None:
+def test_the_origin_of_a_transaction_is_read(server: Server, version: int) -> None:
     name = server.link.info.dbname
     server.execute(f"select pg_replication_origin_create('{name}')")
     try:
         with server.reading(version) as messages, psycopg.connect(server.dsn) as writer:
-            # The name is held by a session until its end.
+            # A session holds the name until it ends.
             writer.execute(f"select pg_replication_origin_session_setup('{name}')")
             writer.execute("select pg_replication_origin_xact_setup('0/A1', now())")
             writer.execute("insert into whole values (1, 'x')")

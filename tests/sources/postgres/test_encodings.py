@@ -1,4 +1,4 @@
-"""Databases in other encodings than UTF-8: what can be read is read, and what can't be stops nothing."""
+"""Databases in encodings other than UTF-8. Readable text is read, and unreadable text stops nothing."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ alter table notes replica identity full;
 """
 PLAIN = "café, naïve"
 LATIN = r"convert_from('\x{}'::bytea, current_setting('server_encoding'))"
-"""SQL that makes text of bytes which are no UTF-8."""
+"""SQL that makes text of bytes that are not valid UTF-8."""
 
 
 def odd(text: str) -> str:
-    """SQL for the text, as a client that speaks Latin-1 writes it."""
+    """SQL for the text, as a client with the encoding Latin-1 writes it."""
     return LATIN.format(text.encode("latin-1").hex())
 
 
 @pytest.fixture
 def bytes_dsn(server_dsn: str) -> Iterator[str]:
-    """The URL of a database that holds bytes, and calls them text."""
+    """The URL of a database that stores arbitrary bytes as text."""
     with database_in(server_dsn, "SQL_ASCII") as dsn:
         yield dsn
 
@@ -48,7 +48,7 @@ def latin_dsn(server_dsn: str) -> Iterator[str]:
 
 def database_in(server_dsn: str, encoding: str) -> AbstractContextManager[str]:
     session = Session(server_dsn)
-    provider = "locale_provider libc" if session.version >= 15 else ""  # before, there was no other
+    provider = "locale_provider libc" if session.version >= 15 else ""  # older versions have no other provider
     session.close()
     return servers.clone(server_dsn, f"template0 encoding '{encoding}' lc_collate 'C' lc_ctype 'C' {provider}")
 
@@ -81,7 +81,7 @@ async def test_text_in_latin_1_is_converted_by_the_server(latin_dsn: str) -> Non
         assert await link.query(f"select {odd(PLAIN)}, $1", "ÿ") == [(PLAIN, "ÿ")]
 
 
-async def test_what_is_no_utf_8_is_published_with_what_stands_for_it_and_the_slot_goes_on(
+async def test_invalid_utf_8_is_published_with_replacement_characters_and_the_slot_goes_on(
     shop: Shop, bytes_dsn: str
 ) -> None:
     async with linked(bytes_dsn) as link:
@@ -98,7 +98,7 @@ async def test_what_is_no_utf_8_is_published_with_what_stands_for_it_and_the_slo
     assert found[1]["changes"] == {"body": "caf\ufffd, na\ufffdve"}
 
 
-async def test_what_is_latin_1_is_published_as_it_is(shop: Shop, latin_dsn: str) -> None:
+async def test_latin_1_text_is_published_unchanged(shop: Shop, latin_dsn: str) -> None:
     async with linked(latin_dsn) as link:
         await link.query(NOTES)
         await link.query(f"insert into notes values ('é', {odd(PLAIN)})")
@@ -111,12 +111,12 @@ async def test_what_is_latin_1_is_published_as_it_is(shop: Shop, latin_dsn: str)
     assert await shop.keys() == ["public.notes.é"] * 2
 
 
-async def test_a_table_whose_keys_are_no_utf_8_is_read_to_its_end(
+async def test_a_table_with_keys_that_are_not_utf_8_is_read_to_its_end(
     shop: Shop, bytes_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("FEWEST_ROWS", "FIRST_ROWS", "MOST_ROWS"):
         monkeypatch.setattr(backfill, name, 2)
-    keys = ["a", "é", "ê", "ë", "ÿ", "ÿÿ"]  # U+FFFD, in UTF-8, is smaller than the last ones
+    keys = ["a", "é", "ê", "ë", "ÿ", "ÿÿ"]  # in UTF-8, U+FFFD sorts before the last ones
     async with linked(bytes_dsn) as link:
         await link.query(NOTES)
         for key in keys:

@@ -1,4 +1,7 @@
-"""Whatever dies, freezes or is cut off: each change is in the stream once, and in order. Killed processes: `tests/torture`."""
+"""Each change is in the stream once and in order, whatever dies, freezes or is disconnected.
+
+`tests/torture` kills processes.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ pytestmark = pytest.mark.asyncio
 
 TABLE = "create table t (id int primary key, v int)"
 
-# A transaction of several changes, so that half of one would be seen.
+# A transaction of several changes, so that a partial one would be visible.
 CHANGE = (
     "with n as (insert into t values ($1, 0), (-$1, 0) returning id) update t set v = $1 where id in ($1 - 1, 1 - $1)"
 )
@@ -31,7 +34,7 @@ CHANGE = (
 
 @asynccontextmanager
 async def table(database: store.Database, dsn: str | None = None) -> AsyncIterator[Any]:
-    """A connection to the captured database, in which there is a table that is captured."""
+    """A connection to the captured database, with a table that is captured."""
     connection = await asyncpg.connect(dsn or database.dsn)
     try:
         await connection.execute(TABLE)
@@ -48,7 +51,7 @@ async def change(connection: Any, first: int, last: int) -> None:
 
 
 async def settled(database: store.Database, connection: Any) -> None:
-    """Wait until all is captured, and compare."""
+    """Wait until everything is captured, and compare it with the table."""
     await captures.until_all_is_captured(database, "log", "insert into t values (1000000)", on=connection)
     messages = await taken(database, "log")
     check_places(messages, whole=True)
@@ -75,7 +78,8 @@ async def test_all_connections_to_the_database_are_cut_again_and_again(database:
         await captures.until_tracked(database, "log")
         for n in range(4):
             await change(connection, 100 * n + 1, 100 * n + 50)
-            # Those to Headrace's tables, too, perhaps within an append, and between its commit and the news of that.
+            # This includes connections to Headrace's tables, perhaps during an append, or between its
+            # commit and the reply.
             await connection.fetch(
                 """select pg_terminate_backend(pid) from pg_stat_activity
                    where datname = current_database() and pid <> pg_backend_pid() and backend_type in ('client backend', 'walsender')
@@ -86,16 +90,16 @@ async def test_all_connections_to_the_database_are_cut_again_and_again(database:
         await settled(database, connection)
 
 
-async def test_the_server_is_told_only_of_what_is_appended(database: store.Database) -> None:
+async def test_only_appended_changes_are_confirmed_to_the_server(database: store.Database) -> None:
     async with table(database) as connection:
-        await captures.set_in_database(connection, "wal_sender_timeout", "1s")  # so that it asks twice a second
+        await captures.set_in_database(connection, "wal_sender_timeout", "1s")  # it asks for a reply twice a second
         async with captures.capturing(database.dsn), connected(database.dsn) as other:
             await captures.until_tracked(database, "log")
             async with other.transaction():
-                await other.execute("lock table headrace_streams.log in share mode")  # nothing can be appended
+                await other.execute("lock table headrace_streams.log in share mode")  # no append can succeed
                 before = await connection.fetchval("select pg_current_wal_insert_lsn()::text")
                 await change(connection, 1, 50)
-                for _ in range(3):  # of the answers to come the last one is about all of it
+                for _ in range(3):  # of the coming replies the last one covers everything
                     replied = await connection.fetchval(
                         f"select coalesce(max(reply_time)::text, '-infinity') {WALSENDER}"
                     )
@@ -121,7 +125,7 @@ async def test_a_process_that_was_frozen_past_its_tenure_appends_nothing(
         await change(connection, 1, 20)
         await captures.until(database, "select count(*) >= 40 from headrace_streams.log")
         first = await captures.holder(database, "log")
-        flood = asyncio.create_task(change(connection, 21, 300))  # so that it is frozen with changes in its hands
+        flood = asyncio.create_task(change(connection, 21, 300))  # so that it is frozen with unappended changes
         await captures.until(database, "select count(*) >= 100 from headrace_streams.log")
         frozen.freeze()
         await flood
@@ -155,7 +159,7 @@ async def test_an_append_of_a_tenure_that_is_over_is_refused_and_leaves_nothing(
         assert await captures.position(database, "log") == 0x20
 
 
-async def test_of_two_processes_one_captures_and_the_other_takes_over(database: store.Database, tmp_path: Path) -> None:
+async def test_one_of_two_processes_captures_and_the_other_takes_over(database: store.Database, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         connection = await stack.enter_async_context(table(database))
         first = await stack.enter_async_context(capturer(database.dsn, tmp_path / "first"))
@@ -182,6 +186,7 @@ async def test_a_process_that_ends_hands_over_at_once(database: store.Database) 
             await settled(database, connection)
 
 
+@pytest.mark.process
 async def test_a_server_that_crashes_and_comes_back(tmp_path: Path) -> None:
     with clusters.cluster(tmp_path / "postgres") as server:
         database = store.Database(server.url())

@@ -1,4 +1,4 @@
-"""The captured server dies and its standby is promoted: capture goes on there, and nothing is lost or doubled."""
+"""Capture continues on the promoted standby when the captured server dies, without loss or duplicates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [
 
 
 class Pair:
-    """A primary and its standby, and who writes to them."""
+    """A primary, its standby, and the connection that writes to them."""
 
     def __init__(self, primary: EmbeddedPostgres, standby: clusters.Standby) -> None:
         self._primary = primary
@@ -34,32 +34,32 @@ class Pair:
         self.writer: Any = None
 
     async def insert(self, first: int, last: int) -> str:
-        """Rows of these numbers, each in a transaction of its own. Returns the position after them."""
+        """Insert rows of these numbers, each in a transaction of its own. Returns the position after them."""
         for n in range(first, last + 1):
             await self.writer.execute("insert into orders values ($1)", n)
         position: str = await self.writer.fetchval("select pg_current_wal_flush_lsn()::text")
         return position
 
     async def synchronize(self) -> None:
-        """Have the standby take over the slot, as it is now."""
+        """Synchronize the slot to the standby in its current state."""
         replica = await asyncpg.connect(self.standby.url)
         try:
             with anyio.fail_after(captures.PATIENCE):
                 while not await replica.fetchval(
                     "select exists (select from pg_replication_slots where slot_type = 'logical' and synced and not temporary)"
                 ):
-                    # A record of running transactions, which a slot needs to move on.
+                    # A record of running transactions, without which the slot does not advance.
                     flushed = await self.writer.fetchval("select pg_log_standby_snapshot()::text")
                     await captures.until(replica, f"select pg_last_wal_receive_lsn() >= '{flushed}'")
                     try:
                         await replica.execute("select pg_sync_replication_slots()")
                     except asyncpg.ObjectNotInPrerequisiteStateError:
-                        await anyio.sleep(captures.PAUSE)  # the slot is ahead of what the standby has by now
+                        await anyio.sleep(captures.PAUSE)  # the slot is ahead of the standby's WAL
         finally:
             await replica.close()
 
     async def fail_over(self, *, from_stopped: bool = False) -> None:
-        """The primary dies, and the standby, which may have been stopped, takes its place."""
+        """Stop the primary and promote the standby, which may have been stopped."""
         await self.writer.close()
         await anyio.to_thread.run_sync(self._primary.stop, "immediate")
         if from_stopped:
@@ -96,7 +96,7 @@ async def test_capture_goes_on_at_a_promoted_standby(database: store.Database, t
             await captures.until_tracked(database, "orders")
             await servers.insert(1, 20)
             await servers.synchronize()
-            flushed = await servers.insert(21, 40)  # which are captured, and of which the standby's slot doesn't know
+            flushed = await servers.insert(21, 40)  # captured, but the standby's slot is behind them
             await captures.until(database, "select count(*) = 40 from headrace_streams.orders")
             replica = await asyncpg.connect(servers.standby.url)
             await captures.until(replica, f"select pg_last_wal_replay_lsn() >= '{flushed}'")
@@ -109,7 +109,7 @@ async def test_capture_goes_on_at_a_promoted_standby(database: store.Database, t
         assert info.timeline == 2
 
 
-async def test_what_a_standby_has_never_seen_is_told_and_capture_goes_on(
+async def test_changes_that_a_standby_never_received_are_reported_and_capture_goes_on(
     database: store.Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with pair(tmp_path / "primary") as servers:

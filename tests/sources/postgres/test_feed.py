@@ -1,4 +1,4 @@
-"""What a slot sends, how far the server is told to be, and why it may end."""
+"""What a slot sends, which positions the feed confirms to the server, and why a feed ends."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.asyncio
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Positions are told at once, nearly."""
+    """Confirm positions almost immediately."""
     monkeypatch.setattr(feeding_module, "SOON", 0.01)
 
 
 @pytest_asyncio.fixture
 async def link(empty_dsn: str) -> AsyncIterator[Link]:
-    """A database with a table that is published."""
+    """A link to a database with a published table."""
     async with linked(empty_dsn) as link:
         await link.query(
             "create table orders (id int primary key, note text); create publication all_of_it for table orders"
@@ -41,7 +41,7 @@ async def link(empty_dsn: str) -> AsyncIterator[Link]:
 # --- what arrives
 
 
-async def test_what_is_committed_arrives_in_order_and_then_its_end(link: Link, empty_dsn: str) -> None:
+async def test_committed_changes_arrive_in_order_and_then_their_end(link: Link, empty_dsn: str) -> None:
     async with feeding(empty_dsn, link) as feed:
         await link.query("insert into orders values (1, 'one'); insert into orders values (2, 'two')")
         now = await _now(link)
@@ -58,7 +58,7 @@ async def test_the_end_moves_on_when_nothing_is_published(link: Link, empty_dsn:
     assert "I" not in kinds(received)
 
 
-async def test_the_end_is_not_told_before_everything_up_to_it(link: Link, empty_dsn: str) -> None:
+async def test_the_end_is_not_reported_before_everything_up_to_it(link: Link, empty_dsn: str) -> None:
     async with feeding(empty_dsn, link) as feed:
         await link.query("insert into orders select g, 'note' from generate_series(1, 5000) as g")
         ends, commits, rows = [], [], 0
@@ -87,7 +87,7 @@ async def test_so_much_is_read_at_once_and_no_more(link: Link, empty_dsn: str, m
     assert max(counts) <= 2_000
 
 
-async def test_nothing_is_lost_by_who_gives_up_waiting(link: Link, empty_dsn: str) -> None:
+async def test_a_read_that_is_cancelled_loses_nothing(link: Link, empty_dsn: str) -> None:
     async with feeding(empty_dsn, link) as feed:
         seen = 0
         for number in range(100):
@@ -143,25 +143,25 @@ async def test_it_works_under_uvloop(link: Link, empty_dsn: str) -> None:
     assert await asyncio.to_thread(uvloop.run, read()) == 5000
 
 
-# --- what is told
+# --- what is confirmed
 
 
-async def test_the_server_is_told_of_what_was_confirmed(link: Link, empty_dsn: str) -> None:
+async def test_the_server_receives_the_confirmed_position(link: Link, empty_dsn: str) -> None:
     slot = fresh()
     async with feeding(empty_dsn, link, slot=slot) as feed:
         await link.query("insert into orders values (1, 'one')")
         end = (await _until(feed, await _now(link))).end
         assert (await _confirmed(link, slot)) < end
         feed.confirm(end)
-        feed.confirm(end - 1)  # it never goes back
+        feed.confirm(end - 1)  # the position never goes back
 
-        async def is_told() -> bool:
+        async def is_confirmed() -> bool:
             return await _confirmed(link, slot) == end
 
-        await eventually(is_told)
+        await eventually(is_confirmed)
 
 
-async def test_the_last_position_is_told_when_it_is_closed_though_much_is_unread(link: Link, empty_dsn: str) -> None:
+async def test_closing_confirms_the_last_position_even_with_much_unread(link: Link, empty_dsn: str) -> None:
     slot = fresh()
     async with feeding(empty_dsn, link, slot=slot, keep=False) as feed:
         await link.query("insert into orders values (1, 'one')")
@@ -169,12 +169,12 @@ async def test_the_last_position_is_told_when_it_is_closed_though_much_is_unread
         await link.query("insert into orders select g, repeat('x', 1000) from generate_series(2, 20000) as g")
         feed.confirm(end)
     assert await _confirmed(link, slot) == end
-    async with feeding(empty_dsn, link, slot=slot) as feed:  # as if it had gone on
+    async with feeding(empty_dsn, link, slot=slot) as feed:  # as if reading had gone on
         found = kinds(await _until(feed, await _now(link)))
     assert found.count("I") == 19_999
 
 
-async def test_the_server_hears_of_us_while_nobody_reads(
+async def test_the_server_gets_status_updates_while_the_feed_is_not_read(
     link: Link, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeding_module, "ANYWAY", 0.05)
@@ -190,16 +190,16 @@ async def test_the_server_hears_of_us_while_nobody_reads(
         await eventually(five_times)
 
 
-async def test_who_is_to_be_heard_of_often_is(link: Link, empty_dsn: str) -> None:
+async def test_the_interval_of_status_updates_depends_on_the_timeout_of_the_server(link: Link, empty_dsn: str) -> None:
     for timeout, anyway in (("6000", 2.0), ("0", 10.0), ("60000", 10.0)):
         async with feeding(with_options(empty_dsn, wal_sender_timeout=timeout), link) as feed:
             assert feed._anyway == anyway
 
 
-async def test_a_server_that_asks_is_answered_by_who_reads(link: Link, empty_dsn: str) -> None:
+async def test_reading_answers_a_server_that_asks_for_a_reply(link: Link, empty_dsn: str) -> None:
     asking = with_options(
         empty_dsn, wal_sender_timeout="4000"
-    )  # it asks after half of that, and then has as much to wait
+    )  # the server asks after half of that, and waits as long for the reply
     async with feeding(asking, link, keep=False) as feed, anyio.create_task_group() as group:
         group.start_soon(read_on, feed)
 
@@ -219,7 +219,7 @@ async def test_a_slot_that_is_gone_is_lost(link: Link, empty_dsn: str) -> None:
         await Feed.start(empty_dsn, slot="the_slot", publication="all_of_it", position=1, application_name=APPLICATION)
 
 
-async def test_a_slot_that_someone_else_uses_is_told(link: Link, empty_dsn: str) -> None:
+async def test_a_slot_in_use_by_another_connection_is_reported(link: Link, empty_dsn: str) -> None:
     slot = fresh()
     async with feeding(empty_dsn, link, slot=slot):
         with pytest.raises(
@@ -228,7 +228,7 @@ async def test_a_slot_that_someone_else_uses_is_told(link: Link, empty_dsn: str)
             await Feed.start(empty_dsn, slot=slot, publication="all_of_it", position=1, application_name="other")
 
 
-async def test_what_arrived_before_the_end_is_handed_out_first(link: Link, empty_dsn: str) -> None:
+async def test_payloads_that_arrived_before_the_end_are_returned_first(link: Link, empty_dsn: str) -> None:
     async with feeding(empty_dsn, link) as feed:
         await link.query("insert into orders values (1, 'one')")
         now = await _now(link)
@@ -241,12 +241,12 @@ async def test_what_arrived_before_the_end_is_handed_out_first(link: Link, empty
         await _terminate(link)
         received, error = await _to_the_end(feed)
         assert isinstance(error, SourceUnavailable)
-        with pytest.raises(SourceUnavailable):  # and it stays so
+        with pytest.raises(SourceUnavailable):  # and the error stays
             await feed.read()
     assert kinds(received) == "BRIC"
 
 
-async def test_who_waits_is_told_when_the_server_ends_it(link: Link, empty_dsn: str) -> None:
+async def test_a_waiting_read_fails_when_the_server_ends_the_stream(link: Link, empty_dsn: str) -> None:
     async with feeding(empty_dsn, link) as feed:
 
         async def wait() -> None:
@@ -258,7 +258,7 @@ async def test_who_waits_is_told_when_the_server_ends_it(link: Link, empty_dsn: 
             await _terminate(link)
 
 
-async def test_a_change_while_the_publication_was_missing_is_told_and_not_passed_over(
+async def test_a_change_while_the_publication_was_missing_is_reported_and_not_skipped(
     link: Link, empty_dsn: str
 ) -> None:
     slot = fresh()
@@ -267,21 +267,21 @@ async def test_a_change_while_the_publication_was_missing_is_told_and_not_passed
         await link.query("drop publication all_of_it")
         await link.query("insert into orders values (2, 'two')")
         received, error = await _to_the_end(feed)
-    _is_told_missing(error)
+    _is_reported_missing(error)
     assert kinds(received).count("I") == 1
 
     again = await Feed.start(
         empty_dsn, slot=slot, publication="all_of_it", position=received.end, application_name=APPLICATION
     )
     try:
-        received, error = await _to_the_end(again)  # were the end behind the change, nothing would come any more
+        received, error = await _to_the_end(again)  # if the end were behind the change, nothing more would arrive
     finally:
         await again.close()
-    _is_told_missing(error)
+    _is_reported_missing(error)
     assert "I" not in kinds(received)
 
 
-def _is_told_missing(error: HeadraceError) -> None:
+def _is_reported_missing(error: HeadraceError) -> None:
     assert isinstance(error, SlotLost)
     assert "publication all_of_it was missing when something changed" in str(error)
 
@@ -290,7 +290,7 @@ def _is_told_missing(error: HeadraceError) -> None:
 
 
 def kinds(received: Received) -> str:
-    """The first letters of what arrived."""
+    """Return the first letters of what arrived."""
     return "".join(chr(payload[0]) for payload in received.payloads)
 
 
@@ -300,7 +300,7 @@ async def _read(feed: Feed) -> Received:
 
 
 async def _until(feed: Feed, position: int) -> Received:
-    """All that arrives up to there."""
+    """Return everything that arrives up to this position."""
     payloads: list[bytes] = []
     while True:
         received = await _read(feed)
@@ -310,7 +310,7 @@ async def _until(feed: Feed, position: int) -> Received:
 
 
 async def _to_the_end(feed: Feed) -> tuple[Received, HeadraceError]:
-    """All that arrives, and why there is no more."""
+    """Return everything that arrives, and the error that ends the feed."""
     payloads: list[bytes] = []
     end = 0
     while True:
@@ -323,7 +323,10 @@ async def _to_the_end(feed: Feed) -> tuple[Received, HeadraceError]:
 
 
 async def _now(link: Link) -> int:
-    """Where the WAL is, and something behind it: the end of a page alone is nothing that a server tells to have reached."""
+    """Return the current end of the WAL, after writing a record.
+
+    The server never reports that it has reached a position that is only the end of a page.
+    """
     ((position,),) = await link.query("select pg_current_wal_flush_lsn()")
     await link.query("select pg_current_xact_id()")
     return positions.number(position or "")

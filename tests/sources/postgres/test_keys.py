@@ -99,7 +99,7 @@ VALUES = st.text(st.characters(exclude_characters="\0"), max_size=110) | st.text
 
 
 @given(rows=st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=8), grouped=st.booleans())
-def test_whatever_the_values_are_the_key_is_valid(rows: list[tuple[str, str]], grouped: bool) -> None:
+def test_the_key_is_valid_for_all_values(rows: list[tuple[str, str]], grouped: bool) -> None:
     settings: dict[str, Any] = {"group": ("b", "a")} if grouped else {"mode": "rows"}
     shaped = Shaped((("a", 25), ("b", 1043)), key=("a", "b"), **settings)
     for row in rows:
@@ -116,7 +116,7 @@ def test_rows_never_share_a_key(rows: set[tuple[str, str]]) -> None:
     assert len(set(shaped.keys)) == len(encoded)
 
 
-def test_not_even_a_row_whose_key_is_that_of_another_row() -> None:
+def test_not_even_a_row_with_the_key_of_another_row() -> None:
     odd = key(25, b"a.b", mode="rows")
     assert odd.startswith("a_b~")
     assert key(25, odd.encode(), mode="rows") != odd
@@ -177,6 +177,6 @@ def test_any_name_can_be_written(schema: str, table: str) -> None:
         (None, r"write public\.orders"),
     ],
 )
-def test_what_is_no_name_is_refused_in_a_sentence(written: Any, told: str) -> None:
+def test_an_invalid_name_is_refused_in_a_sentence(written: Any, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         names.split(written)

@@ -1,4 +1,4 @@
-"""A connection to the captured database: what comes back, and what is said when nothing does."""
+"""A connection to the captured database: its results, and its errors when there is no answer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_rows_come_back_as_bytes(link: Link) -> None:
     assert len(rows) == 10_000
 
 
-async def test_of_several_statements_the_last_one_s_rows_come_back(link: Link) -> None:
+async def test_several_statements_return_the_rows_of_the_last_one(link: Link) -> None:
     assert await link.query("create table t (id int); insert into t values (1), (2); select count(*) from t") == [
         ("2",)
     ]
@@ -78,7 +78,7 @@ async def test_time_limits_that_are_meant_for_other_work_do_not_hold(empty_dsn: 
     assert row == ("0", "0", "0")
 
 
-async def test_what_the_server_refuses_is_told_and_the_connection_goes_on(link: Link) -> None:
+async def test_a_refused_statement_is_reported_and_the_connection_stays_usable(link: Link) -> None:
     with pytest.raises(SourceRefused, match='The server refuses: relation "nowhere" does not exist') as refused:
         await link.query("select * from nowhere")
     assert refused.value.sqlstate == "42P01"
@@ -88,7 +88,7 @@ async def test_what_the_server_refuses_is_told_and_the_connection_goes_on(link: 
     assert await link.query("select 1") == [("1",)]
 
 
-async def test_those_who_share_a_link_take_turns(link: Link) -> None:
+async def test_tasks_that_share_a_link_take_turns(link: Link) -> None:
     found: list[str | None] = []
 
     async def ask(number: int) -> None:
@@ -123,7 +123,7 @@ async def test_a_cancelled_statement_ends_on_the_server_too_and_with_it_the_link
         await eventually(is_gone)
 
 
-async def test_who_waits_for_an_answer_is_told_when_the_link_is_closed(link: Link) -> None:
+async def test_a_pending_query_fails_when_the_link_is_closed(link: Link) -> None:
     async with anyio.create_task_group() as group:
 
         async def wait() -> None:
@@ -178,7 +178,7 @@ async def test_an_unknown_database_or_role_is_to_be_mended(empty_dsn: str) -> No
         ("42501", "permission denied to start WAL sender", "alter role ... replication"),
     ],
 )  # fmt: skip
-async def test_what_somebody_has_to_mend_is_told_with_what_to_do(sqlstate: str, told: str, mend: str) -> None:
+async def test_errors_that_need_an_operator_say_what_to_do(sqlstate: str, told: str, mend: str) -> None:
     async with server_that(refusing(sqlstate, told)) as port:
         with pytest.raises(SourceStopped) as stopped:
             await Link.connect(f"postgresql://ada:secret@127.0.0.1:{port}/shop", application_name=APPLICATION)
@@ -196,7 +196,7 @@ async def test_what_somebody_has_to_mend_is_told_with_what_to_do(sqlstate: str, 
         ("XX000", "something that nobody has thought of"),
     ],
 )
-async def test_what_passes_is_unavailable(sqlstate: str, told: str) -> None:
+async def test_temporary_errors_are_unavailable(sqlstate: str, told: str) -> None:
     async with server_that(refusing(sqlstate, told)) as port:
         with pytest.raises(SourceUnavailable, match=told):
             await Link.connect(f"postgresql://ada:secret@127.0.0.1:{port}/shop", application_name=APPLICATION)
@@ -209,9 +209,7 @@ async def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.Monkey
             await Link.connect(f"postgresql://ada@127.0.0.1:{port}/shop", application_name=APPLICATION)
 
 
-async def test_of_several_hosts_the_first_one_that_answers_is_taken(
-    empty_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_first_of_several_hosts_that_answers_is_used(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linking, "CONNECT_TIMEOUT", 5.0)
     given = parts(empty_dsn)
     async with server_that(refusing("57P03", "the database system is starting up")) as down:
@@ -220,7 +218,7 @@ async def test_of_several_hosts_the_first_one_that_answers_is_taken(
             assert await link.query("select current_database()") == [(given["dbname"],)]
 
 
-async def test_what_the_url_does_not_say_is_as_libpq_has_it(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_settings_that_the_url_lacks_are_those_of_libpq(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = parts(empty_dsn)
     for name, variable in (("host", "PGHOST"), ("port", "PGPORT"), ("user", "PGUSER"), ("password", "PGPASSWORD")):
         if name in given:
@@ -229,7 +227,7 @@ async def test_what_the_url_does_not_say_is_as_libpq_has_it(empty_dsn: str, monk
         assert await link.query("select current_database()") == [(given["dbname"],)]
 
 
-async def test_nobody_at_the_address_is_unavailable() -> None:
+async def test_an_address_without_a_server_is_unavailable() -> None:
     async with server_that(silent) as port:
         pass
     with pytest.raises(SourceUnavailable, match=r"Connection refused\.$"):
@@ -267,7 +265,8 @@ async def test_without_psycopg_it_says_what_to_install(monkeypatch: pytest.Monke
         await Link.connect("postgresql://127.0.0.1/shop", application_name=APPLICATION)
 
 
-async def test_psycopg_is_not_loaded_before_somebody_connects() -> None:
+@pytest.mark.process
+async def test_psycopg_is_not_loaded_before_the_first_connection() -> None:
     code = "import sys, headrace, headrace.sources.postgres.server.checks, headrace.sources.postgres.connection.feed; sys.exit('psycopg' in sys.modules)"
     assert (
         await anyio.run_process([sys.executable, "-c", code], stderr=subprocess.STDOUT, check=False)

@@ -1,4 +1,4 @@
-"""The outbox: what is taken ends where a transaction does, unless that is larger than all that may wait."""
+"""The outbox. A batch ends at the end of a transaction, unless the transaction exceeds the limit of waiting changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def change(outbox: Outbox, key: str) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_taken_ends_where_the_last_whole_transaction_does() -> None:
+async def test_a_batch_ends_at_the_end_of_the_last_whole_transaction() -> None:
     outbox = Outbox(100)
     outbox.begin()
     change(outbox, "a")
@@ -36,7 +36,7 @@ async def test_what_is_taken_ends_where_the_last_whole_transaction_does() -> Non
 
 
 @pytest.mark.asyncio
-async def test_of_a_transaction_larger_than_what_may_wait_a_part_is_taken_that_has_no_position(
+async def test_a_part_of_a_transaction_that_exceeds_the_limit_is_taken_without_a_position(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "MOST_MESSAGES", 2)
@@ -75,7 +75,7 @@ async def test_the_capturer_waits_while_too_much_does(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.asyncio
-async def test_it_is_idle_only_once_what_was_taken_is_appended() -> None:
+async def test_it_is_idle_only_once_the_taken_batch_is_appended() -> None:
     outbox = Outbox(0)
     assert outbox.idle
     outbox.begin()

@@ -1,4 +1,4 @@
-"""What a source that captures tables may be."""
+"""Valid and invalid settings of a source that captures tables."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("settings", "told"), REFUSED)
-def test_what_cannot_be_is_refused_in_a_sentence(settings: dict[str, Any], told: str) -> None:
+def test_invalid_settings_are_refused_in_a_sentence(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigurationError, match=told) as refused:
         spec(**settings)
     assert "\n" not in str(refused.value)
@@ -108,7 +108,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(settings: dict[str, Any], told:
         {"transform": "shop.capture:clean", "slot": "my_slot", "publication": "My Publication"},
     ],
 )
-def test_what_can_be_is_stored_and_read_again(settings: dict[str, Any]) -> None:
+def test_valid_settings_are_stored_and_read_again(settings: dict[str, Any]) -> None:
     made = spec(**settings)
     stored = msgspec.json.decode(msgspec.json.encode(made.settings()))
     assert PostgresSpec.stored("shop", "orders", stored) == made

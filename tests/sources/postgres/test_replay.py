@@ -1,4 +1,4 @@
-"""Whatever transactions do to rows of whatever types, with savepoints and rollbacks: the stream replayed equals the tables."""
+"""The replayed stream equals the tables, for random transactions with savepoints, rollbacks and all types."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_stream_replayed_equals_the_tables_many_times(dsn: str, mode: Mode, 
 
 
 def run(dsn: str, mode: Mode, identity: str, examples: int) -> None:
-    """Random transactions, one example after the other on the same tables, captured meanwhile by this process."""
+    """Run random transactions, one example after the other on the same tables, while this process captures them."""
     with asyncio.Runner() as runner:
         world = World(dsn, mode)
         try:
@@ -58,11 +58,11 @@ def run(dsn: str, mode: Mode, identity: str, examples: int) -> None:
             runner.run(world.check_all())
         finally:
             runner.run(world.close())
-    gc.collect()  # a loop of its own: what it left is found now, and not in somebody else's test
+    gc.collect()  # the world has its own loop, so its garbage must be found here and not in another test
 
 
 class World:
-    """The tables, who writes them, who captures them, and the replica."""
+    """The tables, the connections that write them, the capturing app, and the replica."""
 
     def __init__(self, dsn: str, mode: Mode) -> None:
         self._dsn = dsn
@@ -73,7 +73,7 @@ class World:
         self._failed = False
 
     async def open(self, identity: str) -> None:
-        # Transactions of some kilobytes are streamed before they end.
+        # Transactions of a few kilobytes are streamed before they end.
         self._writers = [await asyncpg.connect(self._dsn) for _ in range(2)]
         self._observer = self._writers[0]
         await captures.set_in_database(self._observer, "logical_decoding_work_mem", "64kB")
@@ -95,7 +95,7 @@ class World:
 
     async def example(self, rounds: list[tuple[Work, ...]]) -> None:
         await self._writers[0].execute("truncate things, others")
-        if self._failed:  # so that it can be found what it takes to fail
+        if self._failed:  # start again, so that a failing example can be shrunk
             await self._settled()
             await self._replaying.forget()
         self._failed = True
@@ -142,7 +142,7 @@ class World:
     # --- transactions
 
     async def _play(self, works: tuple[Work, ...]) -> None:
-        """One transaction, or several that take turns and end in their order."""
+        """Run one transaction, or several that take turns and end in their order."""
         begun = []
         for connection, work in zip(self._writers, works, strict=False):
             transaction = connection.transaction()

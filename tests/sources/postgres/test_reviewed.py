@@ -1,4 +1,4 @@
-"""What a review of the capture engine found, each with what went wrong."""
+"""Regression tests of defects that a review of the capture engine found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_a_large_transaction_that_was_replicated_from_elsewhere_is_captured(shop: Shop) -> None:
-    # A piece of it begins with its origin, the only message of a piece without the xid: four bytes of its name were taken for one.
+    # A streamed piece begins with its origin, the only message of a piece without an xid. Four bytes of
+    # the origin's name were taken for an xid.
     database = await shop.sql.fetchval("select current_database()")
     await shop.sql.execute(f"alter database {database} set logical_decoding_work_mem = '64kB'")
     origin = uuid4().hex[:3]
@@ -42,7 +43,8 @@ async def test_a_large_transaction_that_was_replicated_from_elsewhere_is_capture
 async def test_an_append_that_commits_after_its_connection_was_lost_is_not_made_twice(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Its tenure goes on, so the epoch alone used to fence nothing: the position was read again before that append had committed.
+    # The capture lease continues, so the epoch alone fenced nothing. The position was read again before
+    # that append had committed.
     append = store.append_captured
     other = await asyncpg.connect(shop.dsn)
     under_way = other.transaction()
@@ -79,7 +81,7 @@ async def test_an_append_that_commits_after_its_connection_was_lost_is_not_made_
         await other.close()
 
 
-async def test_a_failure_that_nobody_foresaw_ends_the_tenure_of_its_source_and_no_other_one(
+async def test_an_unexpected_failure_ends_the_capture_lease_of_its_source_only(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capturing, "REPAIR", 0.2)
@@ -102,7 +104,7 @@ async def test_a_failure_that_nobody_foresaw_ends_the_tenure_of_its_source_and_n
 
 
 async def documents(shop: Shop, **settings: Any) -> None:
-    """A table whose column `doc` is stored out of line, captured as rows."""
+    """A table with a column `doc` that is stored out of line, captured in mode `rows`."""
     await shop.sql.execute("create table papers (id int primary key, state text, doc text)")
     await shop.sql.execute("alter table papers alter column doc set storage external")
     await shop.source("papers", tables=("public.papers",), mode="rows", **settings)
@@ -138,7 +140,7 @@ async def test_a_row_of_a_new_key_is_not_completed_from_the_row_that_had_it_befo
 
 @transform
 def slow(data: dict[str, Any]) -> dict[str, Any]:
-    """Takes its time."""
+    """A slow transform."""
     time.sleep(0.004)
     return data
 
@@ -146,7 +148,7 @@ def slow(data: dict[str, Any]) -> dict[str, Any]:
 async def test_a_large_transaction_is_appended_though_the_next_part_of_it_takes_long(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(appender, "IDLE_LIMIT", 0.3)  # as a transform of a millisecond has it with parts of 5,000
+    monkeypatch.setattr(appender, "IDLE_LIMIT", 0.3)  # like a transform that takes a millisecond, with chunks of 5,000
     monkeypatch.setattr(appender, "AWAKE", 0.05)
     monkeypatch.setattr(outbox, "MOST_MESSAGES", 200)
     await shop.source(transform=f"{__name__}:slow")
@@ -162,13 +164,13 @@ _refused = True
 
 @transform
 def refusing(data: dict[str, Any]) -> dict[str, Any]:
-    """Refuses new orders, until told otherwise."""
+    """A transform that refuses new orders until the test changes that."""
     if _refused and data["record"]["status"] == "new":
         raise ValueError("it is new")
     return data["record"]  # type: ignore[no-any-return]
 
 
-async def test_of_a_row_that_failed_and_its_next_version_in_one_append_the_newer_one_stays_whichever_failed(
+async def test_the_newer_version_of_a_row_stays_if_one_of_two_versions_in_an_append_failed(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = await shop.source(mode="rows", transform=f"{__name__}:refusing")
@@ -190,7 +192,7 @@ async def test_of_a_row_that_failed_and_its_next_version_in_one_append_the_newer
     assert {key: row["status"] for key, row in rows.items()} == {"public.orders.1": "paid", "public.orders.2": "new"}
 
 
-async def test_a_table_that_was_made_anew_while_nobody_captured_is_captured_from_its_first_row_on(shop: Shop) -> None:
+async def test_a_table_that_was_recreated_while_no_process_captured_is_captured_from_its_first_row(shop: Shop) -> None:
     info = await shop.source(backfill=True)
 
     async def is_read() -> bool:

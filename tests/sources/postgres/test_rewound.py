@@ -1,4 +1,4 @@
-"""Headrace's database is put back to an earlier time, while the process that captures lives on and the captured server goes ahead."""
+"""Headrace's database is reset to an earlier time, while the capturing process and the captured server continue."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from tests.sources.postgres.captured import Shop
 pytestmark = pytest.mark.asyncio
 
 
-async def test_what_was_captured_and_then_taken_back_is_told_and_not_passed_over(shop: Shop) -> None:
-    """No call of the process fails meanwhile, and its epoch is the same, so it would go on behind what is missing."""
+async def test_captured_changes_that_were_rewound_are_reported_and_not_skipped(shop: Shop) -> None:
+    """The process would continue after the missing changes without this check.
+
+    None of its calls fails meanwhile, and its epoch is unchanged.
+    """
     await shop.source()
     async with shop.captured():
         await shop.until_running()

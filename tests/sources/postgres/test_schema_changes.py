@@ -1,4 +1,4 @@
-"""Tables change their columns, their names and their keys while they are captured: it goes on, and no other table notices."""
+"""Tables change their columns, names and keys during capture. Capture goes on, and other tables are not affected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Log:
-    """A table `t` and another `other`, captured in mode `changes`, and what the stream has of them."""
+    """A table `t` and another table `other`, captured in mode `changes`, and the messages of `t`."""
 
     def __init__(self, database: store.Database, connection: Any) -> None:
         self._database = database
@@ -27,7 +27,7 @@ class Log:
         self._others = 0
 
     async def do(self, *statements: str) -> list[dict[str, Any]]:
-        """Run them, one after the other, and change the other table, too. Returns the messages of `t` that come of it."""
+        """Run the statements one by one, and change the other table, too. Returns the resulting messages of `t`."""
         for statement in statements:
             await self._connection.execute(statement)
         self._others += 1
@@ -50,7 +50,7 @@ class Log:
 
 @asynccontextmanager
 async def opened(database: store.Database, *backlog: str) -> AsyncIterator[Log]:
-    """Both captured; the statements of `backlog` are run while nobody captures, so that their changes are older than the catalog."""
+    """Capture both tables. `backlog` runs before capture starts, so its changes are older than the catalog."""
     connection = await asyncpg.connect(database.dsn)
     try:
         await captures.set_in_database(connection, "logical_decoding_work_mem", "64kB")
@@ -122,7 +122,7 @@ async def test_a_column_of_the_key_is_renamed(database: store.Database) -> None:
 
 async def test_the_type_of_a_column_is_changed_and_so_is_its_json(database: store.Database) -> None:
     async with opened(database) as log:
-        # The table is rewritten, which is no change of a row.
+        # The table is rewritten, which changes no row.
         assert await log.records(
             "insert into t values (1, '5')",
             "alter table t alter v type int using v::int",
@@ -174,7 +174,7 @@ async def test_changes_from_before_a_column_was_dropped_renamed_or_of_another_ty
         "alter table t drop w; drop type pair; alter table t rename id to nr",
     )
     async with opened(database, *backlog) as log:
-        # Of a type that is gone nobody knows any more how it is made up.
+        # The definition of a dropped type is no longer known.
         assert await log.records("insert into t values (4)") == [
             {"id": 1, "v": "a"},
             {"id": 2, "w": "b"},
@@ -191,7 +191,7 @@ async def test_changes_from_before_a_table_was_dropped_and_made_again(database: 
         "insert into t values (2, 3)",
     )
     async with opened(database, *backlog) as log:
-        # The new table was not published yet when its first row was written; now it is.
+        # The new table was not published yet when its first row was written. Now it is.
         await captures.until(database, "select true from pg_publication_tables where tablename = 't'")
         assert await log.records("insert into t values (4, 5)") == [{"id": 1, "v": "a"}, {"id": 4, "w": 5}]
 
@@ -203,15 +203,16 @@ async def test_a_table_is_dropped_and_made_again_and_is_captured_on(
     async with opened(database) as log:
         assert await log.records("insert into t values (1, 'a')", "drop table t") == [{"id": 1, "v": "a"}]
         assert await log.records("create table t (id int primary key, w int); insert into t values (1, 2)") in (
-            [],  # of a table that nobody has told yet to be published
+            [],  # if the table was not published yet
             [{"id": 1, "w": 2}],
         )
-        # It is noticed within seconds, and what is in it by then is read if backfills are wanted; here they are not.
+        # The new table is published within seconds. A backfill would read its earlier rows, but is not
+        # requested here.
         await captures.until(database, "select true from pg_publication_tables where tablename = 't'")
         assert await log.records("insert into t values (2, 3)") == [{"id": 2, "w": 3}]
 
 
-async def test_an_identity_that_is_made_full_and_default_again_only_changes_what_is_told_of_old_rows(
+async def test_a_replica_identity_that_becomes_full_and_default_again_only_changes_old_values(
     database: store.Database,
 ) -> None:
     async with opened(database) as log:
@@ -246,7 +247,7 @@ async def test_a_large_transaction_with_a_schema_change_that_is_rolled_back_to_a
         assert [len(record) for record in records] == [2] * 2000 + [3] * 1000
 
 
-async def test_what_is_rolled_back_in_a_transaction_that_comes_in_pieces_never_was(database: store.Database) -> None:
+async def test_rolled_back_parts_of_a_streamed_transaction_are_not_published(database: store.Database) -> None:
     async with opened(database) as log:
         many = "insert into t select g, repeat('x', 200) from generate_series({0}, {0} + 999) as g"
         records = await log.records(
@@ -255,7 +256,7 @@ async def test_what_is_rolled_back_in_a_transaction_that_comes_in_pieces_never_w
             f"begin; {many.format(6000)}; rollback",
         )
         assert [record["id"] for record in records] == [*range(1000, 2000), *range(4000, 6000)]
-        # Statistics come a moment later.
+        # Statistics are updated a moment later.
         await captures.until(
             database,
             "select sum(stream_count) > 0 from pg_stat_replication_slots join pg_replication_slots using (slot_name)"

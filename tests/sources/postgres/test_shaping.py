@@ -1,4 +1,4 @@
-"""What messages become of changes and rows."""
+"""Messages that shaping makes of changes and rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_insert_is_its_row() -> None:
     assert shaped.keys == ["public.orders.3"]
 
 
-def test_of_an_update_the_old_values_of_changed_columns_are_told() -> None:
+def test_an_update_has_the_old_values_of_changed_columns() -> None:
     shaped = Shaped(identity="f")
     shaped.take(Update(1, order(status=b"paid", total=None), order(), key_only=False), idx=4)
     assert shaped.message == {
@@ -44,20 +44,20 @@ def test_of_an_update_the_old_values_of_changed_columns_are_told() -> None:
     }
 
 
-def test_of_an_update_whose_old_values_are_unknown_changes_is_null() -> None:
+def test_changes_is_null_for_an_update_without_known_old_values() -> None:
     shaped = Shaped()
     shaped.take(Update(1, order(), None, key_only=False))
     assert shaped.message["changes"] is None
 
 
-def test_of_an_update_of_which_only_the_old_key_is_known_the_old_key_is_told() -> None:
+def test_an_update_with_only_the_old_key_known_has_the_old_key() -> None:
     shaped = Shaped()
     shaped.take(Update(1, order(b"4"), ONLY_KEY, key_only=True))
     assert shaped.message["changes"] == {"id": 3}
     assert shaped.keys == ["public.orders.4"]
 
 
-def test_an_update_that_changed_nothing_is_told_with_no_changes() -> None:
+def test_an_update_that_changed_nothing_has_no_changes() -> None:
     shaped = Shaped(identity="f")
     shaped.take(Update(1, order(), order(), key_only=False))
     assert shaped.message["changes"] == {}
@@ -140,14 +140,14 @@ def test_a_part_of_the_identity_that_did_not_change_comes_from_the_old_identity(
     assert shaped.keys == ["public.orders.2.long"]
 
 
-def test_what_is_not_in_the_old_identity_is_not_taken_for_null() -> None:
+def test_columns_outside_the_old_identity_are_not_taken_for_null() -> None:
     shaped = Shaped()
     shaped.take(Update(1, [b"4", UNCHANGED, b"1.50", None], ONLY_KEY, key_only=True))
     assert shaped.message["record"] == {"id": 4, "total": "1.50", "at": None}
     assert shaped.message["metadata"]["unchanged"] == ["status"]
 
 
-def test_only_columns_that_were_selected_are_told_and_the_key_needs_none_of_them() -> None:
+def test_only_selected_columns_are_published_and_the_key_needs_none_of_them() -> None:
     shaped = Shaped(identity="f", selected=("status",))
     shaped.take(Update(1, order(status=b"paid", total=b"9"), order(), key_only=False))
     assert shaped.message["record"] == {"status": "paid"}
@@ -183,7 +183,7 @@ def test_numbers_can_be_had_as_numbers() -> None:
     assert '"total":12345678901234567890.10,' in shaped.portion.data[0]
 
 
-# --- tables that change, and others
+# --- tables that change, and other tables
 
 
 def test_changes_of_other_tables_are_passed_over() -> None:
@@ -289,13 +289,13 @@ def test_a_table_without_a_primary_key_keeps_all_of_its_changes_in_order() -> No
     assert shaped.keys == ["public.orders"]
 
 
-def test_a_table_without_a_primary_key_has_no_rows_to_tell_apart() -> None:
+def test_rows_of_a_table_without_a_primary_key_are_not_distinguished() -> None:
     shaped = Shaped(key=(), identity="f", mode="rows")
     shaped.take(Insert(1, order()))
     assert "no primary key" in shaped.error
 
 
-# --- which rows a change touches
+# --- which rows a change affects
 
 
 @pytest.mark.parametrize(

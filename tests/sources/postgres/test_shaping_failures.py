@@ -1,4 +1,4 @@
-"""Which changes become messages, what a transform makes of them, and what becomes of those that can't be messages."""
+"""Which changes become messages, what transforms make of them, and how changes that can't be messages are recorded."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_condition_may_look_at_all_of_a_message(where: str, met: list[str]) ->
     assert not shaped.portion.failures
 
 
-def test_what_a_condition_needs_and_is_not_in_the_wal_makes_a_failure_and_is_not_guessed() -> None:
+def test_a_condition_on_a_value_that_the_wal_lacks_makes_a_failure_and_is_not_guessed() -> None:
     shaped = Shaped(where="data.record.total > 1")
     assert shaped.take(Delete(1, ONLY_KEY, key_only=True)) == 1
     assert "depends on total" in shaped.error
@@ -94,7 +94,7 @@ def test_a_condition_that_is_decided_by_what_is_there_is_decided() -> None:
     assert shaped.portion == Portion()
 
 
-# --- transforms and what can't be published
+# --- transforms, and changes that can't be published
 
 
 def test_a_transform_makes_what_is_published() -> None:
@@ -126,7 +126,7 @@ def test_json_that_not_everybody_can_read_never_raises(row: bytes, settings: dic
         ({(1, 2): 3}, "can't be written as JSON"),
     ],
 )
-def test_what_json_or_the_stream_cannot_hold_becomes_a_failure(returned: Any, told: str) -> None:
+def test_a_value_that_json_or_the_stream_cannot_hold_becomes_a_failure(returned: Any, told: str) -> None:
     shaped = Shaped(transform=lambda message: returned)
     shaped.take(Insert(1, order()))
     assert told in shaped.error
@@ -152,7 +152,7 @@ def test_a_failing_transform_makes_a_failure_that_can_be_tried_again() -> None:
     assert shaped.shaper.again(failure.data, into) == failure.error
     assert into == Portion()
     broken = False
-    fresh = Shaper(spec(), transform)  # which knows no table
+    fresh = Shaper(spec(), transform)  # the new shaper knows no table
     assert fresh.again(failure.data, into) is None
     assert into.keys == ["public.orders.3"]
     assert json.loads(into.data[0]) == {
@@ -161,7 +161,7 @@ def test_a_failing_transform_makes_a_failure_that_can_be_tried_again() -> None:
 
 
 @pytest.mark.parametrize("data", ['"text"', "{}", '{"a":1,"message_key":5}}', '{"a":,"message_key":"k"}}', ""])
-def test_what_is_no_failure_of_ours_is_told_and_not_raised(data: str) -> None:
+def test_data_that_is_not_a_failure_is_reported_and_not_raised(data: str) -> None:
     into = Portion()
     assert Shaper(spec()).again(data, into)
     assert into == Portion()

@@ -1,4 +1,4 @@
-"""Random tables and changes: what is made of them equals what a slow and obvious formulation makes."""
+"""Shaping of random tables and changes equals that of a slow and obvious implementation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Made(NamedTuple):
     columns: list[tuple[str, int]]
     key: list[str]
     identity: str
-    changes: list[tuple[str, Any, Any]]  # what happened, the old row, the new one
+    changes: list[tuple[str, Any, Any]]  # action, old row, new row
 
 
 @st.composite
@@ -53,7 +53,7 @@ def worlds(draw: st.DrawFn) -> Made:
     for action in draw(st.lists(st.sampled_from(["insert", "update", "delete", "truncate", "read"]), max_size=6)):
         old = row()
         new = row(new=action == "update")
-        if draw(st.booleans()):  # mostly a few columns change
+        if draw(st.booleans()):  # usually only a few columns change
             new = [before if draw(st.booleans()) else after for before, after in zip(old, new, strict=True)]
         changes.append((action, old, new))
     return Made(columns, key, identity, changes)
@@ -64,7 +64,7 @@ SETTINGS = st.fixed_dictionaries(
 )
 
 
-# --- the obvious formulation: dicts, json.loads and json.dumps
+# --- the obvious implementation: dicts, json.loads and json.dumps
 
 
 def plain(oid: int, text: bytes, numeric: str) -> Any:
@@ -82,7 +82,7 @@ def plain(oid: int, text: bytes, numeric: str) -> Any:
 
 
 class Number(str):
-    """The text of a number that JSON is to have with all its digits."""
+    """The text of a number. The JSON must keep all its digits."""
 
 
 def read(data: str) -> Any:
@@ -104,7 +104,7 @@ def as_token(value: Any) -> str:
 
 
 def expected(world: Made, action: str, old: Any, new: Any, idx: int, at: Transaction, numeric: str) -> tuple[str, Any]:
-    """The key and the message of a change."""
+    """Return the expected key and message of a change."""
     types = dict(world.columns)
 
     def values(row: Any) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def expected(world: Made, action: str, old: Any, new: Any, idx: int, at: Transac
 
 
 def change_of(world: Made, action: str, old: Any, new: Any) -> Any:
-    """What the decoder would give."""
+    """Return the change as the decoder would produce it."""
     names = [name for name, _ in world.columns]
     only_key = [value if name in world.key else None for name, value in zip(names, old, strict=True)]
     full = world.identity == "f"

@@ -1,4 +1,4 @@
-"""What becomes of changes in mode `rows`: the latest version of each row, and tombstones."""
+"""Shaping in mode `rows`: the latest version of each row, and tombstones."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_table_that_was_emptied_is_seen_to_where_it_was_emptied() -> None:
     assert ignoring.portion == Portion()
 
 
-def test_rows_whose_keys_are_alike_do_not_share_one() -> None:
+def test_rows_with_similar_keys_do_not_share_a_key() -> None:
     shaped = rows(columns=(("name", TEXT),), key=("name",))
     for name in (b"a.b", b"a_b", b"a b", b"", b"_", b"A", b"a"):
         shaped.take(Insert(1, [name]))
@@ -112,7 +112,7 @@ PAID = "data.record.status = 'paid'"
         (Insert(1, order()), []),
         (Insert(1, order(status=b"paid")), ["row"]),
         (Update(1, order(status=b"paid"), None, key_only=False), ["row"]),
-        (Update(1, order(), None, key_only=False), ["tombstone"]),  # it may have been there
+        (Update(1, order(), None, key_only=False), ["tombstone"]),  # the row may have been in the stream
         (Update(1, order(), order(status=b"paid"), key_only=False), ["tombstone"]),
         (Update(1, order(), order(status=b"old"), key_only=False), []),
         (Update(1, order(b"4", b"paid"), order(status=b"paid"), key_only=False), ["tombstone", "row"]),
@@ -144,7 +144,7 @@ def test_tombstones_are_not_transformed() -> None:
 # --- values that are not in the WAL
 
 
-def test_a_row_that_lacks_values_is_told_as_incomplete() -> None:
+def test_a_row_that_lacks_values_is_reported_as_incomplete() -> None:
     shaped = rows()
     shaped.take(Insert(1, order(b"2")))
     assert shaped.take(Update(1, order(status=UNCHANGED), None, key_only=False)) == 1
@@ -160,7 +160,7 @@ def test_a_row_is_completed_by_its_old_version() -> None:
 
 
 def complete(shaped: Shaped) -> None:
-    """As the capturer does it."""
+    """Complete the row as the capturer does."""
     for one in shaped.portion.incomplete:
         message = json.loads(shaped.portion.data[one.place])
         message["record"] |= dict.fromkeys(one.missing, "paid" if one.key == (b"3",) else "open")
@@ -184,7 +184,7 @@ def test_an_incomplete_row_is_judged_and_transformed_when_it_is_complete() -> No
     assert shaped.portion.emptied[0].place == 3
 
 
-def test_what_completing_drops_moves_what_comes_after_it() -> None:
+def test_rows_that_completion_drops_shift_the_places_of_later_ones() -> None:
     shaped = tombstones(transform=lambda message: message["record"] if message["record"]["id"] != 3 else None)
     shaped.take(Update(1, order(status=UNCHANGED), None, key_only=False))
     shaped.take(Truncate((1,), cascade=False, restart_identity=False))

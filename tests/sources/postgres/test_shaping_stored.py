@@ -1,4 +1,4 @@
-"""Whatever is shaped, the stream takes it, and the failures beside it can be looked at and tried again."""
+"""The stream accepts everything that is shaped, and stored failures can be read and tried again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 
 async def append(database: store.Database, portion: Portion) -> list[str]:
-    """Append it as the capturer does. Returns the data of the failures."""
+    """Append the chunk as the capturer does. Returns the data of the failures."""
     await store.create_stream(database, "orders")
     await store.create_source(database, "shop", "postgres", "orders", spec().settings())
     (todo,) = await store.captures_to_do(database)

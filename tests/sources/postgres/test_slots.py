@@ -1,4 +1,4 @@
-"""Slots and publications: made, taken over, refused, and lost."""
+"""Slots and publications: created, adopted, refused and lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.asyncio
 
 @pytest_asyncio.fixture
 async def link(empty_dsn: str) -> AsyncIterator[Link]:
-    """A database with tables."""
+    """A link to a database with tables."""
     async with linked(empty_dsn) as link:
         await link.query("""
             create table orders (id int primary key, note text);
@@ -40,7 +40,7 @@ def spec(*tables: str, **settings: Any) -> PostgresSpec:
     return PostgresSpec(name="shop", stream="shop", tables=tables or ("public.orders",), **settings)
 
 
-# --- which server
+# --- the identity of the server
 
 
 async def test_a_server_says_which_it_is_and_where(link: Link) -> None:
@@ -107,7 +107,7 @@ async def test_a_publication_is_made_once_and_kept_as_the_settings_are(link: Lin
     assert await publication_of(link, name) is None
 
 
-async def test_what_is_as_it_should_be_is_not_written_again(link: Link) -> None:
+async def test_a_correct_publication_is_not_written_again(link: Link) -> None:
     name = fresh()
     await slots.ensure_publication(link, spec(), name)
     query = "select xmin::text from pg_publication where pubname = $1 union all select r.xmin::text from pg_publication_rel as r"
@@ -150,7 +150,7 @@ async def test_a_table_of_which_updates_would_be_refused_is_not_published(link: 
     with pytest.raises(SourceStopped, match=r"public\.keyless has no primary key") as stopped:
         await slots.ensure_publication(link, spec("public.keyless", group=("note",)), name)
     await slots.ensure_publication(link, spec("public.keyless", group=("note",), actions=("insert",)), name)
-    await link.query("insert into keyless values ('one'); update keyless set note = 'two'")  # goes on
+    await link.query("insert into keyless values ('one'); update keyless set note = 'two'")  # still possible
     assert stopped.value.mend == "alter table public.keyless replica identity full;"
     await link.query(stopped.value.mend)
     await slots.ensure_publication(link, spec("public.keyless", group=("note",)), name)
@@ -210,7 +210,7 @@ async def test_a_slot_of_ours_is_made_anew_when_nothing_is_captured_as_yet(link:
     assert await _ensure(link, name) > position
 
 
-async def test_from_17_on_a_standby_may_keep_a_copy_of_the_slot(link: Link) -> None:
+async def test_a_standby_may_keep_a_copy_of_the_slot_from_version_17_on(link: Link) -> None:
     name = fresh()
     await _ensure(link, name)
     ((failover,),) = await link.query(
@@ -224,7 +224,7 @@ async def test_a_slot_that_is_gone_is_lost_once_something_was_captured(link: Lin
         await _ensure(link, fresh(), expected=100)
 
 
-async def test_a_slot_that_somebody_moved_on_is_lost(link: Link) -> None:
+async def test_a_slot_that_was_advanced_elsewhere_is_lost(link: Link) -> None:
     name = fresh()
     position = await _ensure(link, name)
     await link.query("insert into orders values (1)")
@@ -292,7 +292,7 @@ async def test_a_connection_of_ours_that_was_left_over_is_ended(link: Link, empt
             await read_on(feed)
 
 
-async def test_a_slot_that_someone_else_uses_stays_his(link: Link, empty_dsn: str) -> None:
+async def test_a_slot_in_use_by_another_connection_is_left_alone(link: Link, empty_dsn: str) -> None:
     name = fresh()
     async with feeding(empty_dsn, link, slot=name):
         for work in (
@@ -306,11 +306,11 @@ async def test_a_slot_that_someone_else_uses_stays_his(link: Link, empty_dsn: st
         assert found.pid is not None
 
 
-async def test_who_keeps_a_slot_from_being_made_is_told(link: Link, empty_dsn: str) -> None:
+async def test_the_transaction_that_keeps_a_slot_from_being_made_is_reported(link: Link, empty_dsn: str) -> None:
     name = fresh()
     async with await Link.connect(empty_dsn, application_name="other") as other:
         await other.query("begin; insert into orders values (1)")
-        # The oldest one: it may be of another test, on the same server.
+        # The error names the oldest transaction, which may belong to another test on the same server.
         with pytest.raises(
             SourceUnavailable, match=r"waits for transactions that were open before, the oldest .* pid \d+ of .*, open"
         ):
@@ -320,7 +320,9 @@ async def test_who_keeps_a_slot_from_being_made_is_told(link: Link, empty_dsn: s
     assert await _ensure(link, name) > 0
 
 
-async def test_a_role_that_may_not_replicate_is_told_with_its_statement(link: Link, empty_dsn: str) -> None:
+async def test_a_role_without_replication_rights_is_reported_with_the_statement_that_grants_them(
+    link: Link, empty_dsn: str
+) -> None:
     role = fresh("Role")
     await link.query(f"""create role "{role}" login password 'secret'""")
     try:
@@ -343,13 +345,13 @@ async def test_a_role_that_may_not_replicate_is_told_with_its_statement(link: Li
         ("XX000", "something that nobody has thought of", None),
     ],
 )
-async def test_what_the_server_is_set_up_for_stops_the_source(sqlstate: str, told: str, mend: str | None) -> None:
+async def test_errors_of_the_server_configuration_stop_the_source(sqlstate: str, told: str, mend: str | None) -> None:
     stopped = refusals.mended(SourceRefused(sqlstate, told))
     assert told in stopped.reason
     assert stopped.mend == mend
 
 
-async def test_a_prepared_transaction_that_keeps_a_slot_from_being_made_is_told(link: Link) -> None:
+async def test_a_prepared_transaction_that_keeps_a_slot_from_being_made_is_reported(link: Link) -> None:
     gid = fresh("prepared")
     await link.query(f"begin; insert into orders values (1); prepare transaction '{gid}'")
     try:
@@ -406,7 +408,7 @@ async def test_how_a_slot_is(link: Link) -> None:
     assert after.held_back >= after.behind
 
 
-async def test_a_slot_that_is_gone_is_told_as_lost(link: Link) -> None:
+async def test_a_missing_slot_is_reported_as_lost(link: Link) -> None:
     facts = await slots.slot_facts(link, fresh(), 0)
     assert (facts.wal_status, facts.held_back) == ("lost", None)
 

@@ -1,4 +1,4 @@
-"""The spool: what comes out is what went in, without what was rolled back."""
+"""The spool returns the messages that were put in, without those that were rolled back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.sources.postgres.capture.spool import Spool
 
 
 def streamed(subxid: int, content: bytes) -> bytes:
-    """A message as it comes in a streamed piece."""
+    """Return a message as it comes in a streamed piece."""
     return b"I" + subxid.to_bytes(4, "big") + content
 
 
@@ -27,7 +27,7 @@ def test_a_transaction_comes_out_in_order_and_only_once() -> None:
     assert len(spool) == 0
 
 
-def test_what_a_rolled_back_savepoint_did_is_left_out() -> None:
+def test_changes_of_a_rolled_back_savepoint_are_left_out() -> None:
     spool = Spool()
     for subxid in (7, 9, 10, 9, 7):
         spool.add(7, streamed(subxid, b"%d" % subxid))
@@ -35,12 +35,12 @@ def test_what_a_rolled_back_savepoint_did_is_left_out() -> None:
     assert list(spool.replay(7)) == [b"I7", b"I10", b"I7"]
 
 
-def test_of_a_transaction_that_was_rolled_back_nothing_is_left() -> None:
+def test_nothing_is_left_of_a_transaction_that_was_rolled_back() -> None:
     spool = Spool()
     spool.add(7, streamed(7, b"one"))
     spool.abort(7, 7)
     assert len(spool) == 0
-    spool.abort(7, 8)  # nothing of it came
+    spool.abort(7, 8)  # nothing of this subtransaction arrived
     assert list(spool.replay(7)) == []
 
 

@@ -1,4 +1,4 @@
-"""Transforms: which functions may be one, and how they are found."""
+"""Which functions may be a transform, and how transforms are found."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_decorated_function_is_found_by_its_name(module: str) -> None:
         ("../{}:clean", "write module:name"),
     ],
 )
-def test_what_is_no_transform_stops_the_source_in_a_sentence(module: str, name: str, told: str) -> None:
+def test_an_invalid_transform_stops_the_source_with_a_sentence(module: str, name: str, told: str) -> None:
     with pytest.raises(SourceStopped, match=told) as stopped:
         load(name.format(module))
     assert "\n" not in str(stopped.value)

@@ -1,4 +1,4 @@
-"""What a value's text becomes, written out."""
+"""Conversions of a value's text to JSON, listed one by one."""
 
 from __future__ import annotations
 

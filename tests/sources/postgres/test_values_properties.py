@@ -1,4 +1,4 @@
-"""Random values, which a real server takes, writes as text, and which JSON brings back as they were."""
+"""Random values that a real server writes as text are equal after the conversion to JSON."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def arrays(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 def canonical(numeric: str) -> str:
-    """As Postgres writes it: without a negative zero, and without leading ones."""
+    """Return the number as Postgres writes it, without a negative zero and without leading zeros."""
     number = Decimal(numeric)
     return f"{number or number.copy_abs():f}"
 
@@ -84,7 +84,7 @@ def session(server_dsn: str) -> Iterator[Session]:
 def converted(
     session: Session, type_name: str, given: Sequence[str], expression: str = "x", **settings: str
 ) -> list[bytes]:
-    """JSON of many values at once: of `expression` over each text `x`."""
+    """Return the JSON of many values at once: of `expression` over each text `x`."""
     convert = session.converter(type_name, **settings)
     sql = f"select ({expression})::{type_name} from json_array_elements_text($1::json) with ordinality as t(x, place) order by place"
     rows = session.rows(sql, json.dumps(given))
@@ -153,7 +153,7 @@ def year_of(iso: str) -> int:
 @given(st.lists(st.integers(-2_451_545, 2_145_031_548), max_size=20))
 def test_a_date_of_any_year_is_the_day_that_it_was(session: Session, given: list[int]) -> None:
     found = [json.loads(one) for one in converted(session, "date", list(map(str, given)), "date '2000-01-01' + x::int")]
-    # The calendar repeats itself every 400 years, of 146,097 days: which is how Python, of four-digit years, can tell.
+    # Python has four-digit years only. The calendar repeats every 400 years, which are 146,097 days.
     cycles = [day // 146_097 for day in given]
     near = [date.fromordinal(date(2000, 1, 1).toordinal() + day % 146_097) for day in given]
     expected = [(day.year + 400 * cycle, f"{day:%m-%d}") for day, cycle in zip(near, cycles, strict=True)]
@@ -194,7 +194,7 @@ def in_order(bounds: tuple[str | None, str | None, str]) -> bool:
 def test_a_range_of_any_texts_has_its_bounds(session: Session, given: list[tuple[str | None, str | None, str]]) -> None:
     expression = "textrange(x::json ->> 0, x::json ->> 1, x::json ->> 2)"
     found = [json.loads(one) for one in converted(session, "textrange", [json.dumps(one) for one in given], expression)]
-    # Where there is no bound, none is included.
+    # An infinite bound is never inclusive.
     expected = [
         {"lower": low, "upper": high, "bounds": ("(" if low is None else both[0]) + (")" if high is None else both[1])}
         for low, high, both in given

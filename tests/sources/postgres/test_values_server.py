@@ -1,4 +1,4 @@
-"""Values as a real server writes them become JSON that means the same: cast back by the server, the JSON gives the value again."""
+"""Values of a real server become JSON with the same meaning. Cast back by the server, it gives the same value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def session(server_dsn: str) -> Iterator[Session]:
 
 
 def column_types(session: Session) -> dict[str, str]:
-    """Built-in types that a column can have, arrays aside, and their kinds in the catalog."""
+    """Built-in types that a column can have, except arrays, and their kinds in the catalog."""
     found = session.rows(
         """select typname, typtype from pg_type where typnamespace = 'pg_catalog'::regnamespace and typtype in ('b', 'r', 'm')
               and typoutput <> 'array_out'::regproc and typisdefined order by typname"""
@@ -56,7 +56,7 @@ def samples(session: Session, name: str) -> list[str]:
 
 
 def back(session: Session, name: str, kind: str, given: str) -> str:
-    """SQL that makes a value of the type from the JSON that the expression `given` has."""
+    """Return SQL that makes a value of the type from the JSON of the expression `given`."""
     text = f"({given} #>> '{{}}')"
     if kind == "r":
         [[subtype]] = session.rows("select rngsubtype::regtype from pg_range where rngtypid = $1::regtype", name)
@@ -99,7 +99,7 @@ def test_an_array_is_the_same_when_its_json_is_cast_back(session: Session, name:
     kind = kind_of(session, name)
     literals = samples(session, name)
     params = ", ".join(f'${place + 1}::"{name}"' for place in range(len(literals)))
-    # Twice, in two dimensions, with nulls; and counted from 0.
+    # The array has each value twice, two dimensions and nulls, and its indexes start at 0.
     array = f'array[array[{params}, null], array[null, {params}]]::"{name}"[]'
     text = session.value(f"select {array}", *literals)
     convert = session.converter(f'"{name}"[]')

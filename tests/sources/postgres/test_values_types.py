@@ -1,4 +1,4 @@
-"""Types as the catalog has them, and values where they come from: replication, and databases of any encoding."""
+"""Types as the catalog describes them, and values from replication and from databases of any encoding."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def loaded(session: Session, *type_names: str) -> dict[str, TypeInfo]:
 
 
 class Silent:
-    """A connection on which nothing may be asked."""
+    """A connection that allows no query."""
 
     async def query(self, sql: str, *params: str | None) -> list[tuple[str | None, ...]]:
         raise AssertionError(sql)
@@ -89,7 +89,7 @@ def test_a_type_that_was_dropped_has_strings(session: Session) -> None:
     assert converter(987654, known)(b"{what was it") == b'"{what was it"'
 
 
-def test_what_is_known_is_not_asked_for_again(session: Session) -> None:
+def test_known_types_are_not_queried_again(session: Session) -> None:
     known: dict[int, TypeInfo] = {}
     oids = [oid_of(session, name) for name in ("int4", "text[]", "nummultirange")] + [987654]
     servers.run(load_types(session, oids, known))
@@ -137,7 +137,7 @@ def test_replication_gives_values_the_text_that_a_query_gives_them(session: Sess
     session.rows(f"create table everything (n int, {', '.join(columns)})")
     session.rows("alter table everything replica identity full")
     session.rows("create publication everything for table everything")
-    # Some types' literals are long, and a row has one page.
+    # A row must fit into one page, and some types have long literals.
     most = max(len(SAMPLES[name]) for name in names)
     with Walsender(empty_dsn, "everything", 1, **values.SETTINGS) as sender:
         for n in range(most):
@@ -158,7 +158,7 @@ def test_replication_gives_values_the_text_that_a_query_gives_them(session: Sess
 
 @pytest.fixture
 def ascii_dsn(server_dsn: str) -> Iterator[str]:
-    """A database in SQL_ASCII, which takes any bytes."""
+    """A database in SQL_ASCII, which accepts any bytes."""
     name = f"headrace_test_{secrets.token_hex(6)}"
     server = Session(server_dsn)
     provider = " locale_provider libc" if server.version >= 15 else ""

@@ -1,4 +1,4 @@
-"""The watch beside a capturer: how the slot is, told every few seconds, alarmed, and never in the capture's way."""
+"""The watch of a capture reports the state of its slot every few seconds, raises alarms and never disturbs capture."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ LONG = 3600.0
 
 
 class Bench:
-    """A watch, and all that it looks at."""
+    """A watch, and everything it depends on."""
 
     def __init__(self, shop: Shop, slot: str, number: int, epoch: int) -> None:
         self.shop, self.slot, self.number, self.epoch = shop, slot, number, epoch
         self.now = 0.0
         self.position, self.total = 0, 0
         self.name = f"watch {uuid4().hex[:8]}"
-        """Of its connections."""
+        """The application name of its connections."""
 
     async def connect(self) -> Link:
         return await Link.connect(self.shop.dsn, application_name=self.name)
@@ -53,24 +53,24 @@ class Bench:
             lambda: (self.position, self.total, COMMITTED), lambda: self.now, lambda: ("A table is gone.", "create it"),
         )  # fmt: skip
 
-    async def told(self) -> CaptureInfo:
+    async def reported(self) -> CaptureInfo:
         capture = (await store.source(self.shop.database, "shop")).capture
         assert capture is not None
         return capture
 
     async def facts(self) -> CaptureFacts:
-        facts = (await self.told()).facts
+        facts = (await self.reported()).facts
         assert facts is not None
         return facts
 
     async def written(self) -> int:
-        """Where the server's WAL ends."""
+        """Return the current end of the server's WAL."""
         return positions.number(str(await self.shop.sql.fetchval("select pg_current_wal_lsn()::text")))
 
 
 @pytest_asyncio.fixture
 async def bench(shop: Shop) -> AsyncIterator[Bench]:
-    """A slot that nobody reads from, and a tenure that does not end by itself."""
+    """A slot without a reader, and a capture lease that does not expire during the test."""
     await shop.source()
     [todo] = await store.captures_to_do(shop.database)
     epoch = await store.take_capture(shop.database, todo.number, uuid4(), LONG)
@@ -87,30 +87,30 @@ async def bench(shop: Shop) -> AsyncIterator[Bench]:
 
 
 @pytest_asyncio.fixture
-async def telling(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the server tells of the slot from now on, instead of how it is."""
-    told: dict[str, Any] = {"held_back": 10, "wal_status": "reserved", "behind": 5}
+async def server_facts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Facts of the slot that the watch gets from now on instead of the real ones."""
+    reported: dict[str, Any] = {"held_back": 10, "wal_status": "reserved", "behind": 5}
 
     async def slot_facts(link: Link, name: str, captured: int) -> CaptureFacts:
         assert (name, captured) == (bench.slot, bench.position)
-        return CaptureFacts(**told)
+        return CaptureFacts(**reported)
 
     monkeypatch.setattr(watching.slots, "slot_facts", slot_facts)
-    return told
+    return reported
 
 
-# --- what is told
+# --- reports
 
 
-async def test_a_look_tells_how_the_slot_is_and_how_quickly_changes_come(bench: Bench) -> None:
+async def test_a_look_reports_the_state_of_the_slot_and_the_rate_of_changes(bench: Bench) -> None:
     watch = bench.watch()
     assert await watch.look()
     facts = await bench.facts()
     assert facts.wal_status == "reserved"
     assert facts.committed_at == COMMITTED
     assert (facts.rate, facts.alarm) == (0.0, None)
-    told = await bench.told()
-    assert (told.state, told.reason, told.mend) == ("running", "A table is gone.", "create it")
+    reported = await bench.reported()
+    assert (reported.state, reported.reason, reported.mend) == ("running", "A table is gone.", "create it")
     await bench.shop.sql.fetch("select pg_logical_emit_message(true, 'test', repeat('x', 3000000))")
     bench.now, bench.total = 5.0, 1000
     assert await watch.look()
@@ -131,7 +131,7 @@ async def test_a_look_tells_how_the_slot_is_and_how_quickly_changes_come(bench: 
     await watch._hang_up()
 
 
-async def test_it_ends_when_somebody_else_captures(bench: Bench, telling: dict[str, Any]) -> None:
+async def test_it_ends_when_another_process_captures(bench: Bench, server_facts: dict[str, Any]) -> None:
     watch = bench.watch()
     assert await watch.look()
     await store.release_capture(bench.shop.database, bench.number, bench.epoch)
@@ -149,14 +149,14 @@ async def test_it_goes_on_until_it_is_cancelled_and_leaves_no_connection(
         async with anyio.create_task_group() as group:
             group.start_soon(bench.watch().run)
             await eventually(bench.connections)
-            first = (await eventually(lambda: _told_at(bench)))[0]
-            await eventually(lambda: _told_at(bench, first))
+            first = (await eventually(lambda: _reported_at(bench)))[0]
+            await eventually(lambda: _reported_at(bench, first))
             group.cancel_scope.cancel()
     await eventually(lambda: _none_of(bench))
 
 
-async def _told_at(bench: Bench, after: datetime | None = None) -> list[datetime]:
-    at = (await bench.told()).told_at
+async def _reported_at(bench: Bench, after: datetime | None = None) -> list[datetime]:
+    at = (await bench.reported()).told_at
     return [at] if at is not None and (after is None or at > after) else []
 
 
@@ -167,26 +167,26 @@ async def _none_of(bench: Bench) -> bool:
 # --- alarms
 
 
-async def test_an_alarm_is_told_as_long_as_it_lasts_and_logged_when_it_begins_and_ends(
-    bench: Bench, telling: dict[str, Any], caplog: pytest.LogCaptureFixture
+async def test_an_alarm_is_reported_while_it_lasts_and_logged_when_it_begins_and_ends(
+    bench: Bench, server_facts: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "headrace")
     watch = bench.watch(alarm=10_000_000)
     await watch.look()
     assert not caplog.records
-    telling["held_back"] = 20_000_000
+    server_facts["held_back"] = 20_000_000
     for _ in range(3):
         await watch.look()
         assert "holds back 20 MB of WAL" in str((await bench.facts()).alarm)
     [begun] = caplog.records
     assert begun.levelname == "WARNING"
     assert "Source shop: The replication slot" in begun.getMessage()
-    telling["wal_status"] = "unreserved"  # another trouble, and a worse one
+    server_facts["wal_status"] = "unreserved"  # another problem, and a worse one
     await watch.look()
     await watch.look()
     assert len(caplog.records) == 2
     assert "the next checkpoint may remove it" in str((await bench.facts()).alarm)
-    telling.update(wal_status="reserved", held_back=100)
+    server_facts.update(wal_status="reserved", held_back=100)
     await watch.look()
     await watch.look()
     assert (await bench.facts()).alarm is None
@@ -196,9 +196,9 @@ async def test_an_alarm_is_told_as_long_as_it_lasts_and_logged_when_it_begins_an
 
 
 async def test_an_alarm_stays_while_the_server_does_not_say(
-    bench: Bench, telling: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, server_facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    telling["wal_status"] = "lost"
+    server_facts["wal_status"] = "lost"
     watch = bench.watch()
     await watch.look()
 
@@ -212,10 +212,10 @@ async def test_an_alarm_stays_while_the_server_does_not_say(
     assert "is lost" in str(facts.alarm)
 
 
-# --- weather
+# --- failures of the database
 
 
-async def test_a_server_that_can_not_be_asked_is_told_once_and_changes_nothing(
+async def test_a_server_that_cannot_be_queried_is_reported_once_and_changes_nothing(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "headrace")
@@ -271,7 +271,7 @@ async def test_a_server_that_does_not_answer_is_not_waited_for(
 
 
 async def _heartbeats(bench: Bench) -> int:
-    """How many are in the WAL since the slot was made."""
+    """Count the heartbeats in the WAL since the slot was created."""
     rows = await bench.shop.sql.fetch(
         """select data from pg_logical_slot_peek_binary_changes(
                $1, null, null, 'proto_version', '1', 'publication_names', 'watched', 'messages', 'true')""",
@@ -280,7 +280,9 @@ async def _heartbeats(bench: Bench) -> int:
     return sum(row["data"][:1] == b"M" and b"headrace.heartbeat" in row["data"] for row in rows)
 
 
-async def test_a_heartbeat_is_written_once_nothing_has_moved_for_so_long(bench: Bench, telling: dict[str, Any]) -> None:
+async def test_a_heartbeat_is_written_once_nothing_has_moved_for_so_long(
+    bench: Bench, server_facts: dict[str, Any]
+) -> None:
     watch = bench.watch(heartbeat=30.0)
     written = []
     for now, moves in ((0.0, 0), (29.0, 0), (30.0, 0), (59.0, 0), (60.0, 0), (80.0, 1), (109.0, 0), (110.0, 0)):
@@ -294,13 +296,13 @@ async def test_a_heartbeat_is_written_once_nothing_has_moved_for_so_long(bench: 
 
 
 async def test_no_heartbeat_is_written_where_none_is_wanted_or_there_is_nothing_to_move_over(
-    bench: Bench, telling: dict[str, Any]
+    bench: Bench, server_facts: dict[str, Any]
 ) -> None:
     quiet, without = bench.watch(heartbeat=30.0), bench.watch()
-    telling["behind"] = 0
+    server_facts["behind"] = 0
     for bench.now in (0.0, 100.0):
         await quiet.look()
-    telling["behind"] = 5
+    server_facts["behind"] = 5
     for bench.now in (200.0, 300.0):
         await without.look()
     assert await _heartbeats(bench) == 0
@@ -309,7 +311,7 @@ async def test_no_heartbeat_is_written_where_none_is_wanted_or_there_is_nothing_
 
 
 async def test_a_heartbeat_that_fails_leaves_the_facts_as_they_are(
-    bench: Bench, telling: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    bench: Bench, server_facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(watching, "HEARTBEAT", "select no_such_function()")
     watch = bench.watch(heartbeat=1.0)
@@ -323,7 +325,7 @@ async def test_a_heartbeat_that_fails_leaves_the_facts_as_they_are(
 # --- beside a real capturer
 
 
-async def test_a_capture_tells_of_its_slot_and_passes_heartbeats_over(shop: Shop) -> None:
+async def test_a_capture_reports_its_slot_and_skips_heartbeats(shop: Shop) -> None:
     await shop.source()
     async with shop.captured():
         await shop.until_running()
@@ -335,7 +337,7 @@ async def test_a_capture_tells_of_its_slot_and_passes_heartbeats_over(shop: Shop
             capture = (await store.source(shop.database, "shop")).capture
             return None if capture is None else capture.facts
 
-        told = await eventually(facts)
+        reported = await eventually(facts)
     assert [one["record"]["id"] for one in found] == [1]
-    assert told.wal_status == "reserved"
-    assert told.held_back is not None
+    assert reported.wal_status == "reserved"
+    assert reported.held_back is not None

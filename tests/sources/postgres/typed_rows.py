@@ -1,4 +1,4 @@
-"""Tables with a column of many types, random rows for them, and random transactions of these."""
+"""Tables with columns of many types, random rows for them, and random transactions of such rows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ NUMERIC = st.sampled_from(["NaN", "0.000", "-0.10", "1e-30", "9" * 60 + "." + "1
 ).map(str)
 WHEN = st.sampled_from(["infinity", "-infinity"]) | st.datetimes().map(str)
 
-# As text that the server reads; beside it its type.
+# Strategies for values as text that the server reads, each with its SQL type.
 COLUMNS: dict[str, tuple[str, st.SearchStrategy[str]]] = {
     "i": ("bigint", st.integers(-(2**63), 2**63 - 1).map(str)),
     "n": ("numeric", NUMERIC),
@@ -64,7 +64,7 @@ COLUMNS: dict[str, tuple[str, st.SearchStrategy[str]]] = {
     "at": ("timestamptz", WHEN),
     "local": ("timestamp", WHEN),
     "d": ("date", st.dates().map(str)),
-    # A JSON null of its own looks like no value, wherever JSON is embedded in JSON.
+    # A top-level JSON null can't be distinguished from a missing value where JSON is embedded in JSON.
     "j": ("jsonb", JSON.filter(lambda value: value is not None).map(lambda value: json.dumps(value, ensure_ascii=False))),
     "b": ("bytea", st.binary(max_size=20).map(lambda value: "\\x" + value.hex())),
     "a": ("int[]", st.sampled_from(["{}", "{NULL}", "{{1,2},{3,NULL}}"]) | st.lists(INT.map(str), max_size=4).map(_array)),
@@ -77,13 +77,14 @@ COLUMNS: dict[str, tuple[str, st.SearchStrategy[str]]] = {
     "ok": ("boolean", st.booleans().map(str)),
     "pos": ("positive", st.integers(1, 2**31 - 1).map(str)),
     "ps": ("pair[]", st.lists(st.none() | PAIR, max_size=3).map(_array)),
-    # Large enough to be stored out of line, where an update that leaves it alone doesn't log it.
+    # Values large enough to be stored out of line. The WAL of an update that leaves such a value
+    # unchanged lacks it.
     "big": ("text", st.tuples(st.characters(min_codepoint=48, max_codepoint=122), st.sampled_from([10, 3_000, 20_000])).map(lambda of: of[0] * of[1])),
 }  # fmt: skip
 
 
 class Op(msgspec.Struct):
-    """A statement, and its parameters, as text or None."""
+    """A statement and its parameters, as text or None."""
 
     sql: str
     args: tuple[Any, ...] = ()
@@ -129,7 +130,7 @@ def move(old: int, new: int) -> Op:
 
 
 def ops(lane: int, *, truncates: bool) -> st.SearchStrategy[Any]:
-    """Operations on keys of a lane's own, so that two transactions at a time don't wait for each other."""
+    """Operations on the keys of one lane, so that two concurrent transactions do not wait for each other."""
     key = st.integers(lane * 10_000, lane * 10_000 + 5)
     beyond = lane * 10_000 + 1_000
     name = st.sampled_from([f"{lane}", f"{lane} .*>", f"{lane}é"])
@@ -140,7 +141,7 @@ def ops(lane: int, *, truncates: bool) -> st.SearchStrategy[Any]:
         st.builds(move, key, key),
         st.builds(lambda id: Op("delete from things where id = $1::int", (id,)), key),  # noqa: A006
         st.builds(lambda k, m, v, big: Op("insert into others values ($1::text, $2::int, $3::text, $4::text) on conflict (k, m) do update set v = excluded.v", (k, m, v, big)), name, st.integers(0, 2), TEXT, COLUMNS["big"][1]),
-        # From one partition into another.
+        # Moves a row from one partition to another.
         st.builds(lambda k, m, n: Op("update others set m = $3::int where k = $1::text and m = $2::int and not exists (select from others where k = $1::text and m = $3::int)", (k, m, n)), name, st.integers(0, 2), st.integers(0, 2)),
         st.builds(lambda k, m: Op("delete from others where k = $1::text and m = $2::int", (k, m)), name, st.integers(0, 2)),
         # Many rows, so that the transaction is streamed before it ends.
@@ -164,4 +165,4 @@ ROUNDS = st.lists(
     min_size=1,
     max_size=4,
 )
-"""Each round is one transaction, or two that take turns."""
+"""Rounds of one transaction, or of two that take turns."""

@@ -1,4 +1,4 @@
-"""A server's own pgoutput bytes, through the plainest client that there can be: it reads, and keeps nothing alive."""
+"""The simplest client of a server's pgoutput stream. It only reads and sends no keepalives."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LONGEST_WAIT = 60.0  # seconds
 
 
 class Walsender:
-    """A connection that streams from a slot of its own, which ends with it.
+    """A connection that streams from a temporary slot.
 
     Args:
-        dsn: the database.
-        publication: what is streamed.
-        version: of the protocol.
+        dsn: The database.
+        publication: The publication to stream.
+        version: The protocol version.
         streaming: `off`, `on` or `parallel`.
-        settings: of the server's process.
+        settings: Settings of the server process.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Walsender:
         two_phase: bool = False,
         **settings: str,
     ) -> None:
-        # The server is not told how far we are, and must not take that for being gone.
+        # The client never confirms a position. The server must not treat it as dead.
         given = settings | {"wal_sender_timeout": "0"}
         options = " ".join(f"-c {name}={value}" for name, value in given.items())
         conninfo = make_conninfo(dsn, replication="database", options=options)
@@ -50,7 +50,7 @@ class Walsender:
             "messages": "true",
             "streaming": streaming,
         }
-        # Version 1 knows nothing of streaming, not even of turning it off.
+        # Version 1 has no streaming option, so it can't be turned off either.
         told = ", ".join(f"{name} '{value}'" for name, value in asked.items() if (name, value) != ("streaming", "off"))
         self._execute(f"START_REPLICATION SLOT {self._slot} LOGICAL 0/0 ({told})", pq.ExecStatus.COPY_BOTH)
         self._copying = True
@@ -61,16 +61,16 @@ class Walsender:
             raise AssertionError(result.error_message)
 
     def __iter__(self) -> Iterator[bytes]:
-        """The payloads of pgoutput, one after the other; waits for the next."""
+        """The payloads of pgoutput, one after the other. Waits for the next one."""
         while (payload := self._next()) is not None:
-            # w: begins where, up to where, sent when; then what the plugin wrote. k is a keepalive.
+            # w: start position, end position and send time, then the plugin's payload. k: keepalive.
             if payload[:1] == b"w":
                 yield payload[25:]
         result = self._link.get_result()
         raise AssertionError(result.error_message if result else "The server ended the copy.")
 
     def _next(self) -> bytes | None:
-        """What the server sends next; None once it has ended the copy."""
+        """Return what the server sends next, or None after the server has ended the copy."""
         while True:
             count, data = self._link.get_copy_data(1)
             if count > 0:
@@ -91,7 +91,8 @@ class Walsender:
                 pass
         while self._link.get_result() is not None:
             pass
-        # It would go by itself, but later: a database can't be dropped before.
+        # The slot would be dropped automatically, but too late: until then, the database can't be
+        # dropped.
         self._execute(f"DROP_REPLICATION_SLOT {self._slot}", pq.ExecStatus.COMMAND_OK)
 
     def __enter__(self) -> Walsender:

@@ -1,4 +1,4 @@
-"""pgoutput's messages as bytes, written from the documentation's tables and from nothing of the decoder's."""
+"""pgoutput's messages as bytes, written from its documentation and independent of the decoder."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def xid(message: m.Change | m.Relation | m.Type | m.Message) -> bytes:
 
 
 def encode(message: m.AnyMessage) -> bytes:
-    """One message; a change that has an xid as it comes inside a streamed piece."""
+    """Encode one message. A change with an xid is encoded as inside a streamed piece."""
     match message:
         case m.Begin():
             return b"B" + int64(message.lsn) + int64(message.at) + int32(message.xid)

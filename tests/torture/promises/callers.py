@@ -1,6 +1,6 @@
-"""Clients of the HTTP servers, which receive and ack, and now and then nack, leave without a word, or ack too late.
+"""HTTP clients that receive and ack. Now and then they nack, leave without an answer, or ack too late.
 
-They judge nothing: they write down what came and what was confirmed.
+They judge nothing. They record which messages came and which acks were confirmed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tests.torture.promises.history import STREAM
 from tests.torture.promises.observed import Notes
 
 PATIENCE = 20.0
-"""Seconds that an answer may take; then the client turns to another server."""
+"""Timeout of an answer in seconds. After it the client switches to another server."""
 
 SLOW = 3.0
-"""Seconds after which an answer is spoken of in the log."""
+"""Seconds after which a slow answer is logged."""
 
 _CONSUMER = f"/v1/streams/{STREAM}/consumers/http"
 
@@ -33,7 +33,7 @@ class Callers:
     """Several clients of the same servers.
 
     Attributes:
-        enough: not used: they end by `end`.
+        enough: Not used. The clients end by `end`.
     """
 
     def __init__(self, notes: Notes, options: argparse.Namespace) -> None:
@@ -77,12 +77,12 @@ class Callers:
             return
         whim = chance.random()
         if whim < 0.02:
-            raise Gone  # and nothing is acked
+            raise Gone  # and acks nothing
         if whim < 0.05:
             some, records = records[:3], records[3:]
             await self._say(peer, "nack", some)
         if whim > 0.99:
-            await asyncio.sleep(3.0)  # longer than ack_wait: what is acked now is stale
+            await asyncio.sleep(3.0)  # longer than ack_wait, so the ack is stale
         if records:
             await self._ack(peer, records)
 
@@ -101,7 +101,7 @@ class Callers:
             )
 
     async def _say(self, peer: Peer, verb: str, records: list[Record]) -> set[str] | None:
-        """Returns the ids that were refused, or None if it is not known what became of it."""
+        """Return the ids that were refused, or None if the outcome is not known."""
         ids = [one["ack_id"] for one in records]
         status, answer = await self._ask(peer, verb, {"ack_ids": ids, "strict": True})
         if status == 503:

@@ -1,14 +1,15 @@
 """The processes of the torture run: `python -m tests.torture.promises.crew handlers --dsn …`.
 
-`handlers` runs a consumer of each kind, `service` publishes and writes in transactions of its own, `publishers` publish,
-`clients` receive over HTTP. Each writes down what it sees (`observed`), says on standard output what the parent waits for, and does what it is
-told on standard input, a line for each:
+`handlers` runs a consumer of each kind. `service` publishes and writes in transactions. `publishers`
+publish. `clients` receive over HTTP. Each process records what it sees (`observed`), writes the events
+that the parent waits for to standard output, and obeys commands on standard input, one a line:
 
-- `die before 3`, `die after 3`: kill yourself right before you send the third settle from now, or right after its answer.
-- `enough`: publish no more than the number that was asked for, and say `{"quiet": true}` when the last publish has returned. That the number
-  is reached, publishers say by `{"reached": true}`, and go on.
+- `die before 3`, `die after 3`: Kill this process right before it sends the third settle from now, or
+right after its answer.
+- `enough`: Publish no more than the requested number, and write `{"quiet": true}` when the last publish
+has returned. Publishers write `{"reached": true}` when they reach the number, and continue.
 
-When its standard input is closed it ends; handlers do so once nothing is left to do.
+A process ends when its standard input is closed. `handlers` ends once nothing is left to do.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tests.torture.promises import sources
 from tests.torture.promises.callers import Callers
 from tests.torture.promises.history import RECEIPTS, STREAM
 from tests.torture.promises.observed import Notes
-from tests.torture.worker import entered, tell
+from tests.torture.worker import entered, report_event
 
 _WORK = "select judge.work($1, $2, $3, $4, $5, $6)"
 
@@ -43,7 +44,7 @@ BACKOFF = ["5ms", "20ms", "100ms"]
 
 
 class Death:
-    """The end of this process by its own hand, at a settle."""
+    """Makes this process kill itself at a settle."""
 
     def __init__(self) -> None:
         self._when = ""
@@ -61,12 +62,12 @@ class Death:
         self._perhaps("after")
 
     def _perhaps(self, when: str) -> None:
-        if self._when == when and self._left <= 0:  # others may be under way
+        if self._when == when and self._left <= 0:  # other settles may be in progress
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def watch_settles(notes: Notes, death: Death) -> None:
-    """Write down which outcomes the store has taken."""
+    """Record which outcomes the store has accepted."""
     settle = store.settle
 
     async def watched(executor: store.Executor, consumer: int, settlement: Settlement, **more: Any) -> list[Lost]:
@@ -90,7 +91,7 @@ def watch_settles(notes: Notes, death: Death) -> None:
 
 
 class Handlers:
-    """A handler of each kind, all with the same effect. They fail now and then, before it or after it."""
+    """A handler of each kind, all with the same effect. They sometimes fail, before the effect or after it."""
 
     def __init__(self, options: argparse.Namespace, notes: Notes) -> None:
         self.notes = notes
@@ -155,7 +156,8 @@ async def handlers(options: argparse.Namespace, notes: Notes, stdin: Orders) -> 
         "txbatch": {"transactional": True, "batch": 50, "concurrency": 2},
     }.items():
         app.consumer(STREAM, filter=f"{kind}.>", name=kind, **common, **settings)(getattr(work, kind))
-    # The effects have a way of their own, which is not cut: what is tried is how the framework comes back, not this pool.
+    # The effects use a separate connection, which no fault cuts. The test is about the recovery of the
+    # framework, not of this pool.
     async with (
         asyncpg.create_pool(
             options.effects, min_size=0, max_size=8, statement_cache_size=0, command_timeout=5, timeout=5
@@ -164,8 +166,8 @@ async def handlers(options: argparse.Namespace, notes: Notes, stdin: Orders) -> 
     ):
         stdin.obey = lambda words: death.order(words[1], int(words[2]))
         signals = asyncio.get_running_loop()
-        signals.add_signal_handler(signal.SIGUSR1, lambda: tell(statistics=app.statistics()))
-        tell(ready=True)
+        signals.add_signal_handler(signal.SIGUSR1, lambda: report_event(statistics=app.statistics()))
+        report_event(ready=True)
         await stdin.closed()
         await app.idle()
 
@@ -187,10 +189,10 @@ async def clients(options: argparse.Namespace, notes: Notes, stdin: Orders) -> N
 
 
 class Orders:
-    """What comes on standard input.
+    """The commands on standard input.
 
     Attributes:
-        obey: called with the words of each line.
+        obey: Called with the words of each line.
     """
 
     def __init__(self) -> None:
@@ -210,15 +212,15 @@ class Orders:
         await self._closed.wait()
 
     async def run_until_closed(self, work: Any) -> None:
-        """Have `work` run until its standard input is closed; `work.enough` is set when it has been told so."""
+        """Run `work` until its standard input is closed. The command `enough` sets `work.enough`."""
         self.obey = lambda words: work.enough.set()
-        tell(ready=True)
+        report_event(ready=True)
         running = asyncio.create_task(work.run())
         closed = asyncio.create_task(self.closed())
         done, _ = await asyncio.wait([running, closed], return_when=asyncio.FIRST_COMPLETED)
         if running in done:
             running.result()
-            tell(quiet=True)
+            report_event(quiet=True)
             await closed
         work.enough.set()
         await work.end()

@@ -1,4 +1,6 @@
-"""The faults, and what each one does to the site. Every fault returns when it is over; recovery counts from then on."""
+"""The faults, and what each does to the site. Every fault returns when it is over, and recovery is
+measured from then on.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,14 @@ Fault = Callable[["Site", random.Random], Awaitable[None]]
 
 
 async def worker_killed(site: Site, chance: random.Random) -> None:
-    """`kill -9` of a worker at a random moment."""
+    """Kill a worker with SIGKILL at a random moment."""
     site.kill(chance.choice(site.workers))
 
 
 async def worker_killed_at_a_settle(site: Site, chance: random.Random) -> None:
-    """A worker kills itself right before it sends a settle, or right after the answer: acks of other leases linger then."""
+    """A worker kills itself right before it sends a settle, or right after the answer. Acks of other
+    leases then remain in the database.
+    """
     worker = chance.choice(site.workers)
     worker.killed = True
     assert worker.process.stdin is not None
@@ -47,12 +51,12 @@ async def worker_killed_at_a_settle(site: Site, chance: random.Random) -> None:
 
 
 async def service_killed(site: Site, chance: random.Random) -> None:
-    """`kill -9` of a service in the middle of its transactions."""
+    """Kill a service with SIGKILL during its transactions."""
     site.kill(site.service)
 
 
 async def worker_frozen(site: Site, chance: random.Random) -> None:
-    """SIGSTOP, and SIGCONT when its leases have expired."""
+    """Send a worker SIGSTOP, and SIGCONT when its leases have expired."""
     worker = chance.choice(site.workers)
     worker.send(signal.SIGSTOP)
     await asyncio.sleep(site.load.ack_wait * chance.uniform(1.2, 1.8))
@@ -64,7 +68,7 @@ async def backends_terminated(site: Site, chance: random.Random) -> None:
 
 
 async def backend_killed(site: Site, chance: random.Random) -> None:
-    """`kill -9` of a backend: the server ends all others and recovers in place."""
+    """Kill a backend with SIGKILL. The server ends all others and recovers in place."""
     pid = await site.ask(_ONE)
     if pid is not None:
         with suppress(ProcessLookupError):
@@ -78,7 +82,7 @@ async def server_crashed(site: Site, chance: random.Random) -> None:
 
 
 async def http_server_killed(site: Site, chance: random.Random) -> None:
-    """`kill -9` of a server while the others are up. It is started again at once."""
+    """Kill an HTTP server with SIGKILL while the others are up. It is restarted at once."""
     await site.servers_up()
     server = chance.choice(site.servers)
     await asyncio.to_thread(server.kill)
@@ -86,7 +90,7 @@ async def http_server_killed(site: Site, chance: random.Random) -> None:
 
 
 async def silence_that_heals(site: Site, chance: random.Random) -> None:
-    """Nothing passes for a while; then all goes on, also what was held back."""
+    """Nothing passes for a while. Then everything continues, including what was held back."""
     proxies = chance.choice([site.routes.proxies, site.routes.proxies[:1], site.routes.proxies[1:]])
     for proxy in proxies:
         proxy.cut()
@@ -96,13 +100,13 @@ async def silence_that_heals(site: Site, chance: random.Random) -> None:
 
 
 async def silence_that_stays(site: Site, chance: random.Random) -> None:
-    """An address has moved: what is open hears nothing ever again, new connections work."""
+    """Simulate an address that has moved. Open connections are silent forever, and new connections work."""
     for proxy in chance.choice([site.routes.proxies, site.routes.proxies[:1], site.routes.proxies[1:]]):
         proxy.forget()
 
 
 async def silence_that_is_reset(site: Site, chance: random.Random) -> None:
-    """Nothing passes for a while, not even new connections; then all is reset."""
+    """Nothing passes for a while, not even new connections. Then all connections are reset."""
     for proxy in site.routes.proxies:
         proxy.cut()
     await asyncio.sleep(chance.uniform(0.5, 3.0))
@@ -113,9 +117,11 @@ async def silence_that_is_reset(site: Site, chance: random.Random) -> None:
 
 
 async def failed_over(site: Site, chance: random.Random) -> None:
-    """The primary dies while its standby is up to a second behind, and the standby takes its place, on every route at once.
+    """The primary dies while its standby is up to a second behind, and the standby replaces it on every route at
+    once.
 
-    Now and then the service is frozen meanwhile, in the middle of its commits. When it asks what became of them, their ids are others'.
+    Sometimes the service is frozen during its commits meanwhile. When it then asks for the outcome of
+    its transactions, other transactions have their ids.
     """
     frozen = site.service if chance.random() < 0.5 else None
     await site.fail_over(lag=chance.random(), silently=chance.random() < 0.3, frozen=frozen)
@@ -138,11 +144,11 @@ FAULTS: dict[Fault, int] = {
     silence_that_is_reset: 1,
     failed_over: 4,
 }
-"""Each with how many there are of it in a round."""
+"""The faults, each with its number in one round."""
 
 
 def drawn(chance: random.Random, count: int) -> list[Fault]:
-    """So many faults: rounds of all kinds, each in an order of its own."""
+    """Yield so many faults, in rounds of all kinds, each round in a random order."""
     one_of_each, rest = list(FAULTS), [fault for fault, times in FAULTS.items() for _ in range(times)]
     drawn: list[Fault] = chance.sample(one_of_each, len(one_of_each))
     while len(drawn) < count:
@@ -151,10 +157,10 @@ def drawn(chance: random.Random, count: int) -> list[Fault]:
 
 
 class Happened:
-    """A fault that was.
+    """A fault that happened.
 
     Attributes:
-        began, ended: on the machine's clock.
+        began, ended: Times of the machine's clock.
     """
 
     def __init__(self, kind: str) -> None:
@@ -171,7 +177,7 @@ class Happened:
 
 
 async def asked(url: str, query: str, *args: Any) -> Any:
-    """Ask a server that may be recovering, until it answers."""
+    """Query a server that may be recovering, until it answers."""
     async with asyncio.timeout(30):
         while True:
             try:

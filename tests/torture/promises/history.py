@@ -1,12 +1,14 @@
-"""What the database itself writes down of each delivery and each outcome, in the transaction that makes it.
+"""Records that the database itself makes of each delivery and each outcome, in the same transaction.
 
-Triggers on the tables of leases and of transactional acks keep these records, so they commit, crash and fail over together with
-what they record: nothing is in the one and not in the other. Each record has the transaction's id and its snapshot, which tell exactly
-which other records had been committed before it. In a failover to a standby that lags, the records are taken back together with
-the history that they are of, so that what is left is the history of the server that there is, without a gap.
+Triggers on the tables of leases and of transactional acks write these records. So the records commit,
+crash and fail over together with what they record, and the two always match. Each record has the id and
+the snapshot of its transaction, which show exactly which other records had been committed before it. A
+failover to a standby that lags takes the records back together with the history that they describe. The
+remaining records are the history of the current server, without a gap.
 
-What became of a message that left its lease is seen by where it is when the transaction commits: among the parked ones or in a tail, or in
-another lease, then it was given back, and else it is done. So the triggers know nothing of the functions that move messages.
+The outcome of a message that left its lease shows in its place when the transaction commits. If it is
+parked, in a tail or in another lease, it was released. Otherwise it is done. So the triggers do not
+depend on the functions that move messages.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ STREAM = "work"
 RECEIPTS = "receipts"
 
 KINDS = ("plain", "batch", "key", "tx", "txbatch", "http")
-"""The consumers of the stream. Each has the keys that begin with its name."""
+"""The consumers of the stream. Each has the keys that start with its name."""
 
 TRANSACTIONAL = ("tx", "txbatch")
 
@@ -134,6 +136,6 @@ end $$;
 
 
 async def record(connection: Any) -> None:
-    """Make the tables, and begin to record. The schema of Headrace must be there, and nothing leased."""
+    """Create the tables and start recording. The schema of Headrace must exist, and nothing may be leased."""
     await connection.execute(TABLES)
     await connection.execute(_TRIGGERS)

@@ -1,24 +1,29 @@
-"""Judges: for each promise a query for its breaches, over what the database recorded (`history`) and what processes saw (`observed`).
+"""Judges. Each promise has a query for its breaches, over the database's records (`history`) and the processes'
+records (`observed`).
 
 Why this is sound:
 
-- The records commit with what they record, so there is one for each durable outcome and none besides, whatever crashes.
-- "Before" is never a matter of clocks. Of two records, one was committed before the other was made if its transaction is visible in
-  the other's snapshot. So "nothing of a key is settled before what precedes it" is judged at each settle, in the world that it was made
-  in, and a breach is found without the crash at the wrong moment that would make it cost something.
-- The order of a key is that of seqs. Each key has a single publisher, which publishes the next message when the last one was promised, so
-  nothing of a key is committed late.
-- A failover to a standby that lags takes history back, and seqs are given again. The database's own records go with it, so they are whole
-  in themselves. What a process saw may be missing from them only if the answer can be from the old primary: it was asked before that was
-  gone, and answered after the last commit that the standby had. Both are times of one machine, and a commit precedes its answer, so nothing
-  else is excused, and nothing that was taken back is blamed.
-- A handler that is not transactional may have had its effect in the part of history that was taken back, and its ack may come to the new
-  primary. Its effect is gone, as whatever it committed there, but it has run: such an effect counts as done where it is asked what a handler has seen.
-  For a transactional one it does not: the ack must have gone with the effect.
-- What a frozen process does when it wakes is judged by the lease, which its handler locks: without it the effect counts for nothing,
-  except in a transaction, which must not commit then.
+- The records commit with what they record, so there is exactly one for each durable outcome, whatever
+crashes.
+- "Before" never depends on clocks. Of two records, one was committed before the other was made if its
+transaction is visible in the other's snapshot. So "nothing of a key is settled before its predecessor"
+is judged at each settle, in the snapshot of that settle. A breach is found even if no crash happens at
+the moment that would make it do damage.
+- The order of a key is the order of its seqs. Each key has a single publisher, which publishes the next
+message when the last one was confirmed, so no message of a key commits late.
+- A failover to a standby that lags takes history back, and seqs are used again. The database's own
+records are taken back with it, so they stay consistent. What a process saw may be missing from them
+only if its answer can be from the old primary: the request was sent before the old primary was gone,
+and answered after the last commit that the standby had. Both are times of one machine, and a commit
+precedes its answer. So nothing else is excused, and nothing that was taken back is counted as a breach.
+- A handler that is not transactional may have had its effect in the part of history that was taken
+back, and its ack may reach the new primary. Its effect is lost, as everything that it committed there,
+but the handler has run. So such an effect counts as done in the queries for what a handler has seen.
+The effect of a transactional handler does not, because its ack must have been lost with the effect.
+- What a frozen process does when it wakes is judged by the lease, which its handler locks. Without the
+lease the effect does not count, except in a transaction, which must not commit then.
 
-Each query returns one row for each breach, with what is needed to look for it.
+Each query returns one row for each breach, with the details to investigate it.
 """
 
 from __future__ import annotations
@@ -27,10 +32,10 @@ from typing import Any
 
 from tests.torture.promises.history import RECEIPTS, STREAM, TRANSACTIONAL
 
-# What can be from a primary that is gone, for an answer `s`.
+# The answers `s` that can be from a primary that is gone.
 _EXCUSED = "exists (select from judge.failovers as f where s.asked <= f.stopped_at and s.answered >= f.kept_until)"
 
-# An answer to a look-up comes from the server that there is. So the old primary gave it only before it was gone.
+# A look-up is answered by the current server. So the old primary answered it only before that was gone.
 _EXCUSED_LOOK_UP = """exists (
     select from judge.failovers as f
     where s.answered >= f.kept_until and case when s.looked_up then s.answered else s.asked end <= f.stopped_at)"""
@@ -38,7 +43,7 @@ _EXCUSED_LOOK_UP = """exists (
 _TRANSACTIONAL = ", ".join(f"'{kind}'" for kind in TRANSACTIONAL)
 
 MOST = 1000
-"""Breaches of a promise that are listed at most."""
+"""Maximum number of listed breaches of a promise."""
 
 PREPARE = f"""
 create temp table messages as
@@ -173,7 +178,9 @@ JUDGES = {
 
 
 async def judge(connection: Any) -> dict[str, list[dict[str, Any]]]:
-    """The breaches of each promise; empty lists if all were kept. `connection` is to the database, which is at rest."""
+    """Return the breaches of each promise, with an empty list for a kept promise. The database of
+    `connection` must be at rest.
+    """
     await connection.execute(PREPARE, timeout=1200)
     return {
         promise: [dict(row) for row in await connection.fetch(f"{query} limit {MOST}", timeout=1200)]

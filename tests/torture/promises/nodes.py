@@ -1,4 +1,4 @@
-"""Two servers, of which one is an asynchronous standby of the other: crashed, failed over, and made standbys again."""
+"""A primary and an asynchronous standby. Tests crash them, fail over, and make the old primary a standby again."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from headrace.embedded.copies import usable_by
 USER = "headrace"
 PORT = 5432
 
-# A crash of the server alone forgets nothing that was written, so nothing waits for the disk. The WAL that is kept takes the
-# place of a replication slot, which would have to be made anew after each failover.
+# A crash of the server alone loses nothing that was written, so nothing waits for the disk. The retained
+# WAL replaces a replication slot, which would have to be created again after each failover.
 _SETTINGS = {
     "listen_addresses": "",
     "fsync": "off",
@@ -38,10 +38,10 @@ _SETTINGS = {
 
 
 class Node:
-    """One server with a socket directory that stays the same, whatever becomes of its data.
+    """One server with a socket directory that stays the same when its data is replaced.
 
     Attributes:
-        socket: the directory of its socket.
+        socket: The directory of its socket.
     """
 
     def __init__(self, name: str) -> None:
@@ -67,17 +67,17 @@ class Node:
     def url(self) -> str:
         return f"postgresql://{USER}@/headrace?host={quote(str(self.socket), safe='/')}&port={PORT}"
 
-    # --- made
+    # --- creation
 
     def make(self) -> None:
-        """A new primary with an empty database."""
+        """Create a primary with an empty database."""
         self._run("initdb", "-D", self._data, "-U", USER, "--auth=trust", "-E", "UTF8", "--locale=C", "--no-sync")
         self._configure()
         self.start()
         self._run("createdb", "-h", self.socket, "-p", PORT, "-U", USER, "headrace")
 
     def follow(self, primary: Node) -> None:
-        """Forget all data, and become a running standby of `primary`."""
+        """Delete all data, and become a running standby of `primary`."""
         self.stop("immediate")
         shutil.rmtree(self._data, ignore_errors=True)
         self._run("pg_basebackup", "-D", self._data, "-d", self._source(primary), "-R", "-X", "stream", "-c", "fast", "--no-sync")  # fmt: skip
@@ -91,24 +91,24 @@ class Node:
         settings = {**_SETTINGS, "unix_socket_directories": str(self.socket), "port": str(PORT), **more}
         self._account.write(self._data / "postgresql.auto.conf", "".join(f"{n} = '{v}'\n" for n, v in settings.items()))
 
-    # --- run
+    # --- running
 
     def start(self) -> None:
         with (self.socket / "log").open("ab") as log:
             self._run("pg_ctl", "-D", self._data, "-w", "-t", "60", "start", log=log)
 
     def stop(self, mode: str) -> None:
-        """Stop it, if it runs."""
+        """Stop the server if it runs."""
         if (self._data / "postmaster.pid").exists():
             self._run("pg_ctl", "-D", self._data, "-w", "-t", "60", "-m", mode, "stop")
 
     def crash(self) -> None:
-        """Die at once, and come back. Returns when it accepts connections."""
+        """Crash the server and restart it. Returns when it accepts connections."""
         self.stop("immediate")
         self.start()
 
     def cut_off(self) -> None:
-        """Receive no more WAL: from now on this standby falls behind."""
+        """Stop receiving WAL. The standby falls behind from now on."""
         self._configure(primary_conninfo="")
         os.kill(self._pid(), signal.SIGHUP)
 
@@ -123,7 +123,7 @@ class Node:
         shutil.rmtree(self.socket, ignore_errors=True)
 
     def log(self) -> str:
-        """What it has said."""
+        """Return the server's log."""
         return (self.socket / "log").read_text(errors="replace")
 
     def _run(self, program: str, *options: object, log: object = None) -> None:
@@ -137,10 +137,11 @@ class Failover:
     """One failover, in seconds of the machine's clock, which the servers share.
 
     Attributes:
-        cut_at: when the standby stopped receiving.
-        stopped_at: when the old primary was gone: it answered nothing after that.
-        kept_until: the commit time of the last transaction that the standby had. Whatever was committed and is gone was answered later.
-        promoted_at: when the standby took writes.
+        cut_at: When the standby stopped receiving.
+        stopped_at: When the old primary was gone. It answered nothing after that.
+        kept_until: The commit time of the last transaction that the standby had. Every lost commit was
+            answered later.
+        promoted_at: When the standby accepted writes.
     """
 
     cut_at: float
@@ -161,7 +162,7 @@ class Pair:
         self.standby.follow(self.primary)
 
     def either(self) -> str:
-        """The URL of whichever of the two takes writes."""
+        """The URL of whichever server accepts writes."""
         hosts = f"{self.primary.socket},{self.standby.socket}"
         return f"postgresql://{USER}@/headrace?host={hosts}&port={PORT},{PORT}&target_session_attrs=read-write"
 

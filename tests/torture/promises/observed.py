@@ -1,7 +1,8 @@
-"""What processes saw, each in a file of its own, one line of JSON for each thing, in one write: a kill leaves no half of one.
+"""Records of what processes saw. Each process has a file with one JSON line for each event. Each line is one write,
+so that a kill leaves no partial line.
 
-A line says when the question was asked and when the answer was there, on the machine's clock. The lines of all processes are
-put beside the database's own records in the end, in the tables below, and judged there.
+A line has the times of the request and of the answer, on the machine's clock. At the end the lines of
+all processes are loaded into the tables below, beside the database's own records, and judged there.
 """
 
 from __future__ import annotations
@@ -56,19 +57,19 @@ class Notes:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def note(self, what: str, rows: list[tuple[Any, ...]]) -> None:
-        """`rows` have the columns of the table `saw_<what>`."""
+        """Write rows. `rows` have the columns of the table `saw_<what>`."""
         if rows:
             os.write(self._file, json.dumps([what, rows]).encode() + b"\n")
 
 
 def read(directory: Path) -> Iterator[tuple[str, list[list[Any]]]]:
-    """All that was noted in the files of a directory."""
+    """Read all records of the files of a directory."""
     for path in sorted(directory.glob("*.notes")):
         yield from read_file(path)
 
 
 def read_file(path: Path) -> Iterator[tuple[str, list[list[Any]]]]:
-    """What was noted in one file, which may not be there."""
+    """Read the records of one file, which may be missing."""
     if path.exists():
         with path.open() as file:
             for line in file:
@@ -77,7 +78,7 @@ def read_file(path: Path) -> Iterator[tuple[str, list[list[Any]]]]:
 
 
 async def load(connection: Any, directory: Path) -> None:
-    """Put what was noted into the tables."""
+    """Load the records into the tables."""
     gathered: dict[str, list[list[Any]]] = {what: [] for what in _COLUMNS}
 
     async def put(what: str) -> None:

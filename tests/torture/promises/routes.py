@@ -1,7 +1,7 @@
-"""The ways by which programs reach the primary: the socket of either server, a proxy, and a pgbouncer behind another proxy.
+"""The routes of programs to the primary: the socket of either server, a proxy, and a pgbouncer behind another proxy.
 
-The proxies can fall silent (`tests.support.silence`). They confirm what is sent to them while they do, so keepalive probes are
-answered, and only deadlines help.
+The proxies can fall silent (`tests.support.silence`). They acknowledge data while they are silent, so
+keepalive probes are answered, and only deadlines help.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ server_login_retry = 0.2
 
 
 class MovableProxy(Proxy):
-    """A proxy whose target changes."""
+    """A proxy with a target that changes."""
 
     def lead_to(self, target: str) -> None:
-        """New connections go to this database."""
+        """Send new connections to this database."""
         self._target = target
 
 
 class Pooler:
-    """A pgbouncer in transaction mode in front of the primary, re-pointed at failovers."""
+    """A pgbouncer in transaction mode for the primary. A failover changes its target."""
 
     def __init__(self, primary: Node) -> None:
         assert PGBOUNCER is not None
         with socket.create_server(("127.0.0.1", 0)) as found:
             self.port: int = found.getsockname()[1]
         self._home = Path(tempfile.mkdtemp(prefix="headrace-pooler-"))
-        self._home.chmod(0o755)  # as root it runs as another user, and reads its settings again when it is re-pointed
+        self._home.chmod(0o755)  # as root it runs as another user, and reads its settings again when its target changes
         self._settings = self._home / "pgbouncer.ini"
         self._users = self._home / "users.txt"
         self._users.write_text(f'"{USER}" ""\n')
@@ -84,7 +84,7 @@ class Pooler:
                 await asyncio.sleep(0.02)
 
     async def repoint(self, primary: Node) -> None:
-        """Have it connect to another server. What it has to the last one is closed."""
+        """Change the server that it connects to. Its connections to the last server are closed."""
         self._write(primary)
         admin = await self._admin()
         await admin.execute("RELOAD")
@@ -102,13 +102,13 @@ class Pooler:
 
 
 class Routes:
-    """All ways to the primary, as URLs.
+    """All routes to the primary, as URLs.
 
     Attributes:
-        direct: either server's socket, whichever takes writes.
-        proxied: an address that is moved to the primary.
-        pooled: a pgbouncer, behind a proxy.
-        proxies: those of the last two.
+        direct: The socket of whichever server accepts writes.
+        proxied: An address that is moved to the primary.
+        pooled: A pgbouncer, behind a proxy.
+        proxies: The proxies of `proxied` and `pooled`.
     """
 
     def __init__(self, direct: str, primary: Node) -> None:
@@ -140,7 +140,9 @@ class Routes:
         return self.direct, self.proxied, self.pooled
 
     async def lead_to(self, primary: Node, *, silently: bool) -> None:
-        """The primary is another one now. With `silently`, connections to the last one are forgotten, not reset."""
+        """Change the primary of all routes. With `silently`, connections to the last one are dropped
+        without a reset.
+        """
         self._moved.lead_to(primary.url)
         if silently:
             self._moved.forget()

@@ -1,4 +1,6 @@
-"""A run: everything at work, one fault after the other, each recovery measured, and in the end the judgement."""
+"""A torture run. It starts everything, injects one fault after the other, measures each recovery, and
+judges at the end.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from tests.torture.promises.judges import judge
 from tests.torture.promises.site import Load, Site
 
 LONGEST_WAIT = 30.0
-"""Seconds after which a recovery is waited for no longer."""
+"""Timeout of a recovery in seconds."""
 
 _PROGRESS = """
 select c.kind, extract(epoch from (select min(at) from judge.done as d where d.consumer = c.id and d.at >= to_timestamp($1)))::float8
@@ -30,13 +32,14 @@ from judge.consumers as c
 
 @dataclass
 class Report:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
-        faults: those that were, with how long each consumer took to settle again, in seconds after the fault's end.
-        workers: likewise, how long each worker took that lived through the fault.
-        breaches: by promise, what the judges found.
-        counts: how much there was of what.
+        faults: The faults that happened, with the recovery time of each consumer in seconds after the
+            fault's end.
+        workers: The same for each worker that lived through the fault.
+        breaches: What the judges found, by promise.
+        counts: Numbers of what was done, by kind.
     """
 
     seed: int
@@ -47,7 +50,7 @@ class Report:
     seconds: float = 0.0
 
     def worst(self) -> float:
-        """The longest recovery of any consumer. A single worker may have nothing to do after a fault."""
+        """The longest recovery of any consumer in seconds. A single worker may have nothing to do after a fault."""
         return max((max(times.values()) for _, times in self.faults), default=0.0)
 
     def broken(self) -> dict[str, list[dict[str, Any]]]:
@@ -78,12 +81,12 @@ class Report:
 
 
 async def run(home: Path, load: Load, *, faults: int, seed: int, pause: tuple[float, float], patience: float) -> Report:
-    """Publish, and have it all handled, with at least so many faults, and for as long as there is something to publish.
+    """Publish and handle messages with at least so many faults, for as long as there is something to publish.
 
     Args:
-        home: a directory for logs and notes.
-        pause: seconds between a recovery and the next fault, at least and at most.
-        patience: seconds for which what is left in the end may stay the same.
+        home: A directory for logs and records.
+        pause: Minimum and maximum seconds between a recovery and the next fault.
+        patience: Seconds for which the remaining work at the end may stay the same.
     """
     chance = random.Random(seed)
     report = Report(seed)
@@ -111,7 +114,9 @@ async def run(home: Path, load: Load, *, faults: int, seed: int, pause: tuple[fl
 
 
 async def recovery(site: Site, since: float) -> dict[str, float]:
-    """Wait until each consumer has settled something after that time. Returns after how many seconds, by its name."""
+    """Wait until each consumer has settled something after that time. Returns the seconds that each
+    took, by its name.
+    """
     found: dict[str, float] = {}
     end = time.monotonic() + LONGEST_WAIT
     while len(found) < len(KINDS) and time.monotonic() < end:
@@ -129,7 +134,7 @@ async def recovery(site: Site, since: float) -> dict[str, float]:
 
 
 def recoveries_of_workers(site: Site, ends: list[float]) -> list[dict[str, float]]:
-    """After how many seconds each worker that was at work at the end of a fault had something settled again."""
+    """Return the seconds until the first settle of each worker that was running at the end of a fault."""
     settled = {name: times(site.home / f"{name}.notes") for name in site.lives}
     found = []
     for end, following in zip(ends, [*ends[1:], float("inf")], strict=True):
@@ -144,12 +149,12 @@ def recoveries_of_workers(site: Site, ends: list[float]) -> list[dict[str, float
 
 
 def times(path: Path) -> list[float]:
-    """When settles of a worker were answered."""
+    """Return the times when settles of a worker were answered."""
     return [rows[0][4] for what, rows in observed.read_file(path) if what == "settled"]
 
 
 async def take_down(connection: Any, site: Site) -> None:
-    """Put what processes saw, and the failovers, beside what the database has."""
+    """Load what processes saw, and the failovers, beside the database's records."""
     await connection.execute(observed.TABLES)
     await observed.load(connection, site.home)
     await connection.copy_records_to_table(

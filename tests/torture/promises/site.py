@@ -1,4 +1,6 @@
-"""All that runs in a torture run: two servers, the routes to them, workers, services, publishers, HTTP servers and their clients."""
+"""Everything that runs in a torture run: two servers, their routes, workers, services, publishers, HTTP
+servers and their clients.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ from tests.torture.promises.routes import Routes
 MODULE = "tests.torture.promises.crew"
 
 CATCHING_UP = 20.0
-"""Seconds that a standby may take to have what its primary has."""
+"""Seconds that a standby may take to catch up with its primary."""
 
 STARTING = 60.0
 """Seconds that an HTTP server may take to start."""
 
 TRIES = 10
-"""How often a standby is made anew before that is given up."""
+"""How often making a standby is attempted before giving up."""
 
 _CAUGHT_UP = """select count(*) = 1 from pg_stat_replication
                 where application_name = 'standby' and pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn) < 1000000"""
@@ -36,14 +38,15 @@ _CAUGHT_UP = """select count(*) = 1 from pg_stat_replication
 
 @dataclass
 class Load:
-    """How much of everything there is.
+    """The amount of load.
 
     Attributes:
-        messages: how many the publishers publish at least; those of services come on top.
-        rate: how many they publish in a second.
-        pace: seconds that a handler takes in the mean.
-        services: how many messages services publish in a second.
-        ack_wait: the visibility timeout of all consumers, in seconds.
+        messages: Minimum number of messages that the publishers publish. Messages of services are
+            additional.
+        rate: Messages that the publishers publish per second.
+        pace: Mean seconds that a handler takes.
+        services: Messages that services publish per second.
+        ack_wait: The visibility timeout of all consumers in seconds.
     """
 
     messages: int
@@ -58,18 +61,18 @@ class Load:
 
 @dataclass
 class Life:
-    """When a worker was at work."""
+    """The period in which a worker ran."""
 
     ready_at: float = float("inf")
     died_at: float = float("inf")
 
 
 class Site:
-    """Everything that runs. As an asynchronous context manager it is up inside, and nothing is left of it afterwards.
+    """Everything that runs. It is started and cleaned up as an asynchronous context manager.
 
     Attributes:
-        failovers: those that were.
-        lives: of the workers, by name.
+        failovers: The failovers so far.
+        lives: The periods of the workers, by name.
     """
 
     def __init__(self, home: Path, load: Load, seed: int) -> None:
@@ -175,7 +178,7 @@ class Site:
         return worker
 
     async def _keep(self, place: str, worker: Worker) -> None:
-        """Start it again whenever we have killed it. Whatever ends otherwise fails the run."""
+        """Restart the process whenever the run has killed it. A process that ends otherwise fails the run."""
         while True:
             life = self.lives.get(worker.log.stem, Life())
             watching = asyncio.create_task(self._note_ready(worker, life))
@@ -196,7 +199,7 @@ class Site:
         life.ready_at = time.time()
 
     async def alive(self, waiting: Any) -> Any:
-        """Wait for it. Raises `AssertionError` as soon as a process has ended by itself."""
+        """Wait for the awaitable. Raises `AssertionError` as soon as a process has ended unexpectedly."""
         task = asyncio.ensure_future(waiting)
         await asyncio.wait([task, *self._keepers.values()], return_when=asyncio.FIRST_COMPLETED)
         for keeper in self._keepers.values():
@@ -206,7 +209,7 @@ class Site:
         return await task
 
     def supervise(self) -> None:
-        """Start HTTP servers again that came up while the database was away."""
+        """Restart HTTP servers that were started while the database was away."""
         for server in self.servers:
             server.supervise()
 
@@ -219,7 +222,7 @@ class Site:
 
     @property
     def workers(self) -> list[Worker]:
-        """Those at work, or about to be."""
+        """The workers that run or are about to run."""
         able = [w for place, w in self._crew.items() if place.startswith("worker") and _able(w)]
         return [w for w in able if _ready(w.lines)] or able
 
@@ -233,12 +236,13 @@ class Site:
         worker.send(signal.SIGKILL)
 
     async def published(self) -> None:
-        """Wait until the publishers have published as many as they should. They go on."""
+        """Wait until the publishers have published the requested number. They continue."""
         await self._crew["publishers"].said(lambda lines: {"reached": True} in lines)
 
     async def finish(self, patience: float) -> None:
-        """Publish no more, have everything worked off, and end all processes. Raises `AssertionError` if for
-        `patience` seconds nothing changes about what is left."""
+        """Stop publishing, finish all messages, and end all processes. Raises `AssertionError` if the
+        remaining work doesn't change for `patience` seconds.
+        """
         publishers = self._crew["publishers"]
         assert publishers.process.stdin is not None
         publishers.process.stdin.write(b"enough\n")
@@ -269,7 +273,7 @@ class Site:
             self._keepers[place].result()
 
     async def left(self) -> dict[str, str]:
-        """What the consumers have not done yet."""
+        """Return the remaining work of the consumers."""
         database = store.Database(self.pair.primary.url, max_connections=1)
         await database.open()
         try:
@@ -283,15 +287,15 @@ class Site:
         }
 
     async def ask(self, query: str, *args: Any) -> Any:
-        """Ask the primary, until it answers."""
+        """Query the primary until it answers."""
         return await asked(self.pair.primary.url, query, *args)
 
     # --- failover
 
     async def fail_over(self, *, lag: float, silently: bool, frozen: Worker | None = None) -> None:
-        """Stop the primary `lag` seconds after its standby has heard of it for the last time, and promote that.
+        """Stop the primary `lag` seconds after the standby stopped receiving its WAL, and promote the standby.
 
-        A process that is `frozen` is stopped just before. The caller has it go on.
+        A `frozen` process is stopped just before. The caller must continue it.
         """
         if self._copying is not None:
             await self._copying
@@ -316,7 +320,7 @@ class Site:
 
     @staticmethod
     async def _copy(standby: Node, primary: Node) -> None:
-        """Make it a standby again, however often the other crashes meanwhile."""
+        """Make the node a standby again, however often the other crashes meanwhile."""
         for attempt in range(TRIES):
             try:
                 await asyncio.to_thread(standby.follow, primary)

@@ -1,4 +1,6 @@
-"""What publishes: plainly, with ids by which a message that is sent again is known, and in transactions of services."""
+"""Publishers of the torture run: plain ones, ones that deduplicate by message id, and services that
+publish in transactions.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +18,26 @@ from headrace.model.errors import StoreUnavailable
 from headrace.runtime import transaction
 from tests.torture.promises.history import STREAM
 from tests.torture.promises.observed import Notes
-from tests.torture.worker import tell
+from tests.torture.worker import report_event
 
 SHARES = {"plain": 8, "batch": 36, "key": 22, "tx": 4, "txbatch": 15, "http": 15}
-"""How many of a hundred messages are for each consumer."""
+"""Percentage of the messages for each consumer."""
 
 KEYS = {"plain": 60, "batch": 200, "key": 40, "tx": 40, "txbatch": 100, "http": 600}
-"""How many keys each has of one publisher. Those of the first are few, so that runs of a key span leases."""
+"""Number of keys of each consumer for one publisher. Where it is small, runs of a key span leases."""
 
 LONGEST = 200
-"""Messages in one call at most."""
+"""Maximum number of messages in one call."""
 
 PAUSE = 0.05
-"""Seconds between two calls when there is time."""
+"""Seconds between two calls if there is time."""
 
 
 class Keys:
     """Draws keys, and numbers the messages of each. Some keys are hot.
 
-    What is published together is for one consumer, so seqs that follow each other are: what a server remembers of a consumer's messages
-    is of ranges then.
+    All messages of one call are for one consumer, so that a consumer's consecutive messages often have
+    consecutive seqs. The store then records ranges of them.
     """
 
     def __init__(self, name: str, seed: int) -> None:
@@ -44,7 +46,7 @@ class Keys:
         self._numbers: Counter[str] = Counter()
 
     def messages(self, count: int) -> list[tuple[str, dict[str, Any]]]:
-        """The next ones, all for one consumer."""
+        """Return the next messages, all for one consumer."""
         kind = self._chance.choices(list(SHARES), list(SHARES.values()))[0]
         return [self._next(kind) for _ in range(count)]
 
@@ -55,10 +57,10 @@ class Keys:
 
 
 class Paced:
-    """Something that is to have happened so many times by now. What was missed is made up for.
+    """A counter of how often something should have happened by now. Missed times are made up.
 
     Args:
-        rate: times a second.
+        rate: Times per second.
     """
 
     def __init__(self, rate: float) -> None:
@@ -71,10 +73,10 @@ class Paced:
 
 
 class Publishers:
-    """Publishes at a rate, in batches, each again and again until it is promised.
+    """Publishes at a rate, in batches. Each batch is retried until it is confirmed.
 
     Attributes:
-        enough: once it is set, it publishes what is left of its number, and ends.
+        enough: Once it is set, the publisher publishes the rest of its number and ends.
     """
 
     def __init__(self, app: App, notes: Notes, options: argparse.Namespace) -> None:
@@ -97,7 +99,7 @@ class Publishers:
                 continue
             self._paced.count += due
             if self._paced.count - due < self._count <= self._paced.count:
-                tell(reached=True)
+                report_event(reached=True)
             await self._insist(self._keys.messages(due))
 
     async def _insist(self, messages: list[tuple[str, dict[str, Any]]]) -> None:
@@ -114,10 +116,10 @@ class Publishers:
 
 
 class Service:
-    """Publishes and writes in `app.transaction()`, a few messages in each. Now and then it takes one back itself.
+    """Publishes and writes in `app.transaction()`, a few messages in each. Sometimes it rolls a transaction back.
 
-    A transaction that was not committed is made again, with the same messages; nothing but what it was told keeps it from making them
-    twice.
+    A transaction that was not committed is repeated with the same messages. Only the reported outcome
+    keeps the service from publishing them twice.
     """
 
     def __init__(self, app: App, notes: Notes, options: argparse.Namespace) -> None:
@@ -147,7 +149,7 @@ class Service:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for number in range(6):  # each with keys of its own, so that nothing of a key is committed late
+            for number in range(6):  # each with separate keys, so that no message of a key commits late
                 group.create_task(self._work(Keys(f"service-{self._name}.{number}", self._seed + number)))
 
     async def _work(self, keys: Keys) -> None:
@@ -173,7 +175,8 @@ class Service:
             except _ChangedMind:
                 continue
             except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-                # The driver's own errors come from the statements inside. Whatever was raised, nothing is committed.
+                # The driver's own errors come from the statements inside. Whatever was raised, nothing is
+                # committed.
                 await asyncio.sleep(0.05)
             else:
                 looked_up = asyncio.current_task() in self._looked_up
@@ -182,4 +185,4 @@ class Service:
 
 
 class _ChangedMind(Exception):
-    """A reason of the service's own to roll back."""
+    """The service's own reason to roll back."""

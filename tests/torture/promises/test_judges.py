@@ -1,6 +1,6 @@
-"""The judges have to find what they are there for: a history that is honest but for one thing, for each thing there is.
+"""Tests of the judges. For each kind of breach, a history that is correct but for that breach must be found wrong.
 
-The honest part is made by the store itself, so this tests the recording, too.
+The store itself makes the correct part, so this also tests the recording.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ $$;
 
 
 class Honest:
-    """Three messages of one key for each consumer, handled as they should be.
+    """Three messages of one key for each consumer, handled correctly.
 
     Attributes:
-        readers: by kind.
+        readers: The readers by kind.
     """
 
     def __init__(self, connection: Any) -> None:
@@ -84,18 +84,18 @@ class Honest:
     async def batch(self, reader: Reader) -> None:
         first = await reader.lease()
         await self.work("batch", first)
-        await reader.nack(first)  # all of it: it comes again
+        await reader.nack(first)  # all of the batch is delivered again
         again = await reader.lease()
         await self.work("batch", again)
         await reader.ack_all(again)
 
     async def key(self, reader: Reader) -> None:
-        """A worker that dies when it has worked, and another one after it."""
+        """A worker that dies after its effect, and another worker after it."""
         first = await reader.lease()
         await self.work("key", first)
         reader.clock.advance(31)
         again = await reader.lease("bob")
-        await self.work("key", first)  # it was only frozen
+        await self.work("key", first)  # the worker was only frozen
         await self.work("key", again)
         await reader.reject(again, again.seqs[0])
         await reader.ack_all(again)
@@ -135,7 +135,7 @@ async def honest(database: store.Database) -> Any:
 
 
 async def broken(honest: Honest) -> set[str]:
-    """The beginnings of the promises that were broken."""
+    """Return the beginnings of the broken promises."""
     return {promise for promise, rows in (await judge(honest.connection)).items() if rows}
 
 
@@ -218,11 +218,11 @@ OUTSIDE = [
     "insert into judge.saw_published values ('plain.k:9', {asked}, {answered})",
     "insert into judge.saw_committed values ('plain.service-1.0:2', {asked}, {answered}, false)",
 ]
-"""What processes saw that is not in the database."""
+"""Records of processes that are not in the database."""
 
 
 @pytest.mark.parametrize("seen", OUTSIDE)
-async def test_what_a_failover_took_back_is_excused_and_nothing_else(honest: Honest, seen: str) -> None:
+async def test_only_records_that_a_failover_took_back_are_excused(honest: Honest, seen: str) -> None:
     await honest.connection.execute("insert into judge.failovers values (99, 101, 100, 102)")
     await honest.connection.execute(seen.format(asked=99.5, answered=100.5))
     await honest.connection.execute(seen.format(asked=100.9, answered=103))  # the answer came late to a frozen process
@@ -232,7 +232,7 @@ async def test_what_a_failover_took_back_is_excused_and_nothing_else(honest: Hon
 
 
 @pytest.mark.parametrize("seen", OUTSIDE)
-async def test_what_the_new_primary_says_is_not_excused(honest: Honest, seen: str) -> None:
+async def test_an_answer_of_the_new_primary_is_not_excused(honest: Honest, seen: str) -> None:
     await honest.connection.execute("insert into judge.failovers values (99, 101, 100, 102)")
     await honest.connection.execute(seen.format(asked=101.5, answered=102.5))
     assert len(await broken(honest)) == 1

@@ -1,4 +1,6 @@
-"""The promises of the README, held against a run with every kind of fault; `judges` says what is judged, and why that is sound."""
+"""The promises of the README, checked in a run with every kind of fault. `judges` describes the checks
+and why they are sound.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ pytestmark = [
 ]
 
 PROGRESS = 5.0
-"""Seconds after a fault's end within which every consumer must get on."""
+"""Seconds after a fault's end within which every consumer must settle again."""
 
 SHORT = Load(messages=3_000, rate=250, workers=2, servers=1, clients=3, services=20, ack_wait=1.0)
 LONG = Load(messages=1_000_000, rate=850, workers=3, servers=2, clients=24, services=60)
