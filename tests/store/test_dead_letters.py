@@ -169,6 +169,30 @@ async def test_a_run_that_is_blocked_while_the_rest_is_in_flight_joins_its_key(
     assert await reader.drain("bob") == [1, 2, 3]
 
 
+@pytest.mark.parametrize(("due_while_blocked", "attempt"), [(False, 2), (True, 1)])
+async def test_a_retry_that_falls_due_while_its_key_is_blocked_begins_at_its_first_attempt(
+    database: store.Database, declare: Declare, due_while_blocked: bool, attempt: int
+) -> None:
+    reader = await declare(max_deliver=2, on_exhausted="block")
+    await publish(database, *"aa")
+    batch = await reader.lease()
+    await reader.nack(batch, 2, delay=10)
+    await reader.nack(batch, 1)
+    await reader.nack(await reader.lease())
+    assert (await reader.lease()).due_in is None
+    if due_while_blocked:
+        reader.clock.advance(10)
+        assert (await reader.lease()).seqs == []
+    assert await reader.discard(1) == 1
+    batch = await reader.lease()
+    assert (batch.seqs == [2]) == due_while_blocked
+    if not due_while_blocked:
+        assert batch.due_in == pytest.approx(10)
+        reader.clock.advance(10)
+        batch = await reader.lease()
+    assert (batch.seqs, (batch.attempts or [1])[0]) == ([2], attempt)
+
+
 async def test_a_late_message_of_a_blocked_key_is_delivered_after_the_redrive(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:

@@ -106,7 +106,7 @@ class Ledger:
         room = self.room(limit)
         if room > 0 and self.spec.ordered:
             for message in self.messages.values():
-                if message.state == "parked" and self._blocked(message.key):
+                if self._joins_its_tail(message, owner, now):
                     message.state, message.attempts, message.crashes, message.due = "blocked", 0, 0, None
         self._judge_due_in(batch, now, room)
         assert len(batch.seqs) <= max(room, 0)
@@ -151,6 +151,11 @@ class Ledger:
             for lease_id, cut in zip(batch.lease_ids or [], cuts, strict=True)
         ]  # fmt: skip
 
+    def _joins_its_tail(self, message: Message, owner: str, now: datetime) -> bool:
+        """Whether a parked message forgets its attempts, because it is due while its key is blocked."""
+        due = message.state == "parked" and (message.due is None or message.due <= now)
+        return due and self._blocked(message.key) and not self._busy(message.key, owner)
+
     def _judge(self, seq: int, key: str, attempt: int, owner: str, his: set[int], now: datetime) -> None:
         message = self.messages[seq]
         assert message.committed, f"{seq} was delivered before it was committed"
@@ -171,7 +176,10 @@ class Ledger:
         times = [max(lease.expires, now) for lease in self.leases.values()]
         times = [now + timedelta(seconds=0.1) if time == now else time for time in times]
         if room > 0:
-            times += [m.due for m in self.messages.values() if m.state == "parked" and m.due and m.due > now]
+            times += [
+                m.due for m in self.messages.values()
+                if m.state == "parked" and m.due and m.due > now and not (self.spec.ordered and self._blocked(m.key))
+            ]  # fmt: skip
         expected = min(times) - now if times else None
         assert (batch.due_in is None) == (expected is None)
         assert expected is None or math.isclose(batch.due_in or 0, expected.total_seconds(), abs_tol=1e-5)

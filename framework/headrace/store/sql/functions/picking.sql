@@ -12,7 +12,8 @@ create type headrace.picked as (
 -- taken only together with all earlier ones of its key, and only up to p_until, if late arrivals or replayed messages
 -- have been parked only up to there.
 -- p_singly: only the first message of each key. `behind`: messages that are due and join the tail of their key
--- instead, because an earlier message of the key waits for its retry or blocks the key.
+-- instead, because an earlier message of the key waits for its retry or blocks the key. A tail counts no attempts. So
+-- a retry that falls due while its key is blocked begins at its first attempt when the key is free again.
 create function headrace.due(
     p_consumer headrace.consumers, p_cursor headrace.cursors, p_limit int, p_busy bigint[], p_blocked boolean, p_until bigint,
     p_singly boolean, p_now timestamptz,
