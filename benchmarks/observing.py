@@ -9,7 +9,7 @@ import anyio
 import msgspec
 
 from headrace import store
-from headrace.app.admin import Admin
+from headrace.admin import Admin
 from headrace.cli.observe.observer import Observer
 
 INTERVAL = 1.0

@@ -41,11 +41,11 @@ from headrace.model.specs import Backoff
 if TYPE_CHECKING:
     from headrace.app.app import App
     from headrace.app.readiness import Readiness
-    from headrace.runtime.batch import Batch
     from headrace.runtime.handlers.dependencies import Depends
     from headrace.runtime.handlers.middleware import Middleware, Next
-    from headrace.runtime.message import Message
-    from headrace.runtime.transaction import Transaction
+    from headrace.runtime.messages.batch import Batch
+    from headrace.runtime.messages.message import Message
+    from headrace.runtime.messages.transaction import Transaction
     from headrace.sources.postgres.shaping.transforms import transform
     from headrace.sources.postgres.spec import PostgresSpec
     from headrace.telemetry import Telemetry
@@ -93,15 +93,15 @@ __all__ = [
 # --help` doesn't need.
 _LAZY = {
     "App": "headrace.app.app",
-    "Batch": "headrace.runtime.batch",
+    "Batch": "headrace.runtime.messages.batch",
     "Depends": "headrace.runtime.handlers.dependencies",
-    "Message": "headrace.runtime.message",
+    "Message": "headrace.runtime.messages.message",
     "Middleware": "headrace.runtime.handlers.middleware",
     "Next": "headrace.runtime.handlers.middleware",
     "PostgresSpec": "headrace.sources.postgres.spec",
     "Readiness": "headrace.app.readiness",
     "Telemetry": "headrace.telemetry",
-    "Transaction": "headrace.runtime.transaction",
+    "Transaction": "headrace.runtime.messages.transaction",
     "transform": "headrace.sources.postgres.shaping.transforms",
 }
 

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from headrace import App, ConfigurationError, InvalidFilter, InvalidInput, InvalidKey, store
-from headrace.app.admin import Admin
+from headrace.admin import Admin
 from headrace.model import conditions
 from headrace.model.errors import FilterTooSlow, InUse, UnknownConsumer, UnknownStream
 from headrace.model.specs import Backoff, ConsumerSpec, StreamSpec
@@ -209,7 +209,7 @@ async def test_a_condition_that_takes_forever_is_cancelled_and_named(ship: Admin
 async def test_a_consumer_with_a_condition_that_takes_forever_can_be_viewed(
     admin: Admin, database: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.app.admin.consumers._INFO_LIMIT", 0.2)
+    monkeypatch.setattr("headrace.admin.consumers._INFO_LIMIT", 0.2)
     await admin.create_stream("orders")
     await admin.create_consumer(ConsumerSpec(stream="orders", name="ship", where=conditions.parse(SLOW)))
     await store.publish(database, "orders", "a", FOREVER)

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from headrace import store
-from headrace.app.admin import Admin
+from headrace.admin import Admin
 from headrace.model.conditions import field
 from headrace.model.errors import ConfigurationError, InUse, InvalidFilter, InvalidInput, LeaseLost, UnknownSource
 from headrace.model.sources import SlotRemains, SourceExists

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from headrace import App, Batch, Depends, Message
-from headrace.runtime.transaction import Transaction
+from headrace.runtime.messages.transaction import Transaction
 from tests.app.providing import Clock, Greeter, Noon, Pool, Session
 from tests.runtime.running import Seen, running, work_off
 

@@ -13,7 +13,7 @@ import pytest
 from dishka import FromComponent, FromDishka, Provider, Scope, provide
 
 from headrace import App, Batch, ConfigurationError, Depends, Message
-from headrace.runtime.transaction import Transaction
+from headrace.runtime.messages.transaction import Transaction
 from tests.app.providing import Clock, Greeter, Noon, Pool, Session
 from tests.runtime.running import running, work_off
 

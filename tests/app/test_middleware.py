@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from headrace import App, Batch, ConfigurationError, Depends, Message, Next, Reject, Retry
-from headrace.runtime.transaction import Transaction
+from headrace.runtime.messages.transaction import Transaction
 from tests.runtime.running import Seen, consumer, dead_letters, numbered, running, work_off
 
 

@@ -91,7 +91,7 @@ async def test_a_wrong_condition_is_refused_when_it_is_declared(app: App) -> Non
 async def test_a_condition_that_takes_too_long_is_named_and_stops_nothing_else(
     app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.runtime.fetcher.JUDGING", 0.2)
+    monkeypatch.setattr("headrace.runtime.pipeline.fetcher.JUDGING", 0.2)
     seen = Seen()
 
     @app.consumer("orders", where="data.text regex '^(a+)(a+)(a+)(a+)\\1\\2\\3\\4\\1b$'")

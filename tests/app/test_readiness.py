@@ -8,7 +8,7 @@ import pytest
 from headrace import App
 from headrace.app.readiness import PATIENCE, Sight, judge
 from headrace.model.errors import StoreUnavailable
-from headrace.runtime.fetcher import Fetcher
+from headrace.runtime.pipeline.fetcher import Fetcher
 from tests.runtime.running import Gate, eventually, running
 
 

@@ -12,13 +12,13 @@ import anyio.lowlevel
 import pytest
 
 from headrace import App, store
-from headrace.app import roster, service
-from headrace.app.admin import Admin
-from headrace.app.roster import MOST_CONSUMERS, Pace, Roster
+from headrace.admin import Admin
+from headrace.app import heartbeats, service
+from headrace.app.heartbeats import MOST_CONSUMERS, Pace, Roster
 from headrace.model import conditions
 from headrace.model.records import ConsumerAtWork, WorkerFacts, WorkerInfo
 from headrace.model.specs import ConsumerSpec
-from headrace.runtime.wiring import Time
+from headrace.runtime.pipeline.wiring import Time
 from tests.runtime.running import WITHIN, Gate, running
 
 pytestmark = pytest.mark.asyncio
@@ -79,28 +79,28 @@ async def test_a_process_reports_the_current_state_of_its_consumers(dsn: str, da
         await gate.wait()
 
     async with running(app):
-        roster = Roster(database, app.statistics, Time(clock=lambda: clock[0]))
-        assert roster.facts().consumers[0].rate is None
+        heartbeats = Roster(database, app.statistics, Time(clock=lambda: clock[0]))
+        assert heartbeats.facts().consumers[0].rate is None
         await app.publish_many("orders", [("a", 1), ("b", 2), ("c", 3)])
         await gate.until(2)
-        (consumer,) = roster.facts().consumers
+        (consumer,) = heartbeats.facts().consumers
         assert (consumer.actors, consumer.busy, consumer.acked, consumer.breaker) == (2, 2, 0, "closed")
         assert consumer.leased >= 2
         gate.open()
         await app.idle()
         clock[0] += 2
-        (consumer,) = roster.facts().consumers
+        (consumer,) = heartbeats.facts().consumers
         assert (consumer.busy, consumer.acked, consumer.rate) == (0, 3, 1.5)
 
 
 async def test_a_process_reports_its_server_if_there_is_one(database: store.Database) -> None:
     counts = {"requests": 10, "in_flight": 2, "waiting": 7}
     clock = [0.0]
-    roster = Roster(database, lambda: {"server": counts}, Time(clock=lambda: clock[0]))
-    assert (found := roster.facts().server) is not None
+    heartbeats = Roster(database, lambda: {"server": counts}, Time(clock=lambda: clock[0]))
+    assert (found := heartbeats.facts().server) is not None
     assert (found.requests, found.in_flight, found.waiting) == (None, 2, 7)
     counts["requests"], clock[0] = 40, 3.0
-    assert (found := roster.facts().server) is not None
+    assert (found := heartbeats.facts().server) is not None
     assert found.requests == 10
 
 
@@ -185,7 +185,7 @@ async def test_no_heartbeat_is_sent_while_the_database_is_away_and_nothing_fails
         tried.set()
         await anyio.sleep_forever()
 
-    monkeypatch.setattr(roster.anyio, "sleep", rest)
+    monkeypatch.setattr(heartbeats.anyio, "sleep", rest)
     closed = store.Database(dsn)
     with anyio.fail_after(WITHIN):
         async with anyio.create_task_group() as group:

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from headrace import InvalidInput, store
-from headrace.app.admin import Admin
+from headrace.admin import Admin
 from headrace.model.tokens import TokenExists, UnknownToken, digest
 
 pytestmark = pytest.mark.asyncio

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from headrace.cli.curl import call_of
+from headrace.cli.options.curl import call_of
 from headrace.client import Server
 from headrace.client.request import post
 from tests.cli.conftest import Headrace, Operator

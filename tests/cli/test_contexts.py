@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.backend import Backend
+from headrace.cli.options.backend import Backend
 from headrace.client import Server
 from headrace.model.errors import ConfigurationError
 from tests.cli.conftest import Headrace

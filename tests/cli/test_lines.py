@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli import lines as module
-from headrace.cli.lines import Lines, open_lines
+from headrace.cli.input import line_reader as module
+from headrace.cli.input.line_reader import Lines, open_lines
 from headrace.model.errors import InvalidInput
 from tests.support import servers
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.logs import JsonFormatter, TextFormatter, set_up_logging
+from headrace.cli.output.logs import JsonFormatter, TextFormatter, set_up_logging
 from tests.cli.processes import Commands
 from tests.cli.test_run import Orders, orders
 

@@ -8,11 +8,11 @@ from uuid import uuid4
 import pytest
 
 from headrace import store
-from headrace.app.admin import Admin
+from headrace.admin import Admin
+from headrace.cli.observe.consumer_screen import OfConsumer
 from headrace.cli.observe.dialogs import AskPlace, AskText, Page
-from headrace.cli.observe.everything import Everything
-from headrace.cli.observe.of_consumer import OfConsumer
-from headrace.cli.observe.of_stream import AT_ONCE, OfStream
+from headrace.cli.observe.home_screen import Everything
+from headrace.cli.observe.stream_screen import AT_ONCE, OfStream
 from headrace.client import Remote, Server
 from headrace.model.outcomes import Failure
 from headrace.model.records import ConsumerAtWork, WorkerFacts

@@ -6,10 +6,10 @@ import pytest
 import pytest_asyncio
 
 from headrace import store
-from headrace.app.admin import Admin
+from headrace.admin import Admin
 from headrace.cli.observe.dialogs import Page
-from headrace.cli.observe.everything import Everything
-from headrace.cli.observe.of_source import OfSource
+from headrace.cli.observe.home_screen import Everything
+from headrace.cli.observe.source_screen import OfSource
 from headrace.client import Remote, Server
 from tests.cli.capturing import captured
 from tests.cli.observing import in_front_of

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from headrace import store
-from headrace.app.admin import Admin
-from headrace.cli import records
-from headrace.cli.lines import open_lines
+from headrace.admin import Admin
+from headrace.cli.commands.publish import Publication
+from headrace.cli.input import records
+from headrace.cli.input.line_reader import open_lines
+from headrace.cli.output.progress import Progress
 from headrace.cli.problems import Unfinished
-from headrace.cli.progress import Progress
-from headrace.cli.publish import Publication
 from headrace.model.errors import InvalidData, InvalidInput, InvalidKey, StoreUnavailable
 from tests.cli.conftest import Headrace
 from tests.cli.processes import Commands

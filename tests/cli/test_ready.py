@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from headrace.cli.problems import CantCreate
-from headrace.cli.ready_file import FRESH, ReadyFile, all_fresh, of_member
+from headrace.cli.processes.ready_file import FRESH, ReadyFile, all_fresh, of_member
 from tests.cli.processes import PATIENCE, Commands
 from tests.cli.test_run import Orders, _service, orders
 

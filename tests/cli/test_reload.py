@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli.main import call
 from headrace.cli.problems import NoInput
-from headrace.cli.reload import watched
+from headrace.cli.processes.reload import watched
 from headrace.model.errors import ConfigurationError
 from tests.cli.processes import Commands
 from tests.cli.test_run import Orders, orders

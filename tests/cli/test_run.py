@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from headrace import ConsumersDeleted, store
-from headrace.cli.children import described, exit_code
-from headrace.cli.processes import FIRST_DELAY, LONGEST_DELAY, delay_after
+from headrace.cli.processes.children import described, exit_code
+from headrace.cli.processes.crew import FIRST_DELAY, LONGEST_DELAY, delay_after
 from tests.cli.conftest import Headrace
 from tests.cli.processes import Commands, Running
 from tests.support import servers

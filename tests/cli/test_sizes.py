@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.cli.options.sizes import size_in_bytes
 from headrace.cli.problems import UsageProblem
-from headrace.cli.sizes import size_in_bytes
 
 
 @pytest.mark.parametrize(

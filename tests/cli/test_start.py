@@ -36,7 +36,7 @@ def test_the_version_is_printed_without_driver_loop_or_tables() -> None:
 
 @pytest.mark.process
 def test_help_imports_no_command() -> None:
-    assert _imported_by("--help", of=(*_SLOW, "headrace.cli.run", "headrace.cli.publish")) == set()
+    assert _imported_by("--help", of=(*_SLOW, "headrace.cli.commands.run", "headrace.cli.commands.publish")) == set()
 
 
 @pytest.mark.process

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from headrace.cli.tables import print_pairs, print_table, printable, size
+from headrace.cli.output.tables import print_pairs, print_table, printable, size
 
 NASTY = "a\x1b[2Jb\rc\nd\x9be\u202ef\x00g\udc80"
 

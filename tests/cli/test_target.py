@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.options.target import load
 from headrace.cli.problems import NoInput, UsageProblem
-from headrace.cli.target import load
 from headrace.model.errors import ConfigurationError
 
 APP = """

@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.cli.options.times import (
+    after,
+    ago,
+    duration,
+    future,
+    in_utc,
+    lasting,
+    past,
+    place,
+)
 from headrace.cli.problems import UsageProblem
-from headrace.cli.times import after, ago, duration, future, in_utc, lasting, past, place
 from headrace.model.durations import seconds
 
 NOW = datetime(2026, 2, 28, 13, 0, tzinfo=UTC)

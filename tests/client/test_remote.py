@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from headrace import store
-from headrace.app.admin import Admin
+from headrace.admin import Admin
 from headrace.client import Remote
 from headrace.client.errors import Busy, StaleAckIds
 from headrace.model.conditions import field

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from headrace import PostgresSpec, store
-from headrace.app.admin import Admin
+from headrace.admin import Admin
 from headrace.client import Remote
 from headrace.model.conditions import field
 from headrace.model.errors import HeadraceError, UnknownSource

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.client.address import Server
 from headrace.client.request import delete, get, iso, patch, post
-from headrace.client.server import Server
 from headrace.model.errors import ConfigurationError, InvalidInput
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.client import Remote, Server
-from headrace.client import line as lines
+from headrace.client import connection as lines
 from headrace.client.request import get, post
 from headrace.client.transport import Http
 from headrace.model.errors import ConfigurationError, InDoubt, InvalidInput, StoreUnavailable, UnknownStream

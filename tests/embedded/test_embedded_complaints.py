@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headrace.embedded import EmbeddedPostgres
-from headrace.embedded.complaints import about_output, explained, last_words
-from headrace.embedded.places import find_seat
+from headrace.embedded.errors import about_output, explained, last_words
+from headrace.embedded.paths import find_seat
 from headrace.model.errors import ConfigurationError, EmbeddedPostgresError
 
 from .conftest import ask

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import headrace.embedded
-from headrace.embedded import EmbeddedPostgres, binaries, copies, default_data_dir
+from headrace.embedded import EmbeddedPostgres, binaries, default_data_dir, program_copies
 from headrace.embedded.account import Account, account_for
 from headrace.embedded.binaries import Installation, find_installation
-from headrace.embedded.copies import usable_by
-from headrace.embedded.places import make_private_directory, make_seat, remove_seat, socket_directory
+from headrace.embedded.paths import make_private_directory, make_seat, remove_seat, socket_directory
+from headrace.embedded.program_copies import usable_by
 from headrace.model.errors import EmbeddedPostgresError
 
 from .conftest import as_root, ask
@@ -182,7 +182,7 @@ class TestAsRoot:
         assert "HEADRACE_DATA" in output
 
     def test_programs_that_the_user_cannot_reach_are_copied_once(self, open_directory, tmp_path, monkeypatch):
-        monkeypatch.setattr(copies, "CACHES", (open_directory / "cache",))
+        monkeypatch.setattr(program_copies, "CACHES", (open_directory / "cache",))
         tmp_path.chmod(0o700)
         hidden = hide(find_installation(), tmp_path)
         assert not NOBODY.can_execute(hidden.program("initdb"))

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.embedded import EmbeddedPostgres, postmaster, startup
 from headrace.embedded.account import account_for
-from headrace.embedded.places import LOG_LIMIT, LOG_REST, find_seat, trim_log
+from headrace.embedded.paths import LOG_LIMIT, LOG_REST, find_seat, trim_log
 from headrace.model.errors import EmbeddedPostgresError
 
 from .conftest import ask

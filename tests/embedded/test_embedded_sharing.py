@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.embedded import EmbeddedPostgres
-from headrace.embedded.places import find_seat
+from headrace.embedded.paths import find_seat
 
 from .conftest import ask
 

@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from headrace import App, StoreUnavailable
-from headrace.runtime.fetcher import Fetcher
+from headrace.runtime.pipeline.fetcher import Fetcher
 from tests.runtime.running import WITHIN, Gate, consumer, eventually, parked
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.flow.breaker import Circuit
+from headrace.flow.circuit_breaker import Circuit
 from headrace.model.handling import Breaker
 
 WHY = "the warehouse is away"

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.flow.custody import LINGER, Custody, Lease, Parcel
+from headrace.flow.in_flight import LINGER, Custody, Lease, Parcel
 from headrace.model.outcomes import RELEASE, Failure, Settlement
 from headrace.model.records import Lost
 

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from headrace import App, Batch, Reject, Retry
-from headrace.runtime.batches import Together
+from headrace.runtime.execution.batch_executor import Together
 from tests.runtime.batching import Order, orders
 from tests.runtime.running import (
     Gate,

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from headrace import App, Batch, ConfigurationError, LeaseLost, Message, Reject, Retry
-from headrace.flow.custody import Lease
-from headrace.runtime.message import Desk
+from headrace.flow.in_flight import Lease
+from headrace.runtime.messages.message import Desk
 from tests.runtime.running import (
     Gate,
     Seen,

@@ -94,7 +94,7 @@ async def test_an_unordered_consumer_goes_past_a_message_that_fails(app: App) ->
 
 @pytest.mark.asyncio
 async def test_concurrency_scales_up_for_handlers_that_wait(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.runtime.scaler.INTERVAL", 0.02)
+    monkeypatch.setattr("headrace.runtime.pipeline.scaler.INTERVAL", 0.02)
     gate = Gate()
 
     @app.consumer("orders", concurrency=(1, 12))

@@ -137,7 +137,7 @@ async def test_a_message_that_its_handler_has_acked_is_not_released(dsn: str) ->
 
 @pytest.mark.asyncio
 async def test_a_plain_function_is_waited_for_and_its_outcome_counts(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.runtime.drain.LAST_SETTLE", WITHIN)
+    monkeypatch.setattr("headrace.runtime.pipeline.drain.LAST_SETTLE", WITHIN)
     app = App(dsn)
     inside, go = anyio.Event(), threading.Event()
 
@@ -215,7 +215,7 @@ async def test_the_end_of_the_block_drains(dsn: str) -> None:
 async def test_a_drain_waits_a_limited_time_for_a_database_that_is_away(
     dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("headrace.runtime.drain.LAST_SETTLE", 0.1)
+    monkeypatch.setattr("headrace.runtime.pipeline.drain.LAST_SETTLE", 0.1)
     app, gate = App(dsn), Gate()
 
     async def away(*_: Any, **__: Any) -> None:

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.flow.custody import Lease
+from headrace.flow.in_flight import Lease
 from headrace.model.outcomes import Failure
-from headrace.runtime.failure_log import BURST, FailureLog
-from headrace.runtime.message import Message
+from headrace.runtime.execution.failure_log import BURST, FailureLog
+from headrace.runtime.messages.message import Message
 
 
 def message(seq: int) -> Message:

@@ -13,7 +13,7 @@ import pytest
 
 from headrace import App, Batch, ConfigurationError, Depends, Message
 from headrace.runtime.handlers.handler import Handler
-from headrace.runtime.transaction import Transaction
+from headrace.runtime.messages.transaction import Transaction
 
 if TYPE_CHECKING:
     from decimal import Decimal  # only for the type checker

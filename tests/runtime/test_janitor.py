@@ -13,8 +13,8 @@ import pytest
 from headrace import App, Message, store
 from headrace.model.errors import StoreUnavailable
 from headrace.model.specs import StreamSpec
-from headrace.runtime import janitor
-from headrace.runtime.janitor import Janitor
+from headrace.runtime.maintenance import janitor
+from headrace.runtime.maintenance.janitor import Janitor
 from tests.runtime.running import WITHIN, Seen, eventually, running
 
 pytestmark = pytest.mark.asyncio

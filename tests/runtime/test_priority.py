@@ -10,7 +10,7 @@ from tests.runtime.running import Gate, Seen, eventually, numbered, running
 
 @pytest.fixture
 def app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> App:
-    monkeypatch.setattr("headrace.runtime.scaler.INTERVAL", 0.005)
+    monkeypatch.setattr("headrace.runtime.pipeline.scaler.INTERVAL", 0.005)
     return App(dsn)
 
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from headrace import App
-from headrace.runtime.fetcher import Fetcher
-from headrace.runtime.wiring import Time
+from headrace.runtime.pipeline.fetcher import Fetcher
+from headrace.runtime.pipeline.wiring import Time
 from tests.runtime.running import Seen, numbered, running
 
 

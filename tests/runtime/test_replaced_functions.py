@@ -17,7 +17,9 @@ from tests.runtime.running import Seen, running
 from tests.support.readers import begun, publish
 from tests.support.waiting import start, until_blocked
 
-migrating = importlib.import_module("headrace.store.migrate")  # `headrace.store.migrate` is also the name of a function
+migrating = importlib.import_module(
+    "headrace.store.database.migrations"
+)  # `headrace.store.database.migrations` is also the name of a function
 
 pytestmark = pytest.mark.asyncio
 
@@ -118,7 +120,7 @@ async def test_a_large_publish_survives_functions_that_are_replaced_under_it(
     database: store.Database, declare: Declare, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await declare()
-    monkeypatch.setattr(importlib.import_module("headrace.store.publish"), "CHUNK_MESSAGES", 2)
+    monkeypatch.setattr(importlib.import_module("headrace.store.messages.publish"), "CHUNK_MESSAGES", 2)
     async with begun(connect) as (holder, transaction):
         await holder.fetch("lock table headrace.streams in access exclusive mode")
         published = await start(store.publish_all(database, "orders", list("abc"), ["1"] * 3))

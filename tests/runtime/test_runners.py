@@ -14,8 +14,8 @@ import anyio
 import pytest
 
 from headrace import App, ConfigurationError, Depends, Message
-from headrace.runtime.handlers.errands import Place, ProcessFailed
-from headrace.runtime.handlers.processes import Worker
+from headrace.runtime.handlers.worker_processes import Worker
+from headrace.runtime.handlers.worker_protocol import Place, ProcessFailed
 from tests.runtime import errands
 from tests.runtime.running import Seen, consumer, dead_letters, eventually, numbered, parked, running, work_off
 

@@ -8,14 +8,14 @@ import anyio.lowlevel
 import pytest
 
 from headrace import App
-from headrace.runtime import memory
+from headrace.runtime.pipeline import memory
 from tests.runtime.running import Gate, Seen, numbered, running
 
 
 @pytest.fixture
 def app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> App:
     """An app with a short sampling interval."""
-    monkeypatch.setattr("headrace.runtime.scaler.INTERVAL", 0.005)
+    monkeypatch.setattr("headrace.runtime.pipeline.scaler.INTERVAL", 0.005)
     return App(dsn)
 
 
@@ -43,7 +43,7 @@ async def test_statistics_show_the_decisions_and_their_reasons(app: App) -> None
 async def test_transactional_handlers_are_no_more_than_there_are_connections_for_them(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.runtime.scaler.INTERVAL", 0.005)
+    monkeypatch.setattr("headrace.runtime.pipeline.scaler.INTERVAL", 0.005)
     app, gate = App(dsn, max_connections=6), Gate()
 
     @app.consumer("orders", concurrency=(1, 64), transactional=True)

@@ -27,7 +27,7 @@ def app(dsn: str) -> App:
 def acks_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make acks of an unfinished lease wait until the end of the test, so that the test covers a
     crash in that time."""
-    monkeypatch.setattr("headrace.flow.custody.LINGER", 3600.0)
+    monkeypatch.setattr("headrace.flow.in_flight.LINGER", 3600.0)
 
 
 class Settles:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace import App, store
-from headrace.store import liveness
+from headrace.store.database import keepalive
 from tests.runtime.running import Seen, running
 from tests.support import namespaces
 from tests.support.namespaces import Network, Server
@@ -75,7 +75,7 @@ def test_handlers_go_on_within_seconds_after_an_address_moved_and_after_a_cable_
 def test_a_lock_of_a_client_that_vanished_is_free_within_seconds(
     there: Network, far_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(liveness.SERVER_SETTINGS, "tcp_user_timeout", "3000")  # 10 s would prove the same
+    monkeypatch.setitem(keepalive.SERVER_SETTINGS, "tcp_user_timeout", "3000")  # 10 s would prove the same
 
     async def work() -> None:
         direct, far = store.Database(far_server.direct), store.Database(far_server.url)

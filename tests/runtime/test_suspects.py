@@ -13,7 +13,7 @@ import pytest
 
 from headrace import App, Batch, Message, StoreUnavailable, store
 from headrace.model.records import Batch as Leased
-from headrace.runtime.suspects import parts
+from headrace.runtime.execution.suspects import parts
 from tests.runtime.poisoned import MAX_DELIVER, POISONED
 from tests.runtime.running import Gate, Seen, dead_letters, numbered, parked, running
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from headrace import App, Message
-from headrace.runtime.singles import STRETCH
+from headrace.runtime.execution.single_executor import STRETCH
 from tests.runtime.running import Seen, dead_letters, eventually, numbered, parked, running, work_off
 
 

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from headrace import App, Message, StoreUnavailable, Transaction, store
-from headrace.store.connection import Hold
+from headrace.store.database.connection import Hold
 from tests.runtime.running import Seen, consumer, running
 
 
@@ -239,7 +239,7 @@ async def test_consumers_of_this_process_are_notified_after_the_commit_even_for_
 async def test_a_transaction_that_gets_no_connection_in_time_is_refused_with_the_reason(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.store.database.CONNECT_TIMEOUT", 0.05)
+    monkeypatch.setattr("headrace.store.database.pool.CONNECT_TIMEOUT", 0.05)
     async with anyio.create_task_group() as group:
         inside, over = [0], anyio.Event()
 

@@ -18,8 +18,8 @@ import pytest_asyncio
 
 from headrace import App, store
 from headrace.model.errors import InDoubt, StoreUnavailable
-from headrace.runtime.transaction import was_committed
-from headrace.store.connection import Hold
+from headrace.runtime.messages.transaction import was_committed
+from headrace.store.database.connection import Hold
 from tests.conftest import Connect
 from tests.runtime.running import eventually
 from tests.support.clusters import cluster

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import anyio
 import msgspec
 
-from headrace.server.limits import Application, Limits
-from headrace.server.listener import Address, Listener
 from headrace.server.options import Options
+from headrace.server.transport.limits import Application, Limits
+from headrace.server.transport.listener import Address, Listener
 
 PATIENCE = 20.0
 """Timeout for an answer in seconds."""
@@ -112,7 +112,7 @@ def echo(limits: Limits) -> Any:
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         from headrace.server.errors import reply_of
-        from headrace.server.http import Reply
+        from headrace.server.transport.http import Reply
 
         try:
             body = await limits.read_body(scope, receive)

@@ -15,11 +15,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace import store
-from headrace.app.admin import Admin
+from headrace.admin import Admin
 from headrace.model.errors import StoreUnavailable
 from headrace.model.tokens import NEEDS, Forbidden, Need, TokenExists, Unauthorized, UnknownToken, mint
-from headrace.server import access, token_cache
-from headrace.server.access import Access
+from headrace.server.access import scopes, token_cache
+from headrace.server.access.scopes import Access
 from headrace.server.errors import problem_of
 
 STREAMS = ("orders", "orders2", "order")
@@ -516,7 +516,7 @@ def test_random_tokens_are_not_accepted() -> None:
 
 @pytest.mark.process
 def test_the_page_has_the_table_that_routes_go_by() -> None:
-    told = [line for line in (access.__doc__ or "").splitlines() if line.startswith("|")]
+    told = [line for line in (scopes.__doc__ or "").splitlines() if line.startswith("|")]
     page = (Path(__file__).parents[2] / "docs/access.md").read_text(encoding="utf-8")
     assert len(told) > 8
     assert "\n".join(told) in page

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headrace.server.http import ANSWER, Reply
-from headrace.server.limits import Limits
-from headrace.server.protocol import MOST_PIPELINED
+from headrace.server.transport.http import ANSWER, Reply
+from headrace.server.transport.limits import Limits
+from headrace.server.transport.protocol import MOST_PIPELINED
 from tests.server.raw import connected, echo, limits, listening, request
 
 pytestmark = pytest.mark.asyncio

@@ -9,9 +9,9 @@ import pytest
 
 from headrace import App
 from headrace.model.errors import StoreUnavailable
-from headrace.runtime.shared import Shared
+from headrace.runtime.pipeline.shared import Shared
+from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.engine import Engine
-from headrace.server.publishing import Incoming
 from tests.runtime.running import eventually
 
 pytestmark = pytest.mark.asyncio

@@ -16,10 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace import App, store
 from headrace.model.errors import StoreUnavailable
 from headrace.server.asgi import Server
-from headrace.server.health import FRESH, Health
-from headrace.server.metrics import BUCKETS, Requests, Text
+from headrace.server.monitoring.health import FRESH, Health
+from headrace.server.monitoring.metrics import BUCKETS, Requests, Text
+from headrace.server.monitoring.peer_metrics import Siblings
 from headrace.server.options import Options
-from headrace.server.siblings import Siblings
 
 pytestmark = pytest.mark.asyncio
 
@@ -118,7 +118,7 @@ async def test_a_database_that_does_not_answer_is_not_waited_for(
         return await anyio.sleep_forever()
 
     monkeypatch.setattr(store, "schema_version", silent)
-    monkeypatch.setattr("headrace.server.health.PATIENCE", 0.01)
+    monkeypatch.setattr("headrace.server.monitoring.health.PATIENCE", 0.01)
     answer = await client.get("/ready")
     assert answer.status_code == 503
     assert answer.json()["reasons"] == ["The database has not answered for 0.01 s."]

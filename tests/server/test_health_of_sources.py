@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace import App, store
 from headrace.model.capture import CaptureFacts
 from headrace.server.asgi import Server
-from headrace.server.health import UNATTENDED, Health
+from headrace.server.monitoring.health import UNATTENDED, Health
 from headrace.server.options import Options
 
 pytestmark = pytest.mark.asyncio

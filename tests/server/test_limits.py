@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from headrace.server.errors import Problem
-from headrace.server.http import Reply
-from headrace.server.limits import SLOWEST, Limits, _Reading, replay
+from headrace.server.transport.http import Reply
+from headrace.server.transport.limits import SLOWEST, Limits, _Reading, replay
 from tests.server.raw import connected, echo, limits, listening, request
 
 pytestmark = pytest.mark.asyncio
@@ -39,7 +39,7 @@ async def test_a_body_in_chunks_is_refused_where_it_becomes_too_large() -> None:
 
 
 async def test_a_client_that_goes_on_sending_what_was_refused_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.server.protocol.LINGER", 0.05)
+    monkeypatch.setattr("headrace.server.transport.protocol.LINGER", 0.05)
     bounds = limits(max_body=100)
     async with listening(echo(bounds), bounds) as port, connected(port) as client:
         answer = await client.ask(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\n")
@@ -49,8 +49,8 @@ async def test_a_client_that_goes_on_sending_what_was_refused_is_cut_off(monkeyp
 
 
 async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.server.limits.TICK", 0.01)
-    monkeypatch.setattr("headrace.server.protocol.LINGER", 0.05)
+    monkeypatch.setattr("headrace.server.transport.limits.TICK", 0.01)
+    monkeypatch.setattr("headrace.server.transport.protocol.LINGER", 0.05)
     bounds = limits(body_timeout=0.05)
     async with listening(echo(bounds), bounds) as port, connected(port) as client:
         answer = await client.ask(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n", b"123")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from headrace.server.protocol import connection_of
+from headrace.server.transport.protocol import connection_of
 from tests.server.raw import echo, limits, request
 
 MOST = 500

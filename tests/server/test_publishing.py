@@ -10,8 +10,8 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import InvalidData, InvalidInput, InvalidKey, UnknownStream
+from headrace.server.data_plane.publish_batching import AT_ONCE, Incoming
 from headrace.server.engine import Engine
-from headrace.server.publishing import AT_ONCE, Incoming
 
 pytestmark = pytest.mark.asyncio
 

@@ -22,8 +22,8 @@ import pytest
 from headrace import store
 from headrace.cli.main import call
 from headrace.model.errors import ConfigurationError
-from headrace.server.listener import Address, CantListen, listen
-from headrace.server.tls import Certificate
+from headrace.server.transport.listener import Address, CantListen, listen
+from headrace.server.transport.tls import Certificate
 from tests.cli.processes import Commands, Running
 from tests.server.raw import connected, echo, limits, listening, request
 from tests.support import servers

@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from headrace import App, ConfigurationError
-from headrace.runtime.shared import Shared
+from headrace.runtime.pipeline.shared import Shared
 from headrace.server.asgi import Server
-from headrace.server.listener import Address, url_of
 from headrace.server.serve import Serving
+from headrace.server.transport.listener import Address, url_of
 
 pytestmark = pytest.mark.asyncio
 

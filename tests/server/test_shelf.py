@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from headrace import store
 from headrace.model.outcomes import Settlement
-from headrace.server.bodies import told
+from headrace.server.data_plane.bodies import told
+from headrace.server.data_plane.message_cache import MOST_RANGES, Kept, Shelves, kept
 from headrace.server.engine import Engine
-from headrace.server.shelf import MOST_RANGES, Kept, Shelves, kept
 from tests.server.conftest import Consume
 
 KEY = (1, (">",), "None")

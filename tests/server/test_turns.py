@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from headrace.server import turns as module
-from headrace.server.turns import Turns
+from headrace.server.data_plane import coalescing as module
+from headrace.server.data_plane.coalescing import Turns
 
 pytestmark = pytest.mark.asyncio
 

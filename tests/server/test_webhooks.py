@@ -16,11 +16,11 @@ import pytest_asyncio
 from headrace import App, store
 from headrace.model.errors import UnknownSource
 from headrace.server.asgi import Server
+from headrace.server.data_plane.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.http import Call
 from headrace.server.options import Options
-from headrace.server.webhooks import Webhooks
+from headrace.server.transport.http import Call
 from headrace.sources.webhook import WebhookSpec
 from tests.conftest import Connect
 from tests.server.calling import Api

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from headrace import store
-from headrace.app.admin import Admin
+from headrace.admin import Admin
 from headrace.model.errors import ConfigurationError, InUse, InvalidInput, UnknownSource, UnknownStream
 from headrace.sources.webhook import WebhookSpec
 from tests.conftest import Connect

@@ -9,7 +9,7 @@ from headrace import store
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import Lost
-from headrace.store.replay import Selection
+from headrace.store.messages.replay import Selection
 from tests.conftest import Connect, Declare
 from tests.support.readers import begun, owner, publish
 from tests.support.waiting import start, until_blocked

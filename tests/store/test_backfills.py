@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.model.errors import LeaseLost
-from headrace.store.captures import Captured, ChunkDone
+from headrace.store.capture.captures import Captured, ChunkDone
 
 pytestmark = pytest.mark.asyncio
 

@@ -14,8 +14,8 @@ import pytest
 from headrace import store
 from headrace.model.errors import UnknownConsumer, UnknownStream
 from headrace.model.specs import ConsumerSpec
-from headrace.store.schedule import Schedule
-from headrace.store.translate import translated
+from headrace.store.database.errors import translated
+from headrace.store.maintenance.schedule import Schedule
 from tests.conftest import Connect
 from tests.runtime.running import WITHIN, eventually
 

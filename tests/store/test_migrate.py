@@ -18,7 +18,9 @@ from tests.conftest import Declare
 from tests.support.readers import Clock, Reader, publish
 from tests.support.waiting import start, until_blocked
 
-migrating = importlib.import_module("headrace.store.migrate")  # `headrace.store.migrate` is also the name of a function
+migrating = importlib.import_module(
+    "headrace.store.database.migrations"
+)  # `headrace.store.database.migrations` is also the name of a function
 
 pytestmark = pytest.mark.asyncio
 

@@ -18,7 +18,7 @@ from headrace import store
 from headrace.model.outcomes import Failure
 from headrace.model.records import Batch
 from headrace.model.specs import ConsumerSpec, StreamSpec
-from headrace.store.replay import Selection
+from headrace.store.messages.replay import Selection
 from tests.support.readers import Clock, Reader
 
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import Batch
 from headrace.model.specs import ConsumerSpec
-from headrace.store.replay import Selection
+from headrace.store.messages.replay import Selection
 from tests.support.ledger import Ledger
 from tests.support.readers import Clock, Reader
 from tests.support.readers import owner as owner_id

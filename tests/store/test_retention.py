@@ -16,7 +16,7 @@ import pytest_asyncio
 from headrace import store
 from headrace.model.errors import StreamFull
 from headrace.model.specs import Backoff, ConsumerSpec, StreamSpec
-from headrace.store.retention import Swept
+from headrace.store.maintenance.retention import Swept
 from tests.conftest import Connect
 from tests.support.readers import Clock, Reader, publish
 

@@ -12,7 +12,7 @@ import pytest
 from headrace import store
 from headrace.model.records import Batch
 from headrace.model.specs import ConsumerSpec, StreamSpec
-from headrace.store.replay import Selection
+from headrace.store.messages.replay import Selection
 from tests.conftest import Connect, Declare
 from tests.support.readers import Clock, Reader, begun, publish
 

@@ -11,7 +11,7 @@ import pytest
 from headrace import store
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Settlement
-from headrace.store.translate import sqlstate
+from headrace.store.database.errors import sqlstate
 from tests.conftest import Connect, Declare
 from tests.support.readers import begun, owner, publish
 from tests.support.waiting import start, until_blocked

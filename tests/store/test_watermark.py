@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace import store
 from headrace.model.specs import StreamSpec
-from headrace.store.watermark import Watermark
+from headrace.store.maintenance.watermark import Watermark
 from tests.conftest import Connect
 from tests.store.test_bounded_cost import touched
 

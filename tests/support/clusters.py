@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 from headrace.embedded import EmbeddedPostgres
 from headrace.embedded.account import Account, account_for
 from headrace.embedded.binaries import Installation, find_installation
-from headrace.embedded.copies import usable_by
+from headrace.embedded.program_copies import usable_by
 
 # Nothing has to survive a power cut. A crash of the server alone loses nothing that was written.
 QUICK = {"fsync": "off", "shared_buffers": "32MB", "wal_sender_timeout": "10s"}

@@ -15,7 +15,7 @@ import asyncpg
 from headrace.embedded import EmbeddedPostgres
 from headrace.embedded.account import Account, account_for
 from headrace.embedded.binaries import find_installation
-from headrace.embedded.copies import usable_by
+from headrace.embedded.program_copies import usable_by
 from tests.support.clusters import cluster
 from tests.support.servers import run
 

@@ -9,7 +9,7 @@ import pytest
 
 from headrace import App, Message, Reject, Telemetry, UnknownStream
 from headrace.flow.governor import Decision
-from headrace.runtime.survey import Survey
+from headrace.runtime.maintenance.survey import Survey
 from headrace.telemetry.metering import MOST_SAMPLES, RAREST, Rhythm
 from tests.runtime.running import Gate, eventually, numbered, parked, running, seek
 from tests.telemetry.telling import Recorded

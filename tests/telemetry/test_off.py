@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from headrace import App, Message
-from headrace.runtime.singles import Singles
+from headrace.runtime.execution.single_executor import Singles
 from tests.runtime.running import running
 
 PROGRAM = """

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.commands.new import package_name, template
 from headrace.cli.main import call
-from headrace.cli.new import package_name, template
 from headrace.cli.problems import UsageProblem
 from tests.cli.processes import Commands, Running
 

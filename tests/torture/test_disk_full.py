@@ -16,7 +16,7 @@ import pytest
 from headrace.app.app import App
 from headrace.embedded import EmbeddedPostgres
 from headrace.model.errors import StoreFull
-from headrace.runtime.message import Message
+from headrace.runtime.messages.message import Message
 from tests.support import servers
 
 MEGABYTE = 1 << 20

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from headrace import App, Message, StoreUnavailable, store
-from headrace.runtime.transaction import Transaction
+from headrace.runtime.messages.transaction import Transaction
 from tests.support.recovery import Archived, archived
 
 pytestmark = pytest.mark.asyncio

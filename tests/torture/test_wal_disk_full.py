@@ -17,7 +17,7 @@ import pytest
 
 from headrace import App, Message, StoreUnavailable
 from headrace.embedded import EmbeddedPostgres
-from headrace.runtime.transaction import Transaction
+from headrace.runtime.messages.transaction import Transaction
 from tests.runtime.running import Seen
 from tests.server.stdlib_client import Answer, Api
 from tests.support.clusters import cluster

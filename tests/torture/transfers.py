@@ -19,7 +19,7 @@ import asyncpg
 import msgspec
 
 from headrace import App, Message, Transaction
-from headrace.runtime.batch import Batch
+from headrace.runtime.messages.batch import Batch
 from tests.torture.worker import entered, report_event, standard_input_closed
 
 ACCOUNTS = 1000

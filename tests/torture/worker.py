@@ -26,7 +26,7 @@ from headrace.app.app import App
 from headrace.model.errors import StoreUnavailable
 from headrace.model.outcomes import Settlement
 from headrace.model.records import Lost
-from headrace.runtime.message import Message
+from headrace.runtime.messages.message import Message
 
 Work = Callable[["Bench", Message], Awaitable[None]]
 

@@ -15,8 +15,8 @@ import anyio.abc
 import anyio.to_thread
 
 from headrace import store
+from headrace.admin import Admin
 from headrace.app import capture, settings
-from headrace.app.admin import Admin
 from headrace.app.attached import Attached
 from headrace.app.background import beside
 from headrace.app.declared import Declared
@@ -27,10 +27,10 @@ from headrace.embedded import EmbeddedPostgres, Tenancy
 from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError, ConsumersDeleted
 from headrace.runtime.handlers.dependencies import Dependencies
-from headrace.runtime.idle import IdleConsumers
-from headrace.runtime.publisher import Publisher
-from headrace.runtime.shared import Shared
-from headrace.runtime.wiring import SYSTEM_TIME, Witness
+from headrace.runtime.messages.publisher import Publisher
+from headrace.runtime.pipeline.idle import IdleConsumers
+from headrace.runtime.pipeline.shared import Shared
+from headrace.runtime.pipeline.wiring import SYSTEM_TIME, Witness
 from headrace.telemetry import Telemetry
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from headrace.runtime.shared import Shared
+from headrace.runtime.pipeline.shared import Shared
 
 
 class Attached(Protocol):

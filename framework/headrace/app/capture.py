@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from headrace import store
-from headrace.app.admin.sources import change_source, make_source, make_stream
-from headrace.app.admin.specs import differing, plain
+from headrace.admin.source_settings import differing, plain
+from headrace.admin.sources import change_source, make_source, make_stream
 from headrace.model.conditions import Condition
 from headrace.model.errors import ConfigurationError
 from headrace.model.sources import SourceExists

@@ -21,7 +21,7 @@ import anyio.to_thread
 import msgspec
 
 from headrace.model.errors import ConfigurationError
-from headrace.runtime.failures import describe
+from headrace.runtime.execution.failures import describe
 from headrace.runtime.handlers.dependencies import Dependencies, Need, dependency_of
 from headrace.runtime.handlers.signature import annotated, is_async, name_of
 

@@ -10,7 +10,7 @@ from headrace.app import capture
 from headrace.app.checks import Check
 from headrace.app.consumer import Consumer, check_together, define
 from headrace.app.lifespan import Lifespan
-from headrace.app.surroundings import Surroundings
+from headrace.app.resources import Surroundings
 from headrace.model.conditions import Condition
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from headrace.model.durations import Duration
-from headrace.runtime.publisher import Publisher
-from headrace.runtime.transaction import Transaction
+from headrace.runtime.messages.publisher import Publisher
+from headrace.runtime.messages.transaction import Transaction
 
 
 class Publishing:

@@ -15,14 +15,14 @@ from headrace import store
 from headrace.app import capture
 from headrace.app.attached import Attached, Telling
 from headrace.app.consumer import Consumer
+from headrace.app.heartbeats import MOST_CONSUMERS, Roster
 from headrace.app.readiness import NOT_RUNNING, Readiness, Sight, judge
-from headrace.app.roster import MOST_CONSUMERS, Roster
-from headrace.runtime.janitor import Janitor
-from headrace.runtime.pipeline import Pipeline
-from headrace.runtime.shared import Shared
-from headrace.runtime.survey import Survey
-from headrace.runtime.weather import Weather, keep_going
+from headrace.runtime.maintenance.janitor import Janitor
+from headrace.runtime.maintenance.survey import Survey
+from headrace.runtime.pipeline.pipeline import Pipeline
+from headrace.runtime.pipeline.shared import Shared
 from headrace.sources.postgres.spec import PostgresSpec
+from headrace.store.database.retry import Weather, keep_going
 
 logger = logging.getLogger("headrace")
 

@@ -9,20 +9,9 @@ from typing import Any
 
 from cyclopts import App
 
-from headrace.cli import (
-    backfills,
-    captures,
-    consumers,
-    dead_letters,
-    delivery,
-    failed_changes,
-    messages,
-    moves,
-    naming,
-    sources,
-    streams,
-    tokens,
-)
+from headrace.cli.commands import contexts, messages, streams, tokens
+from headrace.cli.commands.consumers import consumers, dead_letters, delivery, seek_and_pause
+from headrace.cli.commands.sources import backfills, captures, failed_changes, sources
 from headrace.cli.examples import example
 
 EXIT_CODES = """\
@@ -77,10 +66,10 @@ consumer = _group(
         "receive": (delivery.receive, "[STREAM] NAME"),
         "ack": (delivery.ack, "[STREAM] NAME ID..."),
         "nack": (delivery.nack, "[STREAM] NAME ID..."),
-        "seek": (moves.seek, "[STREAM] NAME TO"),
-        "replay": (moves.replay, "[STREAM] NAME"),
-        "pause": (moves.pause, "[STREAM] NAME"),
-        "resume": (moves.resume, "[STREAM] NAME"),
+        "seek": (seek_and_pause.seek, "[STREAM] NAME TO"),
+        "replay": (seek_and_pause.replay, "[STREAM] NAME"),
+        "pause": (seek_and_pause.pause, "[STREAM] NAME"),
+        "resume": (seek_and_pause.resume, "[STREAM] NAME"),
         "blocked": (delivery.blocked, "[STREAM] NAME"),
         "edit": (consumers.edit, "[STREAM] NAME"),
         "rm": (consumers.rm, "[STREAM] NAME"),
@@ -104,10 +93,10 @@ context = _group(
     "context",
     "Servers and databases by name, and which of them commands are for.",
     {
-        "add": (naming.add, "NAME"),
-        "use": (naming.use, "NAME"),
-        "ls": (naming.ls, ""),
-        "rm": (naming.rm, "NAME"),
+        "add": (contexts.add, "NAME"),
+        "use": (contexts.use, "NAME"),
+        "ls": (contexts.ls, ""),
+        "rm": (contexts.rm, "NAME"),
     },
 )
 

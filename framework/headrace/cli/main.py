@@ -24,9 +24,9 @@ _PIPE_CLOSED = 141  # 128 + SIGPIPE
 _USAGE = 64  # EX_USAGE
 
 _COMMANDS = {
-    "run": ("headrace.cli.run:run", "Run the consumers of an application."),
-    "serve": ("headrace.cli.serve:serve", "Serve the HTTP API, for clients in any language."),
-    "publish": ("headrace.cli.publish:publish", "Publish the lines of a file or of standard input to a stream."),
+    "run": ("headrace.cli.commands.run:run", "Run the consumers of an application."),
+    "serve": ("headrace.cli.commands.serve:serve", "Serve the HTTP API, for clients in any language."),
+    "publish": ("headrace.cli.commands.publish:publish", "Publish the lines of a file or of standard input to a stream."),
     "stream": ("headrace.cli.groups:stream", "Make, see and change streams, and the messages in them."),
     "consumer": (
         "headrace.cli.groups:consumer",
@@ -46,10 +46,10 @@ _COMMANDS = {
         "headrace_spark.cli.group:spark",
         "Run pipelines and heavy transforms on Spark, and check that it is there.",
     ),
-    "migrate": ("headrace.cli.migrate:migrate", "Bring the database's schema up to this version of Headrace."),
-    "pg": ("headrace.cli.pg:pg", "Start, stop and enter the embedded Postgres."),
-    "new": ("headrace.cli.new:new", "Make a new service to start from."),
-    "completion": ("headrace.cli.completion:completion", "Print the script that completes commands in a shell."),
+    "migrate": ("headrace.cli.commands.migrate:migrate", "Bring the database's schema up to this version of Headrace."),
+    "pg": ("headrace.cli.commands.pg:pg", "Start, stop and enter the embedded Postgres."),
+    "new": ("headrace.cli.commands.new:new", "Make a new service to start from."),
+    "completion": ("headrace.cli.commands.completion:completion", "Print the script that completes commands in a shell."),
     "demo": (
         "headrace.cli.demo.command:demo",
         "Send a git repository's history through a stream, and check the result.",

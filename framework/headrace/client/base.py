@@ -12,7 +12,7 @@ from headrace.client.request import Answer, Request
 from headrace.model import conditions
 
 if TYPE_CHECKING:
-    from headrace.app.admin.given import Filter, Where
+    from headrace.admin.validation import Filter, Where
     from headrace.client.transport import Transport
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from headrace.model.records import BlockedKey, ConsumerInfo, DeadLetter, PeekedM
 from headrace.model.specs import Backoff, ConsumerSpec
 
 if TYPE_CHECKING:
-    from headrace.app.admin.given import Filter, Where
+    from headrace.admin.validation import Filter, Where
 
 
 class _Standing(msgspec.Struct, kw_only=True):
@@ -56,7 +56,7 @@ class _Letter(msgspec.Struct, kw_only=True):
 
 
 class Consumers(Base):
-    """The calls about consumers. See `headrace.app.admin`."""
+    """The calls about consumers. See `headrace.admin`."""
 
     async def create_consumer(self, spec: ConsumerSpec) -> bool:
         """Create a consumer. Returns whether it is new. A consumer that exists with equal

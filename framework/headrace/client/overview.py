@@ -14,7 +14,7 @@ class _Told(msgspec.Struct):
 
 
 class AtAGlance(Base):
-    """The overview call. See `headrace.app.admin`."""
+    """The overview call. See `headrace.admin`."""
 
     async def overview(self) -> Overview:
         """Return all streams, consumers and sources, the waiting and running backfills, and the

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from headrace.client.by_hand import ByHand
+from headrace.client.address import DEFAULT_URL, Server
 from headrace.client.consumers import Consumers
+from headrace.client.manual_acks import ByHand
 from headrace.client.overview import AtAGlance
-from headrace.client.server import DEFAULT_URL, Server
 from headrace.client.sources import Sources
 from headrace.client.streams import Streams
 from headrace.client.tokens import Tokens

@@ -14,8 +14,8 @@ from headrace.model.conditions import Condition
 from headrace.model.sources import SourceInfo
 
 if TYPE_CHECKING:
-    from headrace.app.admin.given import Where
-    from headrace.app.admin.specs import Spec
+    from headrace.admin.source_settings import Spec
+    from headrace.admin.validation import Where
     from headrace.sources.postgres.spec import PostgresSpec
 
 _MADE = 201
@@ -30,7 +30,7 @@ class _Deleted(msgspec.Struct):
 
 
 class Sources(Base):
-    """The calls about sources. See `headrace.app.admin`."""
+    """The calls about sources. See `headrace.admin`."""
 
     async def sources(self) -> list[SourceInfo]:
         """List all sources by name."""

@@ -16,7 +16,7 @@ from headrace.model.records import Standing, StoredMessage, StreamInfo
 from headrace.model.specs import StreamSpec
 
 if TYPE_CHECKING:
-    from headrace.app.admin.given import Filter, Where
+    from headrace.admin.validation import Filter, Where
 
 
 class _Standing(msgspec.Struct, kw_only=True):
@@ -32,7 +32,7 @@ class _Standing(msgspec.Struct, kw_only=True):
 
 
 class Streams(Base):
-    """The calls about streams. See `headrace.app.admin`."""
+    """The calls about streams. See `headrace.admin`."""
 
     async def streams(self) -> list[StreamInfo]:
         """List all streams by name."""

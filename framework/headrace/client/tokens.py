@@ -11,7 +11,7 @@ from headrace.model.tokens import NewToken, TokenInfo
 
 
 class Tokens(Base):
-    """The calls about tokens. See `headrace.app.admin`."""
+    """The calls about tokens. See `headrace.admin`."""
 
     async def create_token(self, name: str, scopes: Sequence[str], *, expires_in: Duration | None = None) -> NewToken:
         """Create a token. Only this call returns its text."""

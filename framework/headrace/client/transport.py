@@ -8,10 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
+from headrace.client.address import Server
+from headrace.client.connection import Line
 from headrace.client.errors import error_of
-from headrace.client.line import Line
 from headrace.client.request import Answer, Request
-from headrace.client.server import Server
 
 T = TypeVar("T")
 

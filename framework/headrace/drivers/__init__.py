@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.drivers.executing import libraries, unknown
 from headrace.model.errors import ConfigurationError
-from headrace.store.database import Executor
+from headrace.store.database.pool import Executor
 
 
 def executor(connection: Any) -> Executor:

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 
 from headrace.model.errors import HeadraceError
-from headrace.store.translate import translate
+from headrace.store.database.errors import translate
 
 _WHERE = "the given connection"
 

@@ -22,8 +22,8 @@ The steps of an acquire, and the modules in that order:
     complaints  error messages, one sentence each
 """
 
-from headrace.embedded.places import default_data_dir
-from headrace.embedded.server import EmbeddedPostgres, Status
-from headrace.embedded.tenancy import Tenancy
+from headrace.embedded.paths import default_data_dir
+from headrace.embedded.postgres import EmbeddedPostgres, Status
+from headrace.embedded.users import Tenancy
 
 __all__ = ["EmbeddedPostgres", "Status", "Tenancy", "default_data_dir"]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from headrace.embedded.account import Account
 from headrace.embedded.binaries import Installation
-from headrace.embedded.complaints import about_output
-from headrace.embedded.places import Seat
+from headrace.embedded.errors import about_output
+from headrace.embedded.paths import Seat
 from headrace.model.errors import ConfigurationError, EmbeddedPostgresError
 
 DATABASE = "headrace"

@@ -28,7 +28,7 @@ from typing import Literal
 from headrace.embedded import locks
 from headrace.embedded.account import Account, open_for_owner
 from headrace.embedded.binaries import Installation
-from headrace.embedded.places import Seat
+from headrace.embedded.paths import Seat
 
 StopMode = Literal["fast", "immediate"]
 

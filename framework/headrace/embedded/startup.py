@@ -11,10 +11,10 @@ from headrace.embedded import postmaster
 from headrace.embedded.account import Account
 from headrace.embedded.binaries import find_installation
 from headrace.embedded.cluster import make_cluster, write_settings
-from headrace.embedded.complaints import about_output, orphans
-from headrace.embedded.copies import usable_by
-from headrace.embedded.places import Seat, make_private_directory, socket_directory, trim_log
+from headrace.embedded.errors import about_output, orphans
+from headrace.embedded.paths import Seat, make_private_directory, socket_directory, trim_log
 from headrace.embedded.postmaster import Phase, StopMode
+from headrace.embedded.program_copies import usable_by
 from headrace.model.errors import EmbeddedPostgresError
 
 START_LIMIT = 120.0

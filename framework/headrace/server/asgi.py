@@ -9,17 +9,17 @@ from time import perf_counter
 from typing import Any
 
 from headrace.app.app import App
-from headrace.server.access import Access
-from headrace.server.dataplane import DataPlane
+from headrace.server.access.scopes import Access
+from headrace.server.data_plane.endpoints import DataPlane
+from headrace.server.data_plane.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.errors import reply_of
-from headrace.server.http import ANSWER, Call, Receive, Scope, Send
-from headrace.server.limits import Limits, replay
 from headrace.server.litestar_app import management
-from headrace.server.monitoring import PATHS, Monitoring
+from headrace.server.monitoring.endpoints import PATHS, Monitoring
 from headrace.server.options import Options
 from headrace.server.push import Pushing
-from headrace.server.webhooks import Webhooks
+from headrace.server.transport.http import ANSWER, Call, Receive, Scope, Send
+from headrace.server.transport.limits import Limits, replay
 from headrace.sources.postgres.capture.capturing import Capturing
 
 CLIENT_GONE = 499

@@ -25,14 +25,14 @@ from headrace.app.app import App
 from headrace.model.ack_ids import AckId, AckIds
 from headrace.model.errors import HeadraceError, InvalidInput, StoreUnavailable, UnknownConsumer, UnknownStream
 from headrace.model.outcomes import Failure
-from headrace.runtime.shared import Shared
-from headrace.server.directory import Directory, KnownConsumer, KnownStream
-from headrace.server.publishing import Incoming, Publishes
-from headrace.server.receiver import Gone, Share
-from headrace.server.receiving import Receivers
-from headrace.server.settling import Settles
-from headrace.server.shelf import Shelves
-from headrace.server.turns import Turns
+from headrace.runtime.pipeline.shared import Shared
+from headrace.server.data_plane.coalescing import Turns
+from headrace.server.data_plane.message_cache import Shelves
+from headrace.server.data_plane.publish_batching import Incoming, Publishes
+from headrace.server.data_plane.receive_request import Gone, Share
+from headrace.server.data_plane.receiving import Receivers
+from headrace.server.data_plane.registry import Directory, KnownConsumer, KnownStream
+from headrace.server.data_plane.settle_batching import Settles
 
 logger = logging.getLogger("headrace")
 

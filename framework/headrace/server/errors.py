@@ -26,7 +26,7 @@ from headrace.model.errors import (
 )
 from headrace.model.sources import SourceExists
 from headrace.model.tokens import Forbidden, TokenExists, Unauthorized, UnknownToken
-from headrace.server.http import Reply
+from headrace.server.transport.http import Reply
 
 logger = logging.getLogger("headrace")
 

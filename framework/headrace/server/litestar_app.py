@@ -7,20 +7,20 @@ from litestar import Litestar, Router
 from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp
 
-from headrace.server.access import Access
-from headrace.server.dataplane import DataPlane
+from headrace.server.access.scopes import Access
+from headrace.server.data_plane.endpoints import DataPlane
 from headrace.server.engine import Engine
-from headrace.server.openapi import config, pages
+from headrace.server.framework_errors import refuse
+from headrace.server.openapi.description import config, pages
 from headrace.server.options import Options
-from headrace.server.refusals import refuse
 from headrace.server.routes import (
     consumers,
     data_plane,
     dead_letters,
     http_consumers,
     messages,
-    moves,
     overview,
+    positions,
     sources,
     streams,
     tokens,
@@ -28,7 +28,7 @@ from headrace.server.routes import (
 from headrace.server.routes.slashes import marking
 
 PREFIXES = ("/v1", "/api")
-TOPICS = (streams, messages, consumers, moves, dead_letters, http_consumers, overview, tokens, sources)
+TOPICS = (streams, messages, consumers, positions, dead_letters, http_consumers, overview, tokens, sources)
 
 
 def management(engine: Engine, access: Access, data: DataPlane, options: Options) -> ASGIApp:

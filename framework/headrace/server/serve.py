@@ -18,8 +18,8 @@ import anyio.abc
 
 from headrace.app.app import App
 from headrace.server.asgi import Server
-from headrace.server.listener import Listener
-from headrace.server.tls import Certificate
+from headrace.server.transport.listener import Listener
+from headrace.server.transport.tls import Certificate
 
 logger = logging.getLogger("headrace")
 

@@ -5,7 +5,7 @@ in `retention`). Server functions in `sql/functions/` do the work, and the modul
 runs on an `Executor`: a `Database`, or the caller's connection inside a transaction.
 """
 
-from headrace.store.backfills import (
+from headrace.store.capture.backfills import (
     BackfillToDo,
     backfill_wanted,
     backfills,
@@ -15,7 +15,7 @@ from headrace.store.backfills import (
     next_backfill,
     start_backfill,
 )
-from headrace.store.captures import (
+from headrace.store.capture.captures import (
     Captured,
     CapturePosition,
     CaptureToDo,
@@ -44,7 +44,7 @@ from headrace.store.captures import (
     take_capture,
     tell_capture,
 )
-from headrace.store.catalog import (
+from headrace.store.catalog.declarations import (
     Declared,
     Found,
     consumer_id,
@@ -56,28 +56,44 @@ from headrace.store.catalog import (
     find_consumers,
     find_stream,
 )
-from headrace.store.database import Database, Executor
-from headrace.store.dead_letters import dead_letters, discard, redrive
-from headrace.store.glance import sources_at_work
-from headrace.store.info import consumer, consumers, stream, streams
-from headrace.store.leader import lead, notify_waiting, resign
-from headrace.store.lease import extend_leases, lease, mark_started, reclaim, wait, without_subscription
-from headrace.store.listen import listen
-from headrace.store.migrate import migrate, schema_version
-from headrace.store.operate import blocked_keys, delete_consumer, delete_stream, pause, resume
-from headrace.store.peek import latest, messages, messages_at, peek
-from headrace.store.publish import publish, publish_all, publish_many
-from headrace.store.push import PushConsumer, push_consumers
-from headrace.store.replay import Selection, replay, republish
-from headrace.store.retention import Sweeper, Swept, sweep
-from headrace.store.schedule import Schedule
-from headrace.store.secrets import secret
-from headrace.store.seek import seek, seek_to
-from headrace.store.settle import settle
-from headrace.store.sources import create_source, delete_source, edit_source, source, source_with_secrets, sources
-from headrace.store.standing import standing
-from headrace.store.tokens import add_token, any_token, revoke_token, tokens, tokens_of
-from headrace.store.transactions import (
+from headrace.store.catalog.key_states import standing
+from headrace.store.catalog.operations import blocked_keys, delete_consumer, delete_stream, pause, resume
+from headrace.store.catalog.overview import sources_at_work
+from headrace.store.catalog.push_consumers import PushConsumer, push_consumers
+from headrace.store.catalog.secrets import secret
+from headrace.store.catalog.sources import (
+    create_source,
+    delete_source,
+    edit_source,
+    source,
+    source_with_secrets,
+    sources,
+)
+from headrace.store.catalog.states import consumer, consumers, stream, streams
+from headrace.store.catalog.tokens import add_token, any_token, revoke_token, tokens, tokens_of
+from headrace.store.catalog.workers import forget_workers, tell_worker, worker_left, workers
+from headrace.store.database.listener import listen
+from headrace.store.database.migrations import migrate, schema_version
+from headrace.store.database.pool import Database, Executor
+from headrace.store.maintenance.leader import lead, notify_waiting, resign
+from headrace.store.maintenance.retention import Sweeper, Swept, sweep
+from headrace.store.maintenance.schedule import Schedule
+from headrace.store.maintenance.vacuum import Vacuum
+from headrace.store.messages.dead_letters import dead_letters, discard, redrive
+from headrace.store.messages.lease import (
+    extend_leases,
+    lease,
+    mark_started,
+    reclaim,
+    wait,
+    without_subscription,
+)
+from headrace.store.messages.peek import latest, messages, messages_at, peek
+from headrace.store.messages.publish import publish, publish_all, publish_many
+from headrace.store.messages.replay import Selection, replay, republish
+from headrace.store.messages.seek import seek, seek_to
+from headrace.store.messages.settle import settle
+from headrace.store.messages.transactions import (
     Acks,
     Forgotten,
     Status,
@@ -87,8 +103,6 @@ from headrace.store.transactions import (
     leave_witness,
     transaction_status,
 )
-from headrace.store.vacuum import Vacuum
-from headrace.store.workers import forget_workers, tell_worker, worker_left, workers
 
 __all__ = [
     "Acks",

@@ -28,8 +28,8 @@ from urllib.parse import urlsplit, urlunsplit
 from headrace import store
 from headrace.embedded import EmbeddedPostgres
 from headrace.model.errors import ConfigurationError
-from headrace.store.migrate import functions, migrations
-from headrace.store.translate import translated
+from headrace.store.database.errors import translated
+from headrace.store.database.migrations import functions, migrations
 
 T = TypeVar("T")
 

@@ -7,12 +7,12 @@ from typing import Literal
 
 import msgspec
 
-from headrace.flow.custody import Custody, Lease, Parcel
+from headrace.flow.in_flight import Custody, Lease, Parcel
 from headrace.model.errors import InvalidData
 from headrace.model.outcomes import Failure
 from headrace.model.records import Lost
 from headrace.model.specs import ConsumerSpec
-from headrace.runtime.message import Message
+from headrace.runtime.messages.message import Message
 
 Kind = Literal["acked", "retried", "exhausted", "rejected", "released", "lost", "crashed"]
 """The kind of an outcome.

@@ -14,13 +14,13 @@ import anyio.lowlevel
 from headrace import store
 from headrace.app.app import App
 from headrace.app.service import Service
-from headrace.flow.custody import Custody
+from headrace.flow.in_flight import Custody
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Reject, Retry
 from headrace.model.specs import ConsumerSpec
-from headrace.runtime.message import Message
-from headrace.runtime.pipeline import Pipeline
-from headrace.runtime.wiring import Call
+from headrace.runtime.messages.message import Message
+from headrace.runtime.pipeline.pipeline import Pipeline
+from headrace.runtime.pipeline.wiring import Call
 from headrace.testing.clock import Clock
 from headrace.testing.outcomes import Record, WatchedCustody
 

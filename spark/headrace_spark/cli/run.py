@@ -15,8 +15,8 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from headrace.app import settings
-from headrace.cli.logs import LogFormatOption, LogLevelOption, set_up_logging
-from headrace.cli.options import DatabaseOption, JsonOption, flag, print_json
+from headrace.cli.options.common import DatabaseOption, JsonOption, flag, print_json
+from headrace.cli.output.logs import LogFormatOption, LogLevelOption, set_up_logging
 from headrace.cli.problems import NoInput, UsageProblem
 from headrace.model.errors import HeadraceError
 from headrace_spark.cli.stopping import Stopped, until_stopped

@@ -16,6 +16,8 @@ from headrace import store
 from headrace.model.capture import BackfillInfo
 from headrace.sources.postgres.backfill.backfiller import Backfiller
 from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.database import catalog
+from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.pgoutput.decoder import Decoder
 from headrace.sources.postgres.pgoutput.messages import (
     Begin,
@@ -27,9 +29,7 @@ from headrace.sources.postgres.pgoutput.messages import (
     Truncate,
     Update,
 )
-from headrace.sources.postgres.server import catalog
-from headrace.sources.postgres.server.tables import Table
-from headrace.sources.postgres.shaping.portion import Portion, Transaction
+from headrace.sources.postgres.shaping.shaped import Portion, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.values import SETTINGS, TypeInfo, load_types

@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from headrace.sources.postgres.connection.feed import Feed
 from headrace.sources.postgres.connection.link import Link
-from headrace.sources.postgres.server.slots import ensure_slot, slot_of
+from headrace.sources.postgres.database.slots import ensure_slot, slot_of
 from tests.sources.postgres.captured import drop_slots
 
 APPLICATION = "headrace test"

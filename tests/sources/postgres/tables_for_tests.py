@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.sources.postgres.database.tables import Table, TableColumn
 from headrace.sources.postgres.pgoutput.messages import Column, Relation, Row
-from headrace.sources.postgres.server.tables import Table, TableColumn
-from headrace.sources.postgres.shaping.portion import Portion, Transaction
+from headrace.sources.postgres.shaping.shaped import Portion, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.values import TypeInfo

@@ -13,8 +13,8 @@ from headrace.model.conditions import parse
 from headrace.model.errors import InvalidFilter
 from headrace.sources.postgres.backfill.rows_where import check_condition, compiled
 from headrace.sources.postgres.connection.link import Link
-from headrace.sources.postgres.server import catalog
-from headrace.sources.postgres.server.tables import Table
+from headrace.sources.postgres.database import catalog
+from headrace.sources.postgres.database.tables import Table
 from tests.sources.postgres.backfilling import Capture
 
 pytestmark = pytest.mark.asyncio

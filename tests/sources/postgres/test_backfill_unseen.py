@@ -146,7 +146,7 @@ async def test_a_backfill_waits_for_earlier_captured_changes_that_are_not_visibl
 async def test_a_backfill_waits_without_a_limit_for_invisible_changes_that_another_process_captured(
     capture: Capture, waiting_server: str, local: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sources.postgres.backfill.settling.PATIENCE", 0.0)
+    monkeypatch.setattr("headrace.sources.postgres.backfill.open_transactions.PATIENCE", 0.0)
     with anyio.fail_after(WITHIN):
         async with committing(waiting_server, local, "update items set name = 'newer' where id = 5"):
             await capture.pump()
@@ -169,7 +169,7 @@ async def test_a_backfill_waits_without_a_limit_for_invisible_changes_that_anoth
 async def test_a_transaction_that_has_not_begun_to_commit_is_not_waited_for(
     capture: Capture, waiting_server: str, local: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sources.postgres.backfill.settling.PATIENCE", 0.0)
+    monkeypatch.setattr("headrace.sources.postgres.backfill.open_transactions.PATIENCE", 0.0)
     other = await asyncpg.connect(waiting_server)
     try:
         await other.execute("begin; update items set name = 'newer' where id = 5")

@@ -11,7 +11,7 @@ from headrace import store
 from headrace.model.capture import CaptureInfo
 from headrace.sources.postgres.backfill import backfiller as backfill
 from headrace.sources.postgres.capture import capturer, outbox
-from headrace.sources.postgres.shaping import publishing
+from headrace.sources.postgres.shaping import message_builder
 from headrace.sources.postgres.shaping.transforms import transform
 from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
@@ -89,7 +89,7 @@ async def test_messages_that_the_stream_refuses_are_sorted_out_and_all_others_ar
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Shaping prevents this. If it overlooks a case, capture must go on nevertheless.
-    put = publishing.Publisher.put
+    put = message_builder.Publisher.put
 
     def overlooking(self: Any, key: str, data: bytes, into: Any, *args: Any) -> int:
         if b'"bad"' not in data:
@@ -98,7 +98,7 @@ async def test_messages_that_the_stream_refuses_are_sorted_out_and_all_others_ar
         into.data.append('{"record": "\\u0000"}')
         return 1
 
-    monkeypatch.setattr(publishing.Publisher, "put", overlooking)
+    monkeypatch.setattr(message_builder.Publisher, "put", overlooking)
     info = await shop.source()
     async with shop.captured():
         await shop.until_running()

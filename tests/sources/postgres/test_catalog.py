@@ -9,9 +9,9 @@ import pytest_asyncio
 
 from headrace.model.errors import ConfigurationError
 from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.database.catalog import load_tables, table_of
+from headrace.sources.postgres.database.tables import Table, TableColumn
 from headrace.sources.postgres.errors import SourceStopped
-from headrace.sources.postgres.server.catalog import load_tables, table_of
-from headrace.sources.postgres.server.tables import Table, TableColumn
 from tests.sources.postgres.linked import linked
 
 pytestmark = pytest.mark.asyncio

@@ -12,9 +12,9 @@ import pytest_asyncio
 
 from headrace.model.capture import Finding
 from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.database import slots
+from headrace.sources.postgres.database.checks import check
 from headrace.sources.postgres.errors import SourceUnavailable
-from headrace.sources.postgres.server import slots
-from headrace.sources.postgres.server.checks import check
 from headrace.sources.postgres.spec import PostgresSpec
 from tests.sources.postgres.linked import APPLICATION, as_role, feeding, fresh, linked, refusing, server_that
 
@@ -264,7 +264,7 @@ async def test_a_slot_of_another_kind_is_reported(link: Link, empty_dsn: str) ->
 async def test_transactions_that_the_slot_would_wait_for_are_reported(
     link: Link, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sources.postgres.server.checks.LONG", 0)
+    monkeypatch.setattr("headrace.sources.postgres.database.checks.LONG", 0)
     async with await Link.connect(empty_dsn, application_name="other") as other:
         await other.query("begin; insert into orders values (1)")
         [told] = of(await check(empty_dsn, spec(), fresh()), "warning")

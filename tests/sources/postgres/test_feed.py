@@ -13,9 +13,9 @@ from headrace.model.errors import HeadraceError
 from headrace.sources.postgres.connection import feed as feeding_module
 from headrace.sources.postgres.connection.feed import Feed, Received
 from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.database.slots import ensure_slot, slot_of
 from headrace.sources.postgres.errors import SlotLost, SourceStopped, SourceUnavailable
 from headrace.sources.postgres.pgoutput import positions
-from headrace.sources.postgres.server.slots import ensure_slot, slot_of
 from tests.runtime.running import WITHIN, eventually
 from tests.sources.postgres.linked import APPLICATION, WALSENDERS, feeding, fresh, linked, read_on, with_options
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from headrace.model.errors import ConfigurationError
 from headrace.model.keys import check_key
+from headrace.sources.postgres.database import table_names
 from headrace.sources.postgres.pgoutput.messages import Insert
-from headrace.sources.postgres.server import names
 from headrace.sources.postgres.shaping.keys import RowKeyTemplate
 from headrace.sources.postgres.values import TypeInfo
 from tests.sources.postgres.tables_for_tests import Shaped
@@ -150,15 +150,15 @@ def test_a_primary_key_of_many_long_columns_makes_a_key_that_is_not_too_long() -
     ],
 )
 def test_a_name_is_read_as_sql_reads_it(written: str, parts: tuple[str, str], canonical: str) -> None:
-    assert names.split(written) == parts
-    assert names.canonical(written) == canonical
-    assert names.canonical(canonical) == canonical
+    assert table_names.split(written) == parts
+    assert table_names.canonical(written) == canonical
+    assert table_names.canonical(canonical) == canonical
 
 
 @given(schema=st.text(min_size=1, max_size=20), table=st.text(min_size=1, max_size=20))
 def test_any_name_can_be_written(schema: str, table: str) -> None:
     if "\0" not in schema + table and (schema + table).encode("utf-8", "replace").decode() == schema + table:
-        assert names.split(names.joined(schema, table)) == (schema, table)
+        assert table_names.split(table_names.joined(schema, table)) == (schema, table)
 
 
 @pytest.mark.parametrize(
@@ -179,4 +179,4 @@ def test_any_name_can_be_written(schema: str, table: str) -> None:
 )
 def test_an_invalid_name_is_refused_in_a_sentence(written: Any, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
-        names.split(written)
+        table_names.split(written)

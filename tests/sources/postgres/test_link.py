@@ -267,7 +267,7 @@ async def test_without_psycopg_it_says_what_to_install(monkeypatch: pytest.Monke
 
 @pytest.mark.process
 async def test_psycopg_is_not_loaded_before_the_first_connection() -> None:
-    code = "import sys, headrace, headrace.sources.postgres.server.checks, headrace.sources.postgres.connection.feed; sys.exit('psycopg' in sys.modules)"
+    code = "import sys, headrace, headrace.sources.postgres.database.checks, headrace.sources.postgres.connection.feed; sys.exit('psycopg' in sys.modules)"
     assert (
         await anyio.run_process([sys.executable, "-c", code], stderr=subprocess.STDOUT, check=False)
     ).returncode == 0

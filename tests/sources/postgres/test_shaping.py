@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Delete, Insert, Truncate, Update
-from headrace.sources.postgres.shaping.portion import Portion, Transaction
+from headrace.sources.postgres.shaping.shaped import Portion, Transaction
 from tests.sources.postgres.tables_for_tests import (
     BOOL,
     INT8,

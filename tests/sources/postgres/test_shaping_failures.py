@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.sources.postgres.pgoutput.messages import Delete, Insert, Truncate, Update
-from headrace.sources.postgres.shaping.portion import Portion
+from headrace.sources.postgres.shaping.shaped import Portion
 from headrace.sources.postgres.shaping.shaper import Shaper
 from tests.sources.postgres.tables_for_tests import (
     INT8,
@@ -185,7 +185,7 @@ def test_a_failure_for_its_condition_is_judged_again() -> None:
 
 
 def test_a_message_that_is_too_large_becomes_a_failure_without_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.sources.postgres.shaping.publishing.LARGEST", 300)
+    monkeypatch.setattr("headrace.sources.postgres.shaping.message_builder.LARGEST", 300)
     shaped = Shaped()
     shaped.take(Insert(1, order(status=b"x" * 200)))
     assert "300" in shaped.error

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.sources.postgres.database.tables import Table, TableColumn
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Column, Delete, Insert, Relation, Truncate, Update
-from headrace.sources.postgres.server.tables import Table, TableColumn
-from headrace.sources.postgres.shaping.portion import Portion, Transaction
+from headrace.sources.postgres.shaping.shaped import Portion, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.templates import token
 from tests.sources.postgres.tables_for_tests import spec

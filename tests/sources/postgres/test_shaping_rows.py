@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Delete, Insert, Truncate, Update
-from headrace.sources.postgres.shaping.portion import Incomplete, Portion
+from headrace.sources.postgres.shaping.shaped import Incomplete, Portion
 from headrace.sources.postgres.shaping.shaper import Shaper
 from tests.sources.postgres.tables_for_tests import METADATA, TEXT, TRANSACTION, Shaped, order, spec
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace import store
 from headrace.sources.postgres.pgoutput.messages import Insert
-from headrace.sources.postgres.shaping.portion import Portion
+from headrace.sources.postgres.shaping.shaped import Portion
 from headrace.sources.postgres.shaping.shaper import Shaper
 from tests.sources.postgres.tables_for_tests import INT8, JSON, TEXT, Shaped, spec
 

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from headrace.sources.postgres.connection import refusals
+from headrace.sources.postgres.connection import server_errors
 from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.database import slots
+from headrace.sources.postgres.database.catalog import load_tables
+from headrace.sources.postgres.database.publications import publication_of, uncovered
 from headrace.sources.postgres.errors import SlotLost, SourceRefused, SourceStopped, SourceUnavailable
 from headrace.sources.postgres.pgoutput import positions
-from headrace.sources.postgres.server import slots
-from headrace.sources.postgres.server.catalog import load_tables
-from headrace.sources.postgres.server.publications import publication_of, uncovered
 from headrace.sources.postgres.spec import PostgresSpec
 from tests.sources.postgres.linked import APPLICATION, as_role, feeding, fresh, linked, read_on
 
@@ -182,7 +182,7 @@ async def test_a_table_that_inherits_comes_along_and_changes_nothing(link: Link)
 async def test_a_table_that_is_locked_is_waited_for_only_so_long(
     link: Link, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sources.postgres.server.publications.LOCK_PATIENCE", 0.05)
+    monkeypatch.setattr("headrace.sources.postgres.database.publications.LOCK_PATIENCE", 0.05)
     async with await Link.connect(empty_dsn, application_name="other") as other:
         await other.query("begin; lock table orders in access exclusive mode")
         with pytest.raises(SourceUnavailable, match="lock timeout"):
@@ -346,7 +346,7 @@ async def test_a_role_without_replication_rights_is_reported_with_the_statement_
     ],
 )
 async def test_errors_of_the_server_configuration_stop_the_source(sqlstate: str, told: str, mend: str | None) -> None:
-    stopped = refusals.mended(SourceRefused(sqlstate, told))
+    stopped = server_errors.mended(SourceRefused(sqlstate, told))
     assert told in stopped.reason
     assert stopped.mend == mend
 

@@ -31,7 +31,7 @@ import asyncpg
 from headrace import App, Message, Reject, Transaction, store
 from headrace.model.outcomes import Settlement
 from headrace.model.records import Lost
-from headrace.runtime.batch import Batch
+from headrace.runtime.messages.batch import Batch
 from tests.torture.promises import sources
 from tests.torture.promises.callers import Callers
 from tests.torture.promises.history import RECEIPTS, STREAM

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from headrace.embedded.account import Account, account_for
 from headrace.embedded.binaries import Installation, find_installation
-from headrace.embedded.copies import usable_by
+from headrace.embedded.program_copies import usable_by
 
 USER = "headrace"
 PORT = 5432

@@ -15,7 +15,7 @@ import asyncpg
 
 from headrace import App
 from headrace.model.errors import StoreUnavailable
-from headrace.runtime import transaction
+from headrace.runtime.messages import transaction
 from tests.torture.promises.history import STREAM
 from tests.torture.promises.observed import Notes
 from tests.torture.worker import report_event

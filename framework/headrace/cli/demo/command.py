@@ -19,11 +19,11 @@ from headrace.cli.demo.git_history import Change
 from headrace.cli.demo.keeper import Keeper, differences
 from headrace.cli.demo.sources import FromFiles, FromRepository, Source
 from headrace.cli.demo.stream import dropped_after, fresh_name
-from headrace.cli.logs import set_up_logging
-from headrace.cli.loop import run_async
-from headrace.cli.options import DatabaseOption
+from headrace.cli.options.common import DatabaseOption
+from headrace.cli.output.logs import set_up_logging
+from headrace.cli.output.tables import print_pairs
 from headrace.cli.problems import UsageProblem
-from headrace.cli.tables import print_pairs
+from headrace.cli.processes.event_loop import run_async
 
 BATCH = 1000
 SHOWN = 10

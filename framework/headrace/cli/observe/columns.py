@@ -25,7 +25,7 @@ from headrace.cli.observe.figures import (
     sparkline,
 )
 from headrace.cli.observe.history import ConsumerLine, State, StreamLine, WorkerLine
-from headrace.cli.tables import printable
+from headrace.cli.output.tables import printable
 
 Line = TypeVar("Line")
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from headrace.cli.backend import Backend
-from headrace.cli.connection import administer
+from headrace.cli.options.backend import Backend
+from headrace.cli.options.connection import administer
+from headrace.cli.options.times import duration
 from headrace.cli.problems import UsageProblem
-from headrace.cli.times import duration
-from headrace.client.server import Server
+from headrace.client.address import Server
 from headrace.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def observe(
 def where(backend: Backend) -> str:
     """A description of the server or database, for the title."""
     from headrace.app import settings
-    from headrace.store.translate import safe
+    from headrace.store.database.errors import safe
 
     found = backend.found()
     if isinstance(found, Server):

@@ -9,8 +9,8 @@ from typing import Any
 from rich.text import Text
 
 from headrace.cli.observe.figures import BAD, FAINT, STRONG, pace
-from headrace.cli.tables import indented, printable
-from headrace.cli.times import in_utc
+from headrace.cli.options.times import in_utc
+from headrace.cli.output.tables import indented, printable
 from headrace.model.records import ConsumerAtWork, DeadLetter, PeekedMessage, StoredMessage, WorkerInfo
 
 LONGEST = 200_000

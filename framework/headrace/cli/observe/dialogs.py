@@ -12,8 +12,8 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Footer, Input, Static
 
+from headrace.cli.options.times import Place, place
 from headrace.cli.problems import UsageProblem
-from headrace.cli.times import Place, place
 
 
 class Confirm(ModalScreen[bool]):

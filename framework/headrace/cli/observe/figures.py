@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from headrace.cli.tables import printable
+from headrace.cli.output.tables import printable
 
 GOOD, WARN, BAD, STUCK, HELD, FAINT, STRONG = "#5fd7af", "#e5b567", "#f2777a", "#c792ea", "#82aaff", "#7f8c98", "bold"
 """In this order: moving, growing or unattended, dead or full, blocked, paused, unimportant, a name."""

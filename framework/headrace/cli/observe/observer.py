@@ -20,10 +20,10 @@ from textual.widgets import Static
 
 from headrace.cli.observe.details import about_worker
 from headrace.cli.observe.dialogs import Page
-from headrace.cli.observe.everything import Everything
 from headrace.cli.observe.figures import BAD, FAINT, GOOD, WARN, lasting, pace, short
 from headrace.cli.observe.help import help_page
 from headrace.cli.observe.history import History, Picture, WorkerLine
+from headrace.cli.observe.home_screen import Everything
 from headrace.model.errors import HeadraceError
 
 if TYPE_CHECKING:

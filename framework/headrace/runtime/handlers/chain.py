@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from headrace.model.handling import Handling
 from headrace.model.specs import ConsumerSpec
-from headrace.runtime.desk import Desk
 from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.handlers.middleware import around
 from headrace.runtime.handlers.runners import Runner
 from headrace.runtime.handlers.transactional import Transactional
-from headrace.runtime.shared import Shared
-from headrace.runtime.wiring import Call
+from headrace.runtime.pipeline.acknowledger import Desk
+from headrace.runtime.pipeline.shared import Shared
+from headrace.runtime.pipeline.wiring import Call
 
 
 def chain(

@@ -22,8 +22,8 @@ import msgspec
 
 from headrace.model.errors import ConfigurationError
 from headrace.model.outcomes import Reject, Retry
-from headrace.runtime.transaction import Transaction
-from headrace.runtime.wiring import Call
+from headrace.runtime.messages.transaction import Transaction
+from headrace.runtime.pipeline.wiring import Call
 
 if TYPE_CHECKING:
     from dishka import AsyncContainer

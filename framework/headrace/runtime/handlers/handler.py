@@ -18,11 +18,11 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.model.errors import ConfigurationError
-from headrace.runtime.batch import Batch
 from headrace.runtime.handlers.dependencies import dependency_of
 from headrace.runtime.handlers.signature import annotated, is_async, name_of
-from headrace.runtime.message import Message
-from headrace.runtime.transaction import Transaction
+from headrace.runtime.messages.batch import Batch
+from headrace.runtime.messages.message import Message
+from headrace.runtime.messages.transaction import Transaction
 
 Decode = Callable[[str], Any]
 Role = Literal["payload", "delivery", "transaction", "dependency"]

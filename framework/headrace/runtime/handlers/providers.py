@@ -17,12 +17,12 @@ from dishka.provider import BaseProvider
 from dishka.provider.exceptions import MissingHintsError, MissingReturnHintError
 
 from headrace.model.errors import ConfigurationError
-from headrace.runtime.batch import Batch
 from headrace.runtime.handlers.dependencies import Dependencies, Need, asked, close, tell
 from headrace.runtime.handlers.graph import SCOPES, Graph, name_of_type
 from headrace.runtime.handlers.signature import name_of
-from headrace.runtime.message import Message
-from headrace.runtime.transaction import Transaction
+from headrace.runtime.messages.batch import Batch
+from headrace.runtime.messages.message import Message
+from headrace.runtime.messages.transaction import Transaction
 
 OF_A_DELIVERY = (Message, Batch, Transaction)
 """Types that are available without a provider, besides what the app knows."""

@@ -20,11 +20,11 @@ import anyio.to_thread
 from headrace.model.errors import ConfigurationError
 from headrace.model.handling import Handling
 from headrace.model.outcomes import Reject, Retry
-from headrace.runtime.batch import Batch
-from headrace.runtime.handlers.errands import Place
 from headrace.runtime.handlers.handler import Handler
-from headrace.runtime.handlers.processes import Processes
-from headrace.runtime.wiring import Call, Clock
+from headrace.runtime.handlers.worker_processes import Processes
+from headrace.runtime.handlers.worker_protocol import Place
+from headrace.runtime.messages.batch import Batch
+from headrace.runtime.pipeline.wiring import Call, Clock
 
 
 class Runner:

@@ -24,14 +24,14 @@ from headrace.model.errors import ConfigurationError, InvalidInput, LeaseLost, S
 from headrace.model.handling import Handling
 from headrace.model.outcomes import Reject, Release, Retry
 from headrace.model.specs import ConsumerSpec
-from headrace.runtime.batch import Batch
-from headrace.runtime.desk import Desk
-from headrace.runtime.message import Message
-from headrace.runtime.shared import Shared
-from headrace.runtime.transaction import Transaction
-from headrace.runtime.weather import Weather
-from headrace.runtime.wiring import Call
-from headrace.store.missing import swept_away
+from headrace.runtime.messages.batch import Batch
+from headrace.runtime.messages.message import Message
+from headrace.runtime.messages.transaction import Transaction
+from headrace.runtime.pipeline.acknowledger import Desk
+from headrace.runtime.pipeline.shared import Shared
+from headrace.runtime.pipeline.wiring import Call
+from headrace.store.database.missing_objects import swept_away
+from headrace.store.database.retry import Weather
 
 Delivery = Message | Batch
 

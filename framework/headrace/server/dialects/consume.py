@@ -16,15 +16,15 @@ import msgspec
 
 from headrace import store
 from headrace.model.errors import FilterTooSlow
-from headrace.server.bodies import Nack, Settle, read_receive
+from headrace.server.data_plane.bodies import Nack, Settle, read_receive
+from headrace.server.data_plane.registry import KnownConsumer
 from headrace.server.dialects.pull import anywhere
-from headrace.server.directory import KnownConsumer
-from headrace.server.http import Call, Endpoint, Reply
-from headrace.server.wire.captured import records
-from headrace.store.database import within
+from headrace.server.transport.http import Call, Endpoint, Reply
+from headrace.server.wire.dialect_answers import records
+from headrace.store.database.pool import within
 
 if TYPE_CHECKING:
-    from headrace.server.dataplane import DataPlane
+    from headrace.server.data_plane.endpoints import DataPlane
 
 PREFIX = "http-consumers"
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.server.bodies import Nack, Settle, read_receive
-from headrace.server.directory import KnownConsumer
-from headrace.server.http import Call, Endpoint, Reply
-from headrace.server.wire.captured import changes
+from headrace.server.data_plane.bodies import Nack, Settle, read_receive
+from headrace.server.data_plane.registry import KnownConsumer
+from headrace.server.transport.http import Call, Endpoint, Reply
+from headrace.server.wire.dialect_answers import changes
 
 if TYPE_CHECKING:
-    from headrace.server.dataplane import DataPlane
+    from headrace.server.data_plane.endpoints import DataPlane
 
 PREFIX = "http_pull_consumers"
 

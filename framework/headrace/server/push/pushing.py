@@ -24,15 +24,15 @@ from headrace.model.handling import Breaker, Handling
 from headrace.model.push import Push
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.handlers.handler import Handler
-from headrace.runtime.pipeline import Pipeline
-from headrace.runtime.shared import Shared
-from headrace.runtime.weather import Weather, keep_going
+from headrace.runtime.pipeline.pipeline import Pipeline
+from headrace.runtime.pipeline.shared import Shared
 from headrace.server.push.addresses import Allowed
 from headrace.server.push.connecting import session
 from headrace.server.push.sender import Sender
 from headrace.server.push.shapes import Shapes
 from headrace.server.push.signing import Stamps
 from headrace.store import PushConsumer
+from headrace.store.database.retry import Weather, keep_going
 
 logger = logging.getLogger("headrace")
 

@@ -12,8 +12,8 @@ from yarl import URL
 
 from headrace.model.outcomes import Retry
 from headrace.model.push import Push
-from headrace.runtime.batch import Batch
-from headrace.runtime.message import Message
+from headrace.runtime.messages.batch import Batch
+from headrace.runtime.messages.message import Message
 from headrace.server.push import answers
 from headrace.server.push.connecting import Denied, timeout
 from headrace.server.push.shapes import Shapes

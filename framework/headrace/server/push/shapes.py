@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import msgspec
 
 from headrace.model.ack_ids import AckIds
-from headrace.runtime.message import Message
-from headrace.server.bodies import Deliveries, Delivery, WireMessage
+from headrace.runtime.messages.message import Message
+from headrace.server.data_plane.bodies import Deliveries, Delivery, WireMessage
 
 _NULL = msgspec.Raw(b"null")
 

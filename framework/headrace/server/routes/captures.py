@@ -12,9 +12,9 @@ from litestar.params import Body, JSONBody, QueryParameter
 
 from headrace.model.capture import FailedChange, Finding
 from headrace.server.errors import Problem
-from headrace.server.routes.desk import AnyRequest, Desk
-from headrace.server.routes.found import SourceRef, found
+from headrace.server.routes.access import AnyRequest, Desk
 from headrace.server.routes.parameters import Limit
+from headrace.server.routes.source_lookup import SourceRef, found
 from headrace.server.wire.captures import (
     Backfill,
     Cancelled,

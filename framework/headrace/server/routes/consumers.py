@@ -12,15 +12,15 @@ from litestar.params import JSONBody
 from headrace import store
 from headrace.model.records import ConsumerInfo
 from headrace.model.specs import ConsumerSpec
-from headrace.server.access import Access
-from headrace.server.directory import KnownConsumer
+from headrace.server.access.scopes import Access
+from headrace.server.data_plane.registry import KnownConsumer
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.desk import AnyRequest, Desk
+from headrace.server.routes.access import AnyRequest, Desk
 from headrace.server.routes.parameters import ConsumerRef, Force, StreamRef
 from headrace.server.wire.common import Deleted, Listed
+from headrace.server.wire.consumer_answers import Consumer
 from headrace.server.wire.consumers import ConsumerSettings, NewConsumer, changes, sent_filters
-from headrace.server.wire.consumers_told import Consumer
 
 _PATH = "/streams/{stream:str}/consumers/{consumer:str}"
 

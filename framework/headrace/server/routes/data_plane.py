@@ -14,15 +14,15 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from headrace.server.dataplane import DataPlane
+from headrace.server.data_plane.endpoints import DataPlane
 from headrace.server.dialects.consume import Consume
 from headrace.server.dialects.pull import Pull
-from headrace.server.http import Call, Endpoint
-from headrace.server.routes.desk import AnyRequest
+from headrace.server.routes.access import AnyRequest
 from headrace.server.routes.parameters import AnyConsumerRef, ConsumerRef, StreamRef
 from headrace.server.routes.slashes import unmarked
-from headrace.server.wire.captured import Change, NextAnswer
+from headrace.server.transport.http import Call, Endpoint
 from headrace.server.wire.common import Listed, Success
+from headrace.server.wire.dialect_answers import Change, NextAnswer
 from headrace.server.wire.messages import Nack, NewMessage, PublishedAnswer, Receive, Received, Settle
 
 _OF_STREAM = "/streams/{stream:str}/consumers/{consumer:str}"

@@ -9,12 +9,12 @@ from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
-from headrace.app.admin.given import check_seq
+from headrace.admin.validation import check_seq
 from headrace.model.records import BlockedKey, DeadLetter
-from headrace.server.access import Access
+from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.desk import AnyRequest, Desk
+from headrace.server.routes.access import AnyRequest, Desk
 from headrace.server.routes.parameters import ConsumerRef, KeyPattern, Limit, SeqRef, StreamRef, Where
 from headrace.server.wire.common import Listed
 from headrace.server.wire.dead_letters import DeadLetterChoice, Purged, PurgedAnswer, Redriven, RedrivenAnswer

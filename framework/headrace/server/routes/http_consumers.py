@@ -11,15 +11,15 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType
 
-from headrace.server.access import Access
+from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
+from headrace.server.routes.access import AnyRequest, Desk
 from headrace.server.routes.consumers import create, edit, remove
-from headrace.server.routes.desk import AnyRequest, Desk
 from headrace.server.routes.parameters import AnyConsumerRef, Force
 from headrace.server.wire.common import Deleted, Listed
+from headrace.server.wire.consumer_answers import HttpConsumer
 from headrace.server.wire.consumers import ConsumerSettings, NewConsumer, sent_filters
-from headrace.server.wire.consumers_told import HttpConsumer
 
 _PATH = "/http-consumers/{consumer:str}"
 

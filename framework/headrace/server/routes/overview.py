@@ -9,9 +9,9 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from headrace.model.records import Overview
-from headrace.server.access import Access
+from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
-from headrace.server.routes.desk import AnyRequest, Desk
+from headrace.server.routes.access import AnyRequest, Desk
 
 
 class OverviewAnswer(Struct):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from litestar.params import PathParameter, QueryParameter
 
-from headrace.app.admin import MOST
+from headrace.admin import MOST
 
 StreamRef = Annotated[str, PathParameter(description="A stream, by its id or name.")]
 ConsumerRef = Annotated[str, PathParameter(description="A consumer, by its id or name.")]

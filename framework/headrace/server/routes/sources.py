@@ -1,7 +1,7 @@
 """Routes of sources: create, list, read, change, delete, and the declaration of the webhook
 endpoint.
 
-`headrace.server.webhooks` receives the deliveries of webhooks.
+`headrace.server.data_plane.webhooks` receives the deliveries of webhooks.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from litestar.params import Body, Parameter, QueryParameter
 from msgspec import UNSET
 
 from headrace.model.errors import UnknownStream
-from headrace.server.access import Access
+from headrace.server.access.scopes import Access
+from headrace.server.data_plane.webhooks import Webhooks
 from headrace.server.engine import Engine
-from headrace.server.http import Call
 from headrace.server.routes import captures
-from headrace.server.routes.desk import AnyRequest, Desk
-from headrace.server.routes.found import SourceRef, found
+from headrace.server.routes.access import AnyRequest, Desk
 from headrace.server.routes.slashes import unmarked
-from headrace.server.webhooks import Webhooks
+from headrace.server.routes.source_lookup import SourceRef, found
+from headrace.server.transport.http import Call
 from headrace.server.wire.captures import DeletedSource
 from headrace.server.wire.common import Listed, Success
 from headrace.server.wire.sources import NewSource, Source, SourceSettings, source_of

@@ -12,10 +12,10 @@ from msgspec import Meta, Struct
 
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.tokens import NewToken, TokenInfo, check_lifetime, check_name, parse_all
-from headrace.server.access import Access
+from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.desk import AnyRequest, Desk
+from headrace.server.routes.access import AnyRequest, Desk
 from headrace.server.routes.slashes import unmarked
 from headrace.server.wire.common import Listed
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from headrace.app.admin.given import changed
+from headrace.admin.validation import changed
 from headrace.model import conditions
 from headrace.model.durations import rate, seconds
 from headrace.model.push import Push
@@ -16,7 +16,7 @@ from headrace.model.specs import Backoff, ConsumerSpec, DeliverPolicy, OnExhaust
 from headrace.server.errors import Problem
 from headrace.server.wire.common import given
 from headrace.server.wire.filters import condition_of
-from headrace.store.info import HIDDEN
+from headrace.store.catalog.states import HIDDEN
 
 _Filter = str | list[str]
 

@@ -14,7 +14,7 @@ from headrace.server.wire.common import given
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.templates import DEFAULT
 from headrace.sources.webhook import LARGEST_BODY, Signature, WebhookSpec
-from headrace.store.info import HIDDEN
+from headrace.store.catalog.states import HIDDEN
 
 PATH = "/api/webhook/{}"
 """Path of a webhook source's deliveries."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from headrace.app.admin.given import changed
+from headrace.admin.validation import changed
 from headrace.model.records import StreamInfo
 from headrace.model.specs import StreamSpec
 from headrace.server.errors import Problem

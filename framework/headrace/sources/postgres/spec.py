@@ -12,12 +12,12 @@ from msgspec.structs import force_setattr
 from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.errors import ConfigurationError, InvalidFilter
-from headrace.sources.postgres.server import names
+from headrace.sources.postgres.database import table_names
 from headrace.sources.postgres.shaping import transforms
+from headrace.sources.postgres.shaping.conditions import Where
 from headrace.sources.postgres.shaping.keys import RowKeyTemplate
-from headrace.sources.postgres.shaping.wheres import Where
 from headrace.sources.webhook import NAME
-from headrace.store.translate import without_password
+from headrace.store.database.errors import without_password
 
 Mode = Literal["changes", "rows"]
 Action = Literal["insert", "update", "delete", "truncate"]
@@ -256,7 +256,7 @@ class PostgresSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def _table(self, name: object) -> str:
         try:
-            return names.canonical(name)  # type: ignore[arg-type]
+            return table_names.canonical(name)  # type: ignore[arg-type]
         except ConfigurationError as error:
             raise ConfigurationError(f"{self._who} can't be. {error}") from None
 

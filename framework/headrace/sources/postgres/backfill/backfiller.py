@@ -27,12 +27,12 @@ import msgspec
 from headrace import store
 from headrace.sources.postgres.backfill import chunks
 from headrace.sources.postgres.backfill.chunks import Chunk, Plan, Reading, Unfit
-from headrace.sources.postgres.backfill.settling import settle
+from headrace.sources.postgres.backfill.open_transactions import settle
 from headrace.sources.postgres.backfill.visibility import Changed, Key, Snapshot
 from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.database import catalog
+from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.errors import SourceRefused
-from headrace.sources.postgres.server import catalog
-from headrace.sources.postgres.server.tables import Table
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import BackfillToDo
 

@@ -18,9 +18,9 @@ from headrace.model.errors import HeadraceError, InvalidInput
 from headrace.sources.postgres.backfill.rows_where import compiled
 from headrace.sources.postgres.backfill.visibility import Snapshot
 from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.database.table_names import joined, quoted
+from headrace.sources.postgres.database.tables import Table, TableColumn
 from headrace.sources.postgres.errors import SourceRefused
-from headrace.sources.postgres.server.names import joined, quoted
-from headrace.sources.postgres.server.tables import Table, TableColumn
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import ChunkDone
 

@@ -20,8 +20,8 @@ from headrace import store
 from headrace.model.errors import InvalidInput
 from headrace.sources.postgres.capture.outbox import Outbox
 from headrace.sources.postgres.pgoutput import positions
-from headrace.sources.postgres.shaping.portion import Portion
-from headrace.store.translate import translated
+from headrace.sources.postgres.shaping.shaped import Portion
+from headrace.store.database.errors import translated
 
 logger = logging.getLogger("headrace")
 

@@ -22,15 +22,15 @@ import anyio
 
 from headrace import store
 from headrace.model.capture import CaptureFacts
-from headrace.runtime.wiring import Clock
+from headrace.runtime.pipeline.wiring import Clock
 from headrace.sources.postgres.backfill.backfiller import Backfiller
 from headrace.sources.postgres.capture.appender import Appender
-from headrace.sources.postgres.capture.completing import Completing
-from headrace.sources.postgres.capture.learning import Knowledge
 from headrace.sources.postgres.capture.outbox import Outbox
 from headrace.sources.postgres.capture.preparing import Beginning, Preparing, application_name
 from headrace.sources.postgres.capture.retrying import Retrying
+from headrace.sources.postgres.capture.schema_cache import Knowledge
 from headrace.sources.postgres.capture.spool import Spool
+from headrace.sources.postgres.capture.toast_completion import Completing
 from headrace.sources.postgres.capture.watch import Watch
 from headrace.sources.postgres.connection.feed import Feed
 from headrace.sources.postgres.connection.link import Link
@@ -59,7 +59,7 @@ from headrace.sources.postgres.pgoutput.messages import (
     Update,
 )
 from headrace.sources.postgres.shaping import transforms
-from headrace.sources.postgres.shaping.portion import Portion, Transaction
+from headrace.sources.postgres.shaping.shaped import Portion, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import CaptureToDo

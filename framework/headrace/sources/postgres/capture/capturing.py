@@ -19,14 +19,14 @@ import msgspec
 
 from headrace import store
 from headrace.model.errors import HeadraceError, LeaseLost, StoreUnavailable
-from headrace.runtime.shared import Shared
-from headrace.runtime.weather import Weather, keep_going
+from headrace.runtime.pipeline.shared import Shared
+from headrace.sources.postgres.capture.capture_lease import Tenure
 from headrace.sources.postgres.capture.capturer import Capturer, Restart
-from headrace.sources.postgres.capture.tenure import Tenure
 from headrace.sources.postgres.errors import SlotLost, SourceStopped, StreamingFailed
 from headrace.sources.postgres.shaping import transforms
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import CaptureToDo
+from headrace.store.database.retry import Weather, keep_going
 
 logger = logging.getLogger("headrace")
 

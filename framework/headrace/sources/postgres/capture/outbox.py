@@ -10,7 +10,7 @@ import anyio
 import msgspec
 
 from headrace.sources.postgres.pgoutput import positions
-from headrace.sources.postgres.shaping.portion import Portion
+from headrace.sources.postgres.shaping.shaped import Portion
 
 MOST_MESSAGES = 5000
 MOST_BYTES = 8 * 1024 * 1024

@@ -11,12 +11,12 @@ import msgspec
 from headrace import store
 from headrace.model.errors import HeadraceError, LeaseLost
 from headrace.sources.postgres.backfill.backfiller import begin_first
-from headrace.sources.postgres.capture.learning import Knowledge
-from headrace.sources.postgres.capture.tenure import LASTS
+from headrace.sources.postgres.capture.capture_lease import LASTS
+from headrace.sources.postgres.capture.schema_cache import Knowledge
 from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.database import publications, slots
 from headrace.sources.postgres.errors import SourceStopped
 from headrace.sources.postgres.pgoutput import positions
-from headrace.sources.postgres.server import publications, slots
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import CaptureToDo
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import anyio
 
 from headrace import store
-from headrace.sources.postgres.shaping.portion import Portion
+from headrace.sources.postgres.shaping.shaped import Portion
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 

@@ -20,7 +20,7 @@ from headrace import store
 from headrace.model.capture import CaptureFacts
 from headrace.model.errors import HeadraceError
 from headrace.sources.postgres.capture.alarms import Alarm, alarm_of
-from headrace.sources.postgres.server import slots
+from headrace.sources.postgres.database import slots
 from headrace.sources.postgres.spec import PostgresSpec
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ import anyio.lowlevel
 import msgspec
 
 from headrace.model.errors import HeadraceError
-from headrace.sources.postgres.connection import refusals
+from headrace.sources.postgres.connection import server_errors
 from headrace.sources.postgres.connection.link import Link, failed, message_of
+from headrace.sources.postgres.database import table_names
 from headrace.sources.postgres.errors import SlotLost, SourceRefused, SourceStopped, SourceUnavailable, StreamingFailed
 from headrace.sources.postgres.pgoutput import positions
-from headrace.sources.postgres.server import names
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -278,7 +278,7 @@ def _statement(slot: str, publication: str, position: int, version: int, streami
         "streaming": "on" if streaming else "off",
     }
     told = ", ".join(f"{name} '{_literal(value)}'" for name, value in options.items())
-    return f"START_REPLICATION SLOT {names.quoted(slot)} LOGICAL {positions.text(position)} ({told})"
+    return f"START_REPLICATION SLOT {table_names.quoted(slot)} LOGICAL {positions.text(position)} ({told})"
 
 
 def _literal(text: str) -> str:
@@ -304,11 +304,15 @@ def _ended(error: HeadraceError, slot: str, publication: str | None) -> Headrace
         return error
     if error.sqlstate == "42704" and publication is not None:
         return _missing(publication, error.told)
-    lost = error.sqlstate == _PREREQUISITE and not refusals.about_wal_level(error) and not refusals.about_slots(error)
+    lost = (
+        error.sqlstate == _PREREQUISITE
+        and not server_errors.about_wal_level(error)
+        and not server_errors.about_slots(error)
+    )
     if lost or error.sqlstate == "58P01":
-        hint = f"; {refusals.words(error.hint)}" if error.hint else ""
+        hint = f"; {server_errors.words(error.hint)}" if error.hint else ""
         return SlotLost(f"The replication slot {slot} is lost ({error.told}{hint}): WAL that it needs is gone.")
-    return refusals.mended(error)
+    return server_errors.mended(error)
 
 
 def _missing(publication: str, told: str) -> SlotLost:

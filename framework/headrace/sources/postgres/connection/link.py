@@ -17,7 +17,7 @@ import anyio
 import anyio.lowlevel
 
 from headrace.model.errors import ConfigurationError, HeadraceError
-from headrace.sources.postgres.connection import places, refusals
+from headrace.sources.postgres.connection import addresses, server_errors
 from headrace.sources.postgres.errors import SourceStopped, SourceUnavailable
 
 if TYPE_CHECKING:
@@ -92,11 +92,11 @@ class Link:
         return link
 
     @classmethod
-    async def _first(cls, parameters: places.Parameters) -> Link:
+    async def _first(cls, parameters: addresses.Parameters) -> Link:
         """Return a connection to the first address that accepts one."""
         failures: list[HeadraceError] = []
-        for attempt in await places.attempts(parameters):
-            place = places.shown(attempt)
+        for attempt in await addresses.attempts(parameters):
+            place = addresses.shown(attempt)
             try:
                 with anyio.fail_after(CONNECT_TIMEOUT):
                     return cls(await _connection(attempt, place), place)
@@ -163,7 +163,7 @@ class Link:
             yield
         except _psycopg().Error as error:
             self.hang_up()
-            told = refusals.words(str(error).partition("\n")[0])
+            told = server_errors.words(str(error).partition("\n")[0])
             raise SourceUnavailable(f"The connection to the captured database {self.place} is lost: {told}.") from error
 
     async def readable(self) -> None:
@@ -248,7 +248,7 @@ class Link:
             return SourceUnavailable(f"The captured database {self.place} ended the connection: {said.told}.")
         if not said.sqlstate:
             return SourceUnavailable(f"The captured database {self.place} gave no proper answer: {said.told}.")
-        return refusals.refusal(said.sqlstate, said.told, said.hint or said.detail)
+        return server_errors.refusal(said.sqlstate, said.told, said.hint or said.detail)
 
     async def _give_up(self) -> None:
         """Cancel the abandoned statement on the server, and close the connection."""
@@ -266,7 +266,7 @@ async def _connection(parameters: Mapping[str, str], place: str) -> PGconn:
     try:
         while (state := _poll(conn)) != pq.PollingStatus.OK:
             if state == pq.PollingStatus.FAILED:
-                raise refusals.connecting(conn.error_message.decode(errors="replace"), place)
+                raise server_errors.connecting(conn.error_message.decode(errors="replace"), place)
             await (anyio.wait_readable if state == pq.PollingStatus.READING else anyio.wait_writable)(conn.socket)
     except BaseException:
         conn.finish()
@@ -295,7 +295,7 @@ async def _cancel(conn: PGconn) -> None:
         request.finish()
 
 
-def _read(dsn: str) -> places.Parameters:
+def _read(dsn: str) -> addresses.Parameters:
     """Return a DSN's parameters, with the environment's defaults for the host and the port."""
     _psycopg()
     from psycopg import conninfo
@@ -303,7 +303,7 @@ def _read(dsn: str) -> places.Parameters:
     try:
         given = {name: str(value) for name, value in conninfo.conninfo_to_dict(dsn).items() if value}
     except (_psycopg().Error, UnicodeError) as error:
-        raise _unread(refusals.words(str(error)) if 'parameter: "' in str(error) else "", dsn) from None
+        raise _unread(server_errors.words(str(error)) if 'parameter: "' in str(error) else "", dsn) from None
     if not set(given.get("port", "")) <= set("0123456789,"):
         raise _unread("its port is not a number; in a password / is written %2F, and @ is written %40", dsn)
     if "service" not in given and "host" not in given and "hostaddr" not in given:
@@ -360,9 +360,9 @@ def message_of(result: PGresult) -> Message:
     """Return the message in a result that is an error or a notice."""
 
     def field(code: int) -> str:
-        return refusals.words((result.error_field(code) or b"").decode(errors="replace"))
+        return server_errors.words((result.error_field(code) or b"").decode(errors="replace"))
 
-    told = field(_MESSAGE) or refusals.words(result.error_message.decode(errors="replace"))
+    told = field(_MESSAGE) or server_errors.words(result.error_message.decode(errors="replace"))
     return Message(field(_SQLSTATE), told, field(_DETAIL), field(_HINT))
 
 

@@ -27,9 +27,9 @@ import msgspec
 from headrace.model.conditions.paths import STEP
 from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.model.keys import MAX_KEY_BYTES
+from headrace.sources.postgres.database import table_names
+from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Value
-from headrace.sources.postgres.server import names
-from headrace.sources.postgres.server.tables import Table
 from headrace.sources.postgres.values import Converter
 from headrace.sources.templates import LONGEST_VALUE, Template, at, sha256, token
 
@@ -205,7 +205,7 @@ def _never(reason: str) -> KeyMaker:
 
 def _missing(column: str, table: str) -> NoKey:
     return NoKey(
-        f"The value of {names.quoted(column)}, of which the key is made, is not in the WAL for this change of {table}. Have the server"
+        f"The value of {table_names.quoted(column)}, of which the key is made, is not in the WAL for this change of {table}. Have the server"
         f" write it from now on: {full_identity(table)}"
     )
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from headrace.sources.postgres.database import table_names
+from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.pgoutput.messages import (
     UNCHANGED,
     Change,
@@ -25,11 +27,9 @@ from headrace.sources.postgres.pgoutput.messages import (
     Update,
     Value,
 )
-from headrace.sources.postgres.server import names
-from headrace.sources.postgres.server.tables import Table
 from headrace.sources.postgres.shaping.keys import NoKey, missing_values
-from headrace.sources.postgres.shaping.portion import Emptied, Incomplete, Portion, Transaction
-from headrace.sources.postgres.shaping.publishing import Publisher
+from headrace.sources.postgres.shaping.message_builder import Publisher
+from headrace.sources.postgres.shaping.shaped import Emptied, Incomplete, Portion, Transaction
 from headrace.sources.postgres.shaping.shapes import Shape, shape_of_read, shape_of_relation
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.values import TypeInfo
@@ -48,7 +48,7 @@ class Shaper:
 
     def __init__(self, spec: PostgresSpec, transform: Callable[..., Any] | None = None) -> None:
         self._spec = spec
-        self._tables = frozenset(map(names.split, spec.tables))
+        self._tables = frozenset(map(table_names.split, spec.tables))
         self._publisher = Publisher(spec, transform)
         self._shapes: dict[int, Shape] = {}
         self._reads: dict[str, tuple[tuple[Any, ...], Shape]] = {}

@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Relation, Row, Value
-from headrace.sources.postgres.server.tables import Table
 from headrace.sources.postgres.shaping.keys import KeyMaker, key_maker
-from headrace.sources.postgres.shaping.portion import Transaction
+from headrace.sources.postgres.shaping.shaped import Transaction
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.values import Converter, TypeInfo, converter
 from headrace.sources.postgres.values.scalars import text

@@ -27,7 +27,7 @@ import msgspec
 
 from headrace.model import payloads
 from headrace.model.errors import ConfigurationError, InvalidData
-from headrace.runtime.failures import describe
+from headrace.runtime.execution.failures import describe
 from headrace.sources.postgres.errors import SourceStopped
 
 Transform = Callable[[dict[str, Any]], Any]

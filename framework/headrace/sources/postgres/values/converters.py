@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from headrace.sources.postgres.values import moments, nested, scalars
+from headrace.sources.postgres.values import datetimes, nested, scalars
 from headrace.sources.postgres.values.scalars import Converter
 from headrace.sources.postgres.values.types import TypeInfo
 
@@ -25,12 +25,12 @@ _BUILT_IN: dict[int, Converter] = {
     114: scalars.json,
     700: scalars.floating,  # float4
     701: scalars.floating,  # float8
-    1082: moments.date,
+    1082: datetimes.date,
     1083: scalars.quoted,  # time
-    1114: moments.timestamp,
-    1184: moments.timestamptz,
+    1114: datetimes.timestamp,
+    1184: datetimes.timestamptz,
     1186: scalars.quoted,  # interval
-    1266: moments.timetz,
+    1266: datetimes.timetz,
     2950: scalars.quoted,  # uuid
     3802: scalars.json,  # jsonb
 }

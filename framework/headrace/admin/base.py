@@ -1,0 +1,61 @@
+"""The base class of all administration calls."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from headrace import store
+from headrace.model import conditions
+from headrace.model.conditions import Condition
+from headrace.model.errors import FilterTooSlow, UnknownConsumer
+from headrace.store.database.pool import within
+
+
+class Base:
+    """Holds an open database, and the time limit for evaluating conditions."""
+
+    def __init__(self, database: store.Database, *, judging: float = 30.0) -> None:
+        self._database = database
+        self._judging = judging
+
+    async def _consumer(self, stream: str, name: str) -> int:
+        try:
+            return await store.consumer_id(self._database, stream, name)
+        except UnknownConsumer:
+            await store.stream(self._database, stream)  # raises UnknownStream if the stream is missing, too
+            raise
+
+    @asynccontextmanager
+    async def _bounded(self, where: Condition | None) -> AsyncIterator[store.Executor]:
+        """An executor for evaluating conditions, in a transaction with a time limit."""
+        try:
+            async with within(self._database, self._judging) as connection:
+                yield _Patient(connection, self._judging + 10)
+        except FilterTooSlow as error:
+            raise self._too_slow(where) from error.__cause__
+
+    def _too_slow(self, where: Condition | None) -> FilterTooSlow:
+        what = "Looking through the messages" if where is None else f"The condition {conditions.describe(where)!r}"
+        return FilterTooSlow(
+            f"{what} took longer than {self._judging:g} s: simplify the condition, most of all its regular expressions, or"
+            " narrow the range of seqs or times. Nothing was changed."
+        )
+
+
+class _Patient:
+    """An executor with a longer query timeout than the driver's default."""
+
+    def __init__(self, connection: Any, limit: float) -> None:
+        self._connection = connection
+        self._limit = limit
+
+    async def fetch(self, query: str, /, *args: Any) -> list[Any]:
+        return await self._connection.fetch(query, *args, timeout=self._limit)  # type: ignore[no-any-return]
+
+    async def fetchrow(self, query: str, /, *args: Any) -> Any:
+        return await self._connection.fetchrow(query, *args, timeout=self._limit)
+
+    async def fetchval(self, query: str, /, *args: Any) -> Any:
+        return await self._connection.fetchval(query, *args, timeout=self._limit)

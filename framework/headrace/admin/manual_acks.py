@@ -1,0 +1,113 @@
+"""Manual acknowledgement: receive, ack and nack messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import uuid4
+
+import anyio
+
+from headrace import store
+from headrace.admin.base import Base
+from headrace.admin.validation import check_limit
+from headrace.model.ack_ids import AckIds
+from headrace.model.durations import Duration, seconds
+from headrace.model.errors import FilterTooSlow, InvalidInput
+from headrace.model.outcomes import Failure, Settlement
+from headrace.model.records import Batch, Received
+from headrace.model.specs import ConsumerSpec
+from headrace.store.messages.peek import decoded
+
+_POLL = 0.1
+_PATIENCE = 1.0  # seconds to read on while nothing matches, even without `wait`
+
+
+class ByHand(Base):
+    """The calls for handling messages without a worker."""
+
+    async def receive(self, stream: str, name: str, *, limit: int = 1, wait: float = 0.0) -> list[Received]:
+        """Lease messages for the consumer's `ack_wait`, to be acked or nacked one by one.
+
+        Of an ordered consumer, at most one message of each key is leased, and none of a key that
+        has others in flight.
+
+        Args:
+            limit: the maximum number of messages.
+            wait: seconds to wait for the first one.
+        """
+        check_limit(limit)
+        if not 0 <= wait <= 3600:
+            raise InvalidInput(f"wait={wait} must be from 0 to 3,600 seconds.")
+        consumer = await self._consumer(stream, name)
+        spec, _ = await store.consumer_spec(self._database, consumer)
+        deadline = anyio.current_time() + wait
+        while True:
+            found = await self._receive(consumer, spec, limit)
+            left = deadline - anyio.current_time()
+            if found or left <= 0:
+                return found
+            await anyio.sleep(min(left, _POLL))
+
+    async def _receive(self, consumer: int, spec: ConsumerSpec, limit: int) -> list[Received]:
+        patience = anyio.current_time() + _PATIENCE
+        while True:
+            batch = await self._lease(consumer, spec, limit)
+            if batch.lease_id is not None:
+                return await self._received(consumer, batch, batch.lease_id)
+            if not batch.more or anyio.current_time() > patience:
+                return []
+
+    async def _lease(self, consumer: int, spec: ConsumerSpec, limit: int) -> Batch:
+        judging = None if spec.where is None else self._judging
+        try:
+            return await store.lease(self._database, consumer, uuid4(), limit, shares=[limit], judging=judging)
+        except FilterTooSlow as error:
+            raise self._too_slow(spec.where) from error.__cause__
+
+    async def ack(self, stream: str, name: str, ack_ids: Sequence[str]) -> list[str]:
+        """Ack messages. Returns the ids that changed nothing, because their lease was lost."""
+        return await self._settle(stream, name, ack_ids, None)
+
+    async def nack(
+        self, stream: str, name: str, ack_ids: Sequence[str], *, delay: Duration | None = None, error: str | None = None
+    ) -> list[str]:
+        """Nack messages. They are delivered again after `delay`, at once by default. The attempt counts.
+
+        Returns:
+            The ids that changed nothing, because their lease was lost.
+        """
+        pause = None if delay is None else seconds(delay, "delay")
+        return await self._settle(stream, name, ack_ids, Failure("retry", pause, error))
+
+    async def _settle(self, stream: str, name: str, ack_ids: Sequence[str], failure: Failure | None) -> list[str]:
+        consumer = await self._consumer(stream, name)
+        ids = await self._ack_ids()
+        given = dict(zip(ids.open_all(ack_ids), ack_ids, strict=True))
+        ours = {(one.lease, one.seq): ack_id for one, ack_id in given.items() if one.consumer == consumer}
+        stale = [ack_id for one, ack_id in given.items() if one.consumer != consumer]
+        settlement = Settlement(
+            leases=[lease for lease, _ in ours], seqs=[seq for _, seq in ours], failures=[failure] * len(ours)
+        )
+        lost = await store.settle(self._database, consumer, settlement)
+        return stale + [ours[one.lease_id, one.seq] for one in lost if one.seq is not None]
+
+    async def _received(self, consumer: int, batch: Batch, lease: int) -> list[Received]:
+        attempts = batch.attempts or [1] * len(batch.seqs)
+        ack_ids = (await self._ack_ids()).seal_all(consumer, lease, batch.seqs, attempts)
+        return [
+            Received(
+                ack_id=ack_id,
+                seq=seq,
+                key=key,
+                data=decoded(data),
+                headers=decoded(headers or "null"),
+                created_at=created_at,
+                attempt=attempt,
+            )
+            for ack_id, seq, key, data, headers, created_at, attempt in zip(
+                ack_ids, batch.seqs, batch.keys, batch.data, batch.headers, batch.created_at, attempts, strict=True
+            )
+        ]
+
+    async def _ack_ids(self) -> AckIds:
+        return AckIds(await store.secret(self._database, "ack_ids"))

@@ -1,0 +1,50 @@
+"""Access tokens of the server: create, list, revoke."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace import store
+from headrace.admin.base import Base
+from headrace.model.durations import Duration
+from headrace.model.tokens import NewToken, TokenInfo, check_lifetime, check_name, mint, parse_all
+
+
+class Tokens(Base):
+    """The calls about tokens."""
+
+    async def create_token(self, name: str, scopes: Sequence[str], *, expires_in: Duration | None = None) -> NewToken:
+        """Create a token for the server. Once the first token exists, the server refuses requests without one.
+
+        Args:
+            name: 1 to 64 letters, digits, `.`, `_`, `@` and `-`. It is a label, and you can revoke
+                the token by it.
+            scopes: what the token permits: `publish`, `consume` or `admin`, alone or for one stream
+                as in `publish:orders`.
+            expires_in: seconds, or text such as "30d". None for a token that never expires.
+
+        Returns:
+            The token. It can't be shown again, since only its digest is stored.
+
+        Raises:
+            TokenExists: the name is taken, perhaps by a token that was revoked.
+        """
+        minted = mint()
+        made = await store.add_token(
+            self._database, check_name(name), minted, parse_all(scopes), check_lifetime(expires_in)
+        )
+        return NewToken(token=minted.text, **msgspec.structs.asdict(made))
+
+    async def tokens(self) -> list[TokenInfo]:
+        """All tokens, including expired and revoked ones, by name."""
+        return await store.tokens(self._database)
+
+    async def revoke_token(self, ref: str) -> TokenInfo:
+        """Revoke a token, by its id or its name. Servers apply it within two seconds. It stays in the list.
+
+        Raises:
+            UnknownToken.
+        """
+        return await store.revoke_token(self._database, ref)

@@ -1,0 +1,128 @@
+"""Validation of an operator's arguments, before any query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from headrace import store
+from headrace.model import conditions
+from headrace.model.conditions import Condition
+from headrace.model.durations import seconds
+from headrace.model.errors import InvalidInput
+from headrace.model.keys import check_filters
+from headrace.model.push import Push
+from headrace.model.specs import Backoff, ConsumerSpec, StreamSpec
+from headrace.store.catalog.states import HIDDEN
+
+Where = str | Mapping[str, Any] | Condition | None
+Filter = str | Sequence[str] | None
+Spec = TypeVar("Spec", StreamSpec, ConsumerSpec)
+
+MOST = 10_000  # maximum number of messages in one answer
+_LARGEST = 2**63
+_DURATIONS = ("retain_up_to", "retain_at_least", "dedupe_window", "ack_wait")
+
+
+def filters_of(filter_: Filter) -> tuple[str, ...] | None:
+    """Parse key filters. Raises `InvalidFilter`."""
+    return None if filter_ is None else check_filters(filter_)
+
+
+def condition_of(where: Where) -> Condition | None:
+    """Parse a condition on the content. Raises `InvalidFilter`."""
+    return None if where is None else conditions.parse(where)
+
+
+def utc(time: datetime | None) -> datetime | None:
+    """Take a time without a zone as UTC."""
+    return time if time is None or time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+def check_seq(name: str, seq: int | None) -> None:
+    if seq is not None and (not isinstance(seq, int) or isinstance(seq, bool) or not 1 <= seq < _LARGEST):
+        raise InvalidInput(f"{name}={seq!r} can't be: a seq is a whole number, and the first is 1.")
+
+
+def check_limit(limit: int) -> None:
+    if not isinstance(limit, int) or not 1 <= limit <= MOST:
+        raise InvalidInput(f"limit={limit!r} must be from 1 to {MOST:,}.")
+
+
+def selection_of(
+    filter_: Filter, where: Where, start_seq: int | None, end_seq: int | None, start_time: datetime | None, end_time: datetime | None
+) -> store.Selection:  # fmt: skip
+    """Make a selection of messages. Raises `InvalidInput` for a range that can't contain any."""
+    check_seq("start_seq", start_seq)
+    check_seq("end_seq", end_seq)
+    start_time, end_time = utc(start_time), utc(end_time)
+    if start_seq is not None and end_seq is not None and start_seq > end_seq:
+        raise InvalidInput(f"No seq is from {start_seq} to {end_seq}: start_seq must not be above end_seq.")
+    if start_time is not None and end_time is not None and start_time > end_time:
+        raise InvalidInput(f"No time is from {start_time} to {end_time}: start_time must not be after end_time.")
+    return store.Selection(
+        filters=filters_of(filter_), where=condition_of(where),
+        start_seq=start_seq, end_seq=end_seq, start_time=start_time, end_time=end_time,
+    )  # fmt: skip
+
+
+def changed(spec: Spec, changes: Mapping[str, Any], *, fixed: Sequence[str]) -> Spec:
+    """The settings after the changes, validated. Raises `InvalidInput` or `ConfigurationError`."""
+    settings = {("filters" if name == "filter" else name): value for name, value in changes.items()}
+    known = [name for name in spec.__struct_fields__ if name not in fixed]
+    for name, value in settings.items():
+        if name in fixed:
+            raise InvalidInput(f"{name} can't be changed; these can: {', '.join(known)}.")
+        if name not in known:
+            raise InvalidInput(f"There is no setting {name!r}; there are {', '.join(known)}.")
+        if name in _DURATIONS and value is not None:
+            settings[name] = seconds(value, name)
+        elif name == "filters":
+            settings[name] = check_filters(value)
+        elif name == "where":
+            settings[name] = condition_of(value)
+        elif name == "backoff":
+            settings[name] = Backoff.of(value)
+    try:
+        # msgspec.convert validates the types, except for the condition, which is parsed already.
+        plain = {**msgspec.structs.asdict(spec), **settings}
+        condition = plain.pop("where", None)
+        made = msgspec.convert(plain, type(spec))
+        return made if condition is None else msgspec.structs.replace(made, where=condition)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"A setting has a value that can't be: {error}.") from error
+
+
+def pushed(before: Push | None, given: Mapping[str, Any]) -> Push:
+    """The given settings of `Push`, merged into the previous ones. A secret passed in its hidden form stays as it is.
+
+    Raises `InvalidInput` or `ConfigurationError`.
+    """
+    found = {name: value for name, value in given.items() if name != "secret" or value != HIDDEN}
+    for name in found:
+        if name not in Push.__struct_fields__:
+            raise InvalidInput(f"There is no push setting {name!r}; there are {', '.join(Push.__struct_fields__)}.")
+    if before is None and "url" not in found:
+        raise InvalidInput('push can\'t be so: a push consumer needs a URL: "push": {"url": "https://…"}.')
+    if "timeout" in found:
+        found["timeout"] = seconds(found["timeout"], "timeout")
+    try:
+        return msgspec.convert({**({} if before is None else msgspec.structs.asdict(before)), **found}, Push)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"A push setting has a value that can't be: {error}.") from error
+
+
+def refuse_changes(before: StreamSpec, now: StreamSpec, what: str) -> None:
+    """Call `refuse` with the settings that differ between the existing and the given spec."""
+    old, new = msgspec.structs.asdict(before), msgspec.structs.asdict(now)
+    refuse({name: (value, new[name]) for name, value in old.items() if value != new[name]}, what)
+
+
+def refuse(differing: Mapping[str, tuple[Any, Any]], what: str) -> None:
+    """Raise `InvalidInput` if an existing object's settings differ from the given ones: {setting: (there, given)}."""
+    if differing:
+        told = ", ".join(f"{name} is {old!r} and not {new!r}" for name, (old, new) in differing.items())
+        raise InvalidInput(f"{what} exists with other settings ({told}): edit it, or take another name.")

@@ -1,0 +1,89 @@
+"""Resources around the running consumers, outermost first: lifespans, dependencies and startup checks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from headrace.app.checks import Check, run_checks
+from headrace.app.consumer import Consumer
+from headrace.app.lifespan import Lifespans
+from headrace.runtime.handlers.dependencies import Dependencies, Need
+from headrace.runtime.messages.batch import Batch
+from headrace.runtime.messages.message import Message
+from headrace.runtime.messages.transaction import Transaction
+
+if TYPE_CHECKING:
+    from headrace.app.app import App
+    from headrace.runtime.handlers.providers import Providers
+
+
+class Surroundings:
+    """The resources of one app, as they are declared.
+
+    Attributes:
+        lifespans, checks: in the order of their declaration.
+    """
+
+    def __init__(self) -> None:
+        self.lifespans = Lifespans()
+        self.checks: list[Check] = []
+        self._providers: Providers | None = None
+
+    @property
+    def providers(self) -> Providers:
+        """The providers of dependencies. Created on first use, since that takes time and not every app needs them."""
+        if self._providers is None:
+            from headrace.runtime.handlers.providers import Providers
+
+            self._providers = Providers()
+        return self._providers
+
+    @asynccontextmanager
+    async def around(self, app: App, consumers: Sequence[Consumer]) -> AsyncIterator[Dependencies]:
+        """Start the lifespans and dependencies, and run the checks. End them after the block.
+
+        Raises:
+            ConfigurationError: a dependency can't be provided, or a check failed. Errors of a
+                lifespan or a provider are raised unchanged.
+        """
+        needs = [*_handlers_need(consumers), *_checks_need(self.checks)]
+        async with (
+            self.lifespans.run(app) as states,
+            self._dependencies(needs, {**_itself(app), **states}) as dependencies,
+        ):
+            await run_checks(self.checks, dependencies)
+            yield dependencies
+
+    @asynccontextmanager
+    async def _dependencies(self, needs: Sequence[Need], known: Mapping[Any, Any]) -> AsyncIterator[Dependencies]:
+        if not needs:
+            yield Dependencies()
+            return
+        async with self.providers.open(known, needs) as dependencies:
+            yield dependencies
+
+
+def _itself(app: App) -> dict[Any, Any]:
+    """The app by its own class, and by the Headrace classes that it inherits from."""
+    return {kind: app for kind in type(app).__mro__ if kind is not object}
+
+
+def _handlers_need(consumers: Iterable[Consumer]) -> Iterator[Need]:
+    for consumer in consumers:
+        handler, handling = consumer.handler, consumer.handling
+        absent: dict[Any, str] = {}
+        if handling.batch is None:
+            absent[Batch] = "and is given one message at a time: take a Message, or say batch=100."
+        else:
+            absent[Message] = "and is given many messages at a time: take a Batch, or leave batch=… out."
+        if not handling.transactional:
+            absent[Transaction] = "and runs in none: say transactional=True."
+        for name, hint in handler.dependencies.items():
+            yield Need(who=f"The handler {handler.name!r}", parameter=name, hint=hint, scope="message", absent=absent)
+
+
+def _checks_need(checks: Iterable[Check]) -> Iterator[Need]:
+    for check in checks:
+        yield from check.needs

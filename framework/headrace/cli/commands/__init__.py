@@ -1,0 +1,1 @@
+"""The commands, one file per command or group. Each is imported only when it is called."""

@@ -1,0 +1,245 @@
+"""`headrace consumer add|ls|info|edit|rm`: create, show, change and delete consumers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from headrace.cli.options.backend import Backend
+from headrace.cli.options.common import JsonOption, YesOption, flag, print_json
+from headrace.cli.options.connection import administer
+from headrace.cli.options.consumer_lookup import ConsumerWords, which
+from headrace.cli.options.push import PushOptions, shown
+from headrace.cli.options.settings import Beginning, ConsumerSettings
+from headrace.cli.options.times import ago, in_utc, lasting
+from headrace.cli.output.notices import NOT_DONE, confirmed, count, say
+from headrace.cli.output.tables import number, print_pairs, print_table
+from headrace.cli.problems import UsageProblem
+from headrace.model.conditions import parse
+from headrace.model.push import Push
+from headrace.model.records import ConsumerInfo
+from headrace.model.specs import ConsumerSpec
+
+if TYPE_CHECKING:
+    from headrace.client import Administration
+
+_DURATIONS = frozenset({"ack_wait", "base", "limit", "delays"})
+
+
+def add(
+    stream: Annotated[str, Parameter(help="The stream that it reads.")],
+    name: Annotated[str, Parameter(help="The consumer's name.")],
+    /,
+    *,
+    settings: ConsumerSettings = ConsumerSettings(),  # noqa: B008 - frozen
+    pushing: PushOptions = PushOptions(),  # noqa: B008 - frozen
+    beginning: Beginning = Beginning(),  # noqa: B008 - frozen
+    defaults: Annotated[bool, flag("Take defaults for the rest, as it does anyway.")] = False,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
+    """Create a consumer on a stream.
+
+    A consumer that exists with the same settings is left unchanged, and keeps
+    its position.
+    """
+    given = settings.given() | beginning.given()
+    if given.get("where") is not None:
+        given["where"] = parse(given["where"])
+    push = pushing.given()
+    if push:
+        if "url" not in push:
+            raise UsageProblem("A push consumer needs a URL: give --push-url, or leave the other --push options out.")
+        given["push"] = Push(**push)
+    new, created = administer(backend, _add, ConsumerSpec(stream=stream, name=name, **given))
+    if json:
+        print_json(created)
+    else:
+        did = "Created" if new else "There is"
+        print(f"{did} the consumer {name!r} of {stream!r}, with {_pending(created)} to come.")
+
+
+async def _add(admin: Administration, spec: ConsumerSpec) -> tuple[bool, ConsumerInfo]:
+    """Create the consumer. Returns whether it is new (False if it existed with the same settings), and its info."""
+    new = await admin.create_consumer(spec)
+    return new, await admin.consumer(spec.stream, spec.name)
+
+
+def ls(
+    stream: Annotated[str | None, Parameter(help="Only those of this stream.", show_default=False)] = None,
+    /,
+    *,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
+    """List the consumers of one stream or of all streams."""
+    found = administer(backend, lambda admin: admin.consumers(stream))
+    if json:
+        print_json(found)
+    elif not found:
+        say("There is no consumer yet: `headrace consumer add` creates one, and so does an app that declares it.")
+    else:
+        print_table(
+            ("stream", "consumer", "lag#", "in flight#", "parked#", "blocked#", "dead#", "workers#", "state"),
+            ((c.stream, c.name, *map(number, (c.lag, c.num_ack_pending, c.parked, c.blocked, c.dead_letters, c.owners)),
+              _state(c)) for c in found),
+        )  # fmt: skip
+
+
+def info(
+    *consumer: ConsumerWords,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
+    """Show one consumer: its position, its messages in flight, and its settings."""
+    found = administer(backend, _info, consumer)
+    if json:
+        print_json(found)
+    else:
+        print_pairs([*_facts(found), *_settings(found)])
+
+
+async def _info(admin: Administration, words: tuple[str, ...]) -> ConsumerInfo:
+    return await admin.consumer(*await which(admin, words))
+
+
+def edit(
+    *consumer: ConsumerWords,
+    settings: ConsumerSettings = ConsumerSettings(),  # noqa: B008 - frozen
+    pushing: PushOptions = PushOptions(),  # noqa: B008 - frozen
+    no_push: Annotated[bool, flag("Send its messages nowhere any more: workers ask for them.")] = False,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
+    """Change settings of a consumer while it is running.
+
+    Settings that you don't give stay unchanged. To move the consumer, see
+    `headrace consumer seek`.
+    """
+    changes, push = settings.given(), pushing.given()
+    if push and no_push:
+        raise UsageProblem("Give --no-push or other --push options, and not both.")
+    if push or no_push:
+        changes["push"] = push or None
+    if not changes:
+        raise UsageProblem("There is nothing to change: give a setting, such as --ack-wait 1m.")
+    changed = administer(backend, _edit, consumer, changes)
+    if json:
+        print_json(changed)
+    else:
+        print(f"Changed the consumer {changed.name!r} of {changed.stream!r}.")
+        print_pairs((name, value) for name, value in _settings(changed) if name in changes)
+
+
+async def _edit(admin: Administration, words: tuple[str, ...], changes: dict[str, Any]) -> ConsumerInfo:
+    stream, name = await which(admin, words)
+    await admin.edit_consumer(stream, name, **changes)
+    return await admin.consumer(stream, name)
+
+
+def rm(
+    *consumer: ConsumerWords,
+    yes: YesOption = False,
+    force: Annotated[bool, flag("Even while workers have messages of it in flight.")] = False,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> int:
+    """Delete a consumer.
+
+    Its position in the stream, its parked messages and its dead letters are
+    deleted, too.
+    """
+    deleted = administer(backend, _rm, consumer, backend.asked(yes), force)
+    if deleted is None:
+        return NOT_DONE
+    stream, name = deleted
+    if json:
+        print_json({"deleted": name, "stream": stream})
+    else:
+        print(f"Deleted the consumer {name!r} of {stream!r}.")
+    return 0
+
+
+async def _rm(admin: Administration, words: tuple[str, ...], yes: bool, force: bool) -> tuple[str, str] | None:
+    stream, name = await which(admin, words)
+    if not yes and not await confirmed(_question(await admin.consumer(stream, name))):
+        return None
+    await admin.delete_consumer(stream, name, force=force)
+    return stream, name
+
+
+def _question(consumer: ConsumerInfo) -> str:
+    dead = f" and its {count(consumer.dead_letters, 'dead letter')}" if consumer.dead_letters else ""
+    return f"Delete the consumer {consumer.name!r} of {consumer.stream!r}{dead}?"
+
+
+def _facts(consumer: ConsumerInfo) -> list[tuple[str, str]]:
+    """The state of a consumer. Rows that don't apply are left out, except for the figures that are
+    always of interest.
+    """
+    facts = [
+        ("consumer", f"{consumer.name} of {consumer.stream}"),
+        ("position", f"{number(consumer.position)} ({number(consumer.lag)} behind {number(consumer.last_seq)})"),
+        ("pending", _pending(consumer)),
+        ("in flight", f"{number(consumer.num_ack_pending)} with {count(consumer.owners, 'worker')}"),
+        ("parked", number(consumer.parked)),
+        ("blocked", number(consumer.blocked)),
+        ("dead letters", number(consumer.dead_letters)),
+        ("holes", number(consumer.holes)),
+    ]
+    if consumer.paused_until is not None:
+        facts.insert(1, ("paused", until(consumer.paused_until)))
+    if consumer.replaying:
+        facts.append(("replaying", f"{number(consumer.replaying)} to come"))
+    if consumer.oldest_unacked_at is not None:
+        facts.append(("oldest unacked", f"{in_utc(consumer.oldest_unacked_at)} ({ago(consumer.oldest_unacked_at)})"))
+    if consumer.missed:
+        facts.append(("missed", f"{number(consumer.missed)}, removed before it got them{_last_gap(consumer)}"))
+    return facts
+
+
+def _last_gap(consumer: ConsumerInfo) -> str:
+    if consumer.last_gap is None:
+        return ""
+    lower, upper, at = consumer.last_gap
+    return f"; at {in_utc(at)} seqs {number(lower)} to {number(upper - 1)}"
+
+
+def _settings(consumer: ConsumerInfo) -> list[tuple[str, str]]:
+    return [
+        (name, _setting(name, value))
+        for name, value in consumer.settings.items()
+        if name not in ("stream", "name", "version") and value is not None
+    ]
+
+
+def _setting(name: str, value: Any) -> str:
+    if name == "push":
+        return shown(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{inner} {_setting(inner, given)}" for inner, given in value.items()) or "default"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_setting(name, one) for one in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return lasting(value) if name in _DURATIONS else str(value)
+
+
+def _pending(consumer: ConsumerInfo) -> str:
+    least = "" if consumer.num_pending_exact else "at least "
+    return f"{least}{count(consumer.num_pending, 'message')}"
+
+
+def _state(consumer: ConsumerInfo) -> str:
+    if consumer.paused_until is not None:
+        return f"paused {until(consumer.paused_until)}"
+    if consumer.replaying:
+        return "replaying"
+    return "push" if consumer.settings.get("push") else ""
+
+
+def until(moment: datetime | None) -> str:
+    """Format the end of a pause. Without a time, or with Postgres's infinity, it is "until resumed"."""
+    return "until resumed" if moment is None or moment.year >= 9999 else f"until {in_utc(moment)}"

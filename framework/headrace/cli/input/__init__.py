@@ -1,0 +1,1 @@
+"""Reading of messages from files and pipes."""

@@ -1,0 +1,46 @@
+"""`--as-curl`: prints the request that a command would send, as a call of curl."""
+
+from __future__ import annotations
+
+import shlex
+
+from headrace.cli.problems import Told
+from headrace.client.address import Server
+from headrace.client.remote import Remote
+from headrace.client.request import Answer, Request
+
+TOKEN = "$HEADRACE_TOKEN"
+
+
+class Curl(Remote):
+    """A `Remote` that sends nothing. It prints the first request and ends the command with `Told`."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server, transport=_Printer(server))
+
+
+class _Printer:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def send(self, request: Request) -> Answer:
+        print(call_of(self._server, request))
+        raise Told
+
+    def close(self) -> None:
+        pass
+
+
+def call_of(server: Server, request: Request) -> str:
+    """Format the request as a curl command line. The token stays in an environment variable."""
+    words = ["curl"]
+    if request.method != "GET":
+        words += ["-X", request.method]
+    words.append(shlex.quote(server.url.rstrip("/") + request.target))
+    if server.ca_file is not None:
+        words += ["--cacert", shlex.quote(server.ca_file)]
+    if server.token is not None:
+        words += ["-H", f'"Authorization: Bearer {TOKEN}"']
+    if request.content is not None:
+        words += ["-H", "'Content-Type: application/json'", "-d", shlex.quote(request.content.decode())]
+    return " ".join(words)

@@ -1,0 +1,113 @@
+"""Parsing and formatting of times, durations and places in a stream on the command line.
+
+A time is ISO 8601 or a duration. A duration is subtracted from now, or added to now by options for a
+time in the future. A time without a zone is taken as UTC, and a note on standard error says so.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from headrace.cli.output.notices import say
+from headrace.cli.problems import UsageProblem
+from headrace.model.durations import seconds
+from headrace.model.errors import ConfigurationError
+
+Place = int | datetime | Literal["start", "end"]
+"""Where in a stream: a seq, a time, or the start or the end of the stream."""
+
+NO_VALUE = frozenset({"none", "off"})
+"""Values that unset an optional setting."""
+
+_LARGEST_SEQ = 2**63 - 1
+_SEQ = re.compile(r"[+-]?[0-9]+")
+_DURATION = re.compile(r"\d+(\.\d+)?(ms|s|m|h|d)")
+
+
+def duration(text: str, option: str) -> float:
+    """Parse a duration, in seconds. Raises `UsageProblem`, naming the option."""
+    try:
+        return seconds(text, option)
+    except ConfigurationError:
+        raise UsageProblem(f"{option} {text!r} is not a duration: write '500ms', '30s', '5m', '1h' or '7d'.") from None
+
+
+def after(text: str, option: str, now: datetime | None = None) -> datetime:
+    """The time after a duration has passed. Raises `UsageProblem`, naming the option."""
+    length = duration(text, option)
+    try:
+        return (now or datetime.now(UTC)) + timedelta(seconds=length)
+    except OverflowError:
+        raise UsageProblem(f"{option} {text!r} is out of the range of times.") from None
+
+
+def past(text: str, option: str, now: datetime | None = None) -> datetime:
+    """Parse a time. A duration means that long ago. Raises `UsageProblem`, naming the option."""
+    return _time(text, option, "ago", now or datetime.now(UTC))
+
+
+def future(text: str, option: str, now: datetime | None = None) -> datetime:
+    """Parse a time. A duration means that long from now. Raises `UsageProblem`, naming the option."""
+    return _time(text, option, "from now", now or datetime.now(UTC))
+
+
+def place(text: str, option: str, now: datetime | None = None) -> Place:
+    """Parse a place in a stream: a time as in `past`, a seq, `start` or `end`. Raises `UsageProblem`,
+    naming the option.
+    """
+    if text == "start":
+        return "start"
+    if text == "end":
+        return "end"
+    if not _SEQ.fullmatch(text):
+        return _time(text, option, "ago", now or datetime.now(UTC), "start, end, a seq or ")
+    if len(text) > 20 or not 1 <= int(text) <= _LARGEST_SEQ:
+        raise UsageProblem(f"{option} {text!r} can't be: a seq is from 1 to {_LARGEST_SEQ}.")
+    return int(text)
+
+
+def _time(text: str, option: str, way: Literal["ago", "from now"], now: datetime, besides: str = "") -> datetime:
+    try:
+        if _DURATION.fullmatch(text):
+            length = timedelta(seconds=duration(text, option))
+            return now - length if way == "ago" else now + length
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is None:
+            found = found.replace(tzinfo=UTC)
+            say(f"{option} {text!r} has no zone and is taken as UTC: {in_utc(found)}.")
+        return found.astimezone(UTC)
+    except OverflowError:
+        raise UsageProblem(f"{option} {text!r} is out of the range of times.") from None
+    except ValueError:
+        raise UsageProblem(
+            f"{option} {text!r} is not a time: write {besides}ISO 8601, such as {in_utc(now)}, or how long {way}, such as 1h."
+        ) from None
+
+
+def in_utc(moment: datetime) -> str:
+    """Format a time in UTC, in a form that options accept: `2026-02-28T13:05:00Z`."""
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if moment.tzinfo else f"{moment:%Y-%m-%dT%H:%M:%S}"
+
+
+def told(moment: datetime | None) -> str:
+    """Format a time for people. None becomes a dash."""
+    return "–" if moment is None else in_utc(moment)
+
+
+def lasting(length: float) -> str:
+    """Format a duration in the largest unit that divides it, in a form that options accept: `90s`, `7d`."""
+    for unit, factor in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        if length >= factor and length % factor == 0:
+            return f"{length / factor:.0f}{unit}"
+    return f"{length:g}s" if length >= 1 or length == 0 else f"{length * 1000:g}ms"
+
+
+def ago(moment: datetime, now: datetime | None = None) -> str:
+    """Format how long ago a time was, roughly: `3m ago`."""
+    passed = max(((now or datetime.now(UTC)) - moment).total_seconds(), 0)
+    for unit, factor in (("d", 86400), ("h", 3600), ("m", 60)):
+        if passed >= 2 * factor:
+            return f"{passed // factor:.0f}{unit} ago"
+    return f"{passed:.0f}s ago"

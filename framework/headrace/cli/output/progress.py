@@ -1,0 +1,50 @@
+"""A progress bar on standard error, if that is a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+    from headrace.cli.input.line_reader import Lines
+
+
+class Progress:
+    """Reports the progress of publishing. This base class shows nothing."""
+
+    def __call__(self, published: int) -> None:
+        """Report how many messages have been published so far."""
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence on standard error."""
+        print(sentence, file=sys.stderr)
+
+
+class _Shown(Progress):
+    def __init__(self, bar: Bar, lines: Lines) -> None:
+        self._bar = bar
+        self._lines = lines
+        self._task = bar.add_task("publishing", total=lines.total, messages="0")
+
+    def __call__(self, published: int) -> None:
+        self._bar.update(self._task, completed=self._lines.position(), messages=f"{published:,}")
+
+
+@contextmanager
+def progress_of(lines: Lines) -> Iterator[Progress]:
+    """A progress bar over the bytes of a file. For a pipe the length is unknown, so it shows a count."""
+    if not sys.stderr.isatty():
+        yield Progress()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    count = TextColumn("{task.fields[messages]} messages")
+    known = (BarColumn(), TaskProgressColumn(), count, TimeRemainingColumn())
+    with Bar(*(known if lines.total else (BarColumn(), count)), console=Console(stderr=True), transient=True) as bar:
+        yield _Shown(bar, lines)

@@ -1,0 +1,1 @@
+"""Parent and child processes of `headrace run` and `headrace serve`."""

@@ -1,0 +1,245 @@
+"""Paths of the data directory, its contents, and the directory of the socket.
+
+<data directory>/             "home": the directory that you named, or the default
+    moved-to -> <seat>        only for root, when the server's user can't enter the home
+<seat>/                       the home itself, or the place it was moved to
+    cluster/                  Postgres's own data directory
+    new/<random>/             an unfinished cluster. One of a killed start is made again
+    server.log                the server's log, kept below a size
+    start.lock, server.lock   see `headrace.embedded.locks`
+    users/<pid>-<random>      one locked file for each user, see `headrace.embedded.users`
+    kept                      exists after an explicit start: the last user to leave does not stop it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.embedded.account import Account, give_to_owner_of_parent, open_for_owner
+from headrace.model.errors import EmbeddedPostgresError
+
+LOG_LIMIT = 10 * 1024 * 1024
+LOG_REST = 1024 * 1024
+
+_MOVED = "moved-to"
+
+
+def default_data_dir() -> Path:
+    """The data directory when none is named.
+
+    `HEADRACE_DATA`. Otherwise `.headrace/postgres` beside the nearest `pyproject.toml`, from the
+    working directory upward. Otherwise `headrace/postgres` in the user's data directory
+    (`XDG_DATA_HOME`, `~/.local/share`).
+    """
+    if named := os.environ.get("HEADRACE_DATA"):
+        return Path(named).expanduser().absolute()
+    here = Path.cwd()
+    for directory in (here, *here.parents):
+        if (directory / "pyproject.toml").is_file():
+            return directory / ".headrace" / "postgres"
+    data_home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data_home).expanduser().absolute() / "headrace" / "postgres"
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The directory that holds the server's files."""
+
+    path: Path
+
+    @property
+    def cluster(self) -> Path:
+        return self.path / "cluster"
+
+    @property
+    def unfinished(self) -> Path:
+        return self.path / "new"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "server.log"
+
+    @property
+    def start_lock(self) -> Path:
+        return self.path / "start.lock"
+
+    @property
+    def server_lock(self) -> Path:
+        return self.path / "server.lock"
+
+    @property
+    def users(self) -> Path:
+        return self.path / "users"
+
+    @property
+    def kept(self) -> Path:
+        return self.path / "kept"
+
+    def version(self) -> int | None:
+        """The major version of the Postgres that made the cluster. None while there is no cluster."""
+        try:
+            return int((self.cluster / "PG_VERSION").read_text().strip())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+
+def find_seat(home: Path) -> Seat:
+    """The seat of this data directory, or the first place to look for it. Creates nothing."""
+    moved = home / _MOVED
+    return Seat(Path(os.readlink(moved))) if moved.is_symlink() else Seat(home)
+
+
+def nearest_existing(path: Path) -> Path:
+    """The path itself, or the nearest directory above it that exists."""
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
+def make_seat(home: Path, account: Account) -> Seat:
+    """Make the data directory, and another place for it when the server's user can't enter it."""
+    _make_home(home, account)
+    seat = find_seat(home)
+    if seat.path == home and not seat.cluster.exists() and not account.can_execute(home):
+        seat = _move(home, account)
+    _make_directory(seat.path, _mode_for(account))
+    _make_directory(seat.users, 0o700)
+    return seat
+
+
+def _make_home(home: Path, account: Account) -> None:
+    if home.is_dir():
+        return
+    _make_parents(home.parent)
+    if home.parent.name == ".headrace":
+        ignored = home.parent / ".gitignore"
+        if not ignored.exists():
+            with open(open_for_owner(ignored, os.O_WRONLY), "w") as file:
+                file.write("*\n")
+    _make_directory(home, _mode_for(account))
+
+
+def _make_parents(path: Path) -> None:
+    if not path.is_dir():
+        _make_parents(path.parent)
+        path.mkdir(exist_ok=True)
+        give_to_owner_of_parent(path)
+
+
+def _mode_for(account: Account) -> int:
+    # Another user's server must pass through on its way to the cluster, but need not list the
+    # directory.
+    return 0o700 if account.is_us else 0o711
+
+
+def _make_directory(path: Path, mode: int) -> None:
+    if not path.is_dir():
+        path.mkdir(exist_ok=True)
+        path.chmod(mode)  # the umask would reduce mkdir's own mode
+        give_to_owner_of_parent(path)
+
+
+def _move(home: Path, account: Account) -> Seat:
+    """Choose another place. The link is the decision. Of several processes, the first to make it wins."""
+    place = _make_place(home, account)
+    (place / "moved-from").write_text(f"{home}\n")
+    try:
+        (home / _MOVED).symlink_to(place)
+    except FileExistsError:
+        (place / "moved-from").unlink()
+        place.rmdir()
+    return find_seat(home)
+
+
+def _make_place(home: Path, account: Account) -> Path:
+    temporary = Path(tempfile.gettempdir()).resolve()
+    # Temporary data stays in a temporary directory. Any other data must survive a reboot.
+    bases = [Path("/var/lib/headrace"), temporary]
+    if home.is_relative_to(temporary):
+        bases.reverse()
+    for base in bases:
+        place = base / f"headrace-data-{_telling_name(home)}-{secrets.token_hex(4)}"
+        try:
+            if not base.is_dir():
+                base.mkdir(parents=True)
+                base.chmod(0o755)
+            place.mkdir(mode=0o700)
+        except OSError:
+            continue
+        place.chmod(_mode_for(account))
+        if account.can_execute(place):
+            return place
+        place.rmdir()
+    raise EmbeddedPostgresError(
+        f"Postgres runs as the user {account.name!r} here, who can't enter {home}, {bases[0]} or {bases[1]}: "
+        "name a directory that this user can enter with HEADRACE_DATA."
+    )
+
+
+def _telling_name(home: Path) -> str:
+    return next((part for part in reversed(home.parts) if part not in {"postgres", ".headrace", "/"}), "root")
+
+
+def socket_directory(home: Path, account: Account) -> Path:
+    """The directory of the server's socket.
+
+    It is short, since a socket's path is limited to about 100 characters, and the same for all
+    processes that name the same data directory.
+    """
+    digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
+    return Path("/tmp") / f"headrace-{account.uid}-{digest}"
+
+
+def make_private_directory(path: Path, account: Account, mode: int) -> None:
+    """Make a directory at a well-known path in a place where every user can write.
+
+    Raises `EmbeddedPostgresError` when it exists and belongs to another user, because the owner of
+    a socket's directory decides which program answers on it.
+    """
+    try:
+        path.mkdir(mode=0o700)
+        account.own(path)
+    except FileExistsError:
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in {account.uid, os.geteuid()}:
+            raise EmbeddedPostgresError(
+                f"{path} belongs to someone else, and Postgres needs it for its socket: remove it."
+            ) from None
+        account.own(path)
+    path.chmod(mode)
+
+
+def trim_log(log: Path) -> None:
+    """Keep the log small. The server appends at the current end of the file, so this is safe at any time."""
+    try:
+        if log.stat().st_size <= LOG_LIMIT:
+            return
+    except FileNotFoundError:
+        return
+    with log.open("r+b") as file:
+        file.seek(-LOG_REST, os.SEEK_END)
+        rest = file.read()
+        _old(log).write_bytes(rest)
+        file.truncate(0)
+
+
+def remove_seat(seat: Seat, home: Path) -> None:
+    """Delete what this package has put into the data directory, and the directory itself if it is empty then."""
+    for path in (seat.unfinished, seat.users):
+        shutil.rmtree(path, ignore_errors=True)
+    files = (seat.log, _old(seat.log), seat.server_lock, seat.kept, seat.start_lock)
+    for path in (*files, seat.path / "moved-from", home / _MOVED):
+        path.unlink(missing_ok=True)
+    for directory in {seat.path, home}:
+        with contextlib.suppress(OSError):  # it contains other files
+            directory.rmdir()
+
+
+def _old(log: Path) -> Path:
+    return log.with_suffix(".log.old")

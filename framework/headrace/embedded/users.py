@@ -1,0 +1,90 @@
+"""Users of the server. Each holds a lock on a file of its own, which the kernel frees when it dies."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from headrace.embedded import locks
+from headrace.embedded.paths import Seat
+
+
+def register(seat: Seat) -> tuple[Path, int]:
+    """Register this process as a user. Returns its file and the lock on it. The caller holds the start lock."""
+    while True:
+        path = seat.users / f"{os.getpid()}-{secrets.token_hex(4)}"
+        if (lock := locks.open_locked(path)) is not None:  # None: another process was checking the lock just then
+            return path, lock
+
+
+def users(seat: Seat) -> list[Path]:
+    """The files of the living users."""
+    try:
+        return sorted(path for path in seat.users.iterdir() if locks.is_held(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def pids(seat: Seat) -> list[int]:
+    """The process ids of the users, one for each process."""
+    return sorted({int(path.name.partition("-")[0]) for path in users(seat)})
+
+
+def sweep(seat: Seat) -> None:
+    """Delete the files of killed users. The caller holds the start lock."""
+    living = set(users(seat))
+    for path in seat.users.iterdir():
+        if path not in living:
+            path.unlink(missing_ok=True)
+
+
+class Tenancy:
+    """One use of the embedded server, from `acquire` to `release`. A context manager.
+
+    The server stays up while any process has one. It ends with `release()`, with the block, with
+    the interpreter, or when the process is killed. A forked child does not share it.
+    """
+
+    def __init__(self, url: str, path: Path, lock: int, leave: Callable[[Path, int], None]) -> None:
+        self.url = url
+        """The libpq URL to connect to, for asyncpg and psycopg."""
+        self._path = path
+        self._lock = lock
+        self._leave = leave
+        self._pid = os.getpid()
+        self._guard = threading.Lock()
+        self._released = False
+        atexit.register(self.release)
+
+    def release(self) -> None:
+        """Release the server. The last user to leave stops it, unless it was started explicitly.
+
+        May be called again, and from any thread. Blocks for as long as stopping takes. Raises
+        `EmbeddedPostgresError` if the server could not be stopped.
+        """
+        if os.getpid() != self._pid:
+            return
+        with self._guard:
+            if self._released:
+                return
+            self._released = True
+        atexit.unregister(self.release)
+        self._leave(self._path, self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        # Without the URL, which may hold a password.
+        return f"<Tenancy {'released' if self._released else 'held'}>"

@@ -1,0 +1,1 @@
+"""Execution of messages: actors, the calls of handlers, and what follows from their failures."""

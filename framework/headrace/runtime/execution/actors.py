@@ -1,0 +1,170 @@
+"""The actors: each takes a ready lane, works on it, and takes the next. No task is created per message."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+import anyio
+import anyio.abc
+
+from headrace.flow.lanes import Lane, Lanes
+from headrace.flow.priority import Rank
+from headrace.runtime.execution.slot import NEVER, Bench, at_work
+from headrace.runtime.messages.message import Message
+
+
+class Work(Protocol):
+    """What an actor does with a lane. Implemented by `singles` and `batches`."""
+
+    @property
+    def unit(self) -> int:
+        """The largest number of messages that it takes at a time."""
+
+    async def run(self, lane: Lane[Message], bench: Bench) -> bool:
+        """Work on the lane. Returns whether that is done. After a timeout it must continue with a
+        fresh scope."""
+
+
+class Actors:
+    """A pool of actors for one consumer.
+
+    Args:
+        timed: whether handlers have a timeout.
+        least: the number of actors allowed while consumers of higher priority go first.
+
+    Attributes:
+        rank: the consumer's priority rank, if priorities differ. It is notified whether lanes wait
+            for an actor.
+        wanted: the number of actors that there should be.
+        target: the number that is allowed now, since other consumers may go first.
+        count: the current number of actors. A surplus actor ends when it is done with its lane.
+        busy: the number of actors that work on a lane.
+        starved: how often an actor found no lane.
+    """
+
+    def __init__(self, work: Work, lanes: Lanes[Message], *, timed: bool, least: int) -> None:
+        self._work = work
+        self._lanes = lanes
+        self._timed = timed
+        self._idle: deque[anyio.Event] = deque()
+        self._benches: set[Bench] = set()
+        self._group: anyio.abc.TaskGroup | None = None
+        self._over = anyio.Event()
+        self.rank: Rank | None = None
+        self._least = least
+        self.wanted = 0
+        self.target = 0
+        self.count = 0
+        self.busy = 0
+        self.starved = 0
+
+    @property
+    def appetite(self) -> int:
+        """How many messages the actors can work on at the same time."""
+        return self.target * self._work.unit
+
+    @property
+    def held(self) -> bool:
+        """Whether consumers of higher priority go first."""
+        return self.rank is not None and self.rank.held
+
+    async def run(self, first: int) -> None:
+        """Run actors, at first `first` of them, until `finish` is called and their work has ended."""
+        async with anyio.create_task_group() as self._group:
+            self.resize(first)
+            await self._over.wait()
+
+    def resize(self, target: int) -> None:
+        """Set the wanted number of actors. It has no effect after `finish`."""
+        self.wanted = target
+        self.adjust()
+
+    def adjust(self) -> None:
+        """Adjust the number of actors to what is allowed now."""
+        if self._group is None or self._over.is_set():
+            return
+        self.target = min(self.wanted, self._least) if self.held else self.wanted
+        for _ in range(self.target - self.count):
+            self.count += 1
+            self._group.start_soon(self._actor)
+        for _ in range(self.count - self.target):
+            self._wake_one()
+
+    def wake(self) -> None:
+        """Wake as many actors as can get a lane, after lanes have become ready or no longer are."""
+        ready, idle = self._lanes.ready, len(self._idle)
+        for _ in range(min(ready, idle)):
+            self._wake_one()
+        if self.rank is not None:
+            self.rank.press(ready > idle)
+
+    def finish(self) -> None:
+        """Stop taking lanes. Every actor ends after its current lane."""
+        self.resize(0)
+        self._over.set()
+
+    def cancel(self) -> None:
+        """Stop every handler now. The messages in work are given back."""
+        if self._group is not None:
+            self._group.cancel_scope.cancel()
+        self._over.set()
+
+    def overdue(self, now: float) -> Iterator[None]:
+        """Stop handlers that have exceeded their timeout. Yields once for each."""
+        for bench in list(self._benches):
+            if bench.until <= now:
+                bench.until = NEVER
+                bench.overdue = True
+                bench.scope.cancel()
+                yield
+
+    def _wake_one(self) -> None:
+        if self._idle:
+            self._idle.popleft().set()
+
+    async def _actor(self) -> None:
+        bench = Bench()
+        at_work.set(bench)
+        work = self._work_timed if self._timed else self._work.run
+        lanes, rank = self._lanes, self.rank
+        try:
+            while self.count <= self.target:
+                lane = lanes.take()
+                if rank is not None and not lanes.ready:
+                    rank.press(False)
+                if lane is not None:
+                    self.busy += 1
+                    try:
+                        await work(lane, bench)
+                    finally:
+                        self.busy -= 1
+                        bench.delivery = None
+                else:
+                    self.starved += 1
+                    event = anyio.Event()
+                    self._idle.append(event)
+                    await event.wait()
+        finally:
+            self.count -= 1
+
+    async def _work_timed(self, lane: Lane[Message], bench: Bench) -> None:
+        """Work on a lane with a timeout. The scope belongs to the actor slot, since one per message
+        would cost more than all the rest.
+
+        A timeout cancels the scope. Then the work on the lane continues with a fresh one.
+        """
+        done = False
+        self._benches.add(bench)
+        try:
+            while not done:
+                bench.clear()
+                with bench.scope:
+                    done = await self._work.run(lane, bench)
+        finally:
+            self._benches.discard(bench)
+
+    def statistics(self) -> dict[str, int]:
+        """Return the current number of actors, the target, and the number of busy actors."""
+        return {"actors": self.count, "target": self.target, "busy": self.busy}

@@ -1,0 +1,287 @@
+"""The executor of batches: what an actor does with lanes if its handler takes batches, or a key's run.
+
+gather ──▶ decode ──▶ call ──▶ all acked, except those with another outcome
+                        │
+                      raised: all of them are retried, or halves are tried until the failing message is found
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
+from functools import cached_property
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from headrace.flow.gathering import Gathering
+from headrace.flow.lanes import Lane, Lanes
+from headrace.model.errors import LeaseLost
+from headrace.model.handling import Handling
+from headrace.model.outcomes import RELEASE, Failure, Release
+from headrace.model.specs import Backoff
+from headrace.runtime.execution.failure_handler import Verdicts, from_within
+from headrace.runtime.execution.slot import NEVER, Bench
+from headrace.runtime.execution.suspects import Suspects, parts
+from headrace.runtime.execution.transaction_acks import OwnAcks
+from headrace.runtime.handlers.handler import Decode
+from headrace.runtime.messages.batch import Batch
+from headrace.runtime.messages.message import Message
+from headrace.runtime.messages.publisher import Publisher
+from headrace.runtime.pipeline.acknowledger import Desk
+from headrace.runtime.pipeline.wiring import Call, Clock
+
+
+class Batches:
+    """Gathers batches from lanes, and runs them.
+
+    If several actors wait for a batch to fill, only the first gets more messages, until it has
+    enough. With `group_by_key` each actor waits for messages of its own key.
+    """
+
+    def __init__(
+        self, decode: Decode, call: Call, handling: Handling,
+        lanes: Lanes[Message], desk: Desk, verdicts: Verdicts, suspects: Suspects, clock: Clock,
+    ) -> None:  # fmt: skip
+        self.unit = handling.unit
+        self._decode = decode
+        self._call = call
+        self._handling = handling
+        self._lanes = lanes
+        self._desk = desk
+        self._verdicts = verdicts
+        self._suspects = suspects
+        self._clock = clock
+        self._waiting: dict[Gathering[Message], anyio.Event] = {}  # batches that wait for more messages
+        self._patient = True
+        lanes.on_more = self._fill
+
+    async def run(self, lane: Lane[Message], bench: Bench) -> bool:
+        """Fill a batch, beginning with this lane, and run it.
+
+        Returns True, since a timeout stops only one call of the handler.
+        """
+        batch = Gathering(self._lanes, lane, self.unit, one_key=self._handling.group_by_key)
+        try:
+            if self._handling.batch_timeout:
+                await self._wait(batch)
+            await self._handle(batch.messages, bench)
+        except BaseException:
+            for message in batch.messages:
+                if (
+                    message.xid is not None
+                ):  # It isn't known whether that was committed. If it was, giving it back changes nothing.
+                    message.xid, message.settled = None, False
+                self._verdicts.settle(message, RELEASE)  # unless it has an outcome
+            raise
+        finally:
+            batch.put_down()
+        await anyio.lowlevel.checkpoint()  # yields the event loop to other tasks, in case the handler never waited
+        return True
+
+    # --- filling
+
+    async def _wait(self, batch: Gathering[Message]) -> None:
+        """Wait until the batch is full or its time is up."""
+        if batch.over or not self._patient:
+            return
+        full = self._waiting[batch] = anyio.Event()
+        try:
+            with anyio.move_on_after(self._handling.batch_timeout):
+                await full.wait()
+        finally:
+            self._waiting.pop(batch, None)
+
+    def be_patient(self, patient: bool) -> None:
+        """Set whether batches may wait to fill from now on. Otherwise they run with the messages that
+        are there."""
+        self._patient = patient
+        if not patient:
+            for full in self._waiting.values():
+                full.set()
+
+    def _fill(self) -> None:
+        """Offer new messages to the batches that wait."""
+        for batch, full in list(self._waiting.items()):
+            batch.fill()
+            if batch.over:
+                del self._waiting[batch]
+                full.set()
+
+    # --- running
+
+    async def _handle(self, messages: list[Message], bench: Bench) -> None:
+        """Run the handler with these messages, in as many calls as needed, until each has an outcome."""
+        together = Together(self._desk, messages)
+        try:
+            await self._work_off(parts(messages, self._desk.max_deliver)[::-1], together, bench)
+        finally:
+            together.part()
+
+    async def _work_off(self, todo: list[list[Message]], together: Together, bench: Bench) -> None:
+        """Call the handler with each part in turn. The halves of a bisected part come next."""
+        while todo:
+            part = self._startable(todo.pop(), together)
+            if not part:
+                continue
+            batch = Batch(part[0].stream, part[0].consumer, tuple(part))
+            error = await self._attempt(batch, bench)
+            await self._confirm(batch, together)
+            if error is None:
+                self._settle(batch, together)
+            elif (
+                len(part) > 1
+                and self._handling.on_batch_error == "bisect"
+                and not isinstance(error, (LeaseLost, Release))
+            ):
+                middle = len(part) // 2
+                todo += [part[middle:], part[:middle]]
+            else:
+                self._fail(part, error, bench, together)
+
+    def _startable(self, part: list[Message], together: Together) -> list[Message]:
+        """Return the messages that can be started, decoded anew for each call, since a handler may
+        have changed a payload."""
+        found = []
+        now = self._clock()
+        for message in part:
+            if message.settled:
+                continue
+            if message.lease.deadline <= now:
+                self._verdicts.settle(message, RELEASE)
+                together.release_behind(message)
+                continue
+            try:
+                message._payload = self._decode(message.raw)
+            except Exception as error:
+                self._verdicts.undecodable(message, error)
+                together.release_behind(message)
+            else:
+                found.append(message)
+        return found
+
+    async def _attempt(self, batch: Batch, bench: Bench) -> BaseException | None:
+        """Make one call of the handler, with its own cancel scope and timeout. Returns the error that
+        it failed with."""
+        timeout = self._handling.timeout
+        payloads = [message._payload for message in batch.messages]
+        error: BaseException | None = None
+        bench.delivery, bench.overdue = batch, False
+        with anyio.CancelScope() as bench.scope:
+            try:
+                async with self._admission(batch):
+                    if timeout is not None:
+                        bench.until = self._clock() + timeout
+                    await self._call(payloads, batch)
+            except Exception as problem:
+                error = problem
+            except BaseException as problem:
+                if not from_within(problem):
+                    raise
+                error = problem
+            finally:
+                bench.until = NEVER
+        return TimeoutError() if bench.overdue else error
+
+    def _admission(self, batch: Batch) -> Any:
+        if any(message.crashes for message in batch.messages):
+            return self._suspects.starting(batch.messages)
+        return nullcontext()
+
+    async def _confirm(self, batch: Batch, together: Together) -> None:
+        """Look up the outcome of messages that the handler has acked in its own transaction."""
+
+        def failed(message: Message, error: BaseException) -> None:
+            self._verdicts.failed(message, error)
+            together.release_behind(message)
+
+        for message in batch.messages:
+            if message.xid is not None:
+                await self._desk.own.confirm(message, failed)
+
+    def _settle(self, batch: Batch, together: Together) -> None:
+        """Ack all messages after the handler has returned, except those that it failed and later
+        messages of their keys."""
+        ack, failures = self._desk.ack, batch.failures
+        for message in batch.messages:
+            if message.settled:
+                continue
+            failed = failures.get(message.seq) if failures else None
+            if failed is None:
+                message.settled = True
+                ack(message)
+            else:
+                self._verdicts.failed(message, failed)
+                together.release_behind(message)
+
+    def _fail(self, part: list[Message], error: BaseException, bench: Bench, together: Together) -> None:
+        """Settle messages after the handler has failed with all of them. Each counts its attempt.
+
+        Messages behind the last of a key are given back without counting the attempt.
+        """
+        failed = [message for message in part if not message.settled]
+        for message in failed:
+            if bench.overdue:
+                self._verdicts.stopped(message, bench)
+            else:
+                self._verdicts.failed(message, error)
+        for message in reversed(failed):
+            together.release_behind(message)
+
+
+class Together:
+    """The acknowledger of one batch. A failed message takes back the later messages of its key, at
+    once and in the same parcel.
+
+    The consumer's acknowledger does so with the messages that wait in the lane. Messages of the
+    batch have left the lane.
+    """
+
+    def __init__(self, desk: Desk, messages: Sequence[Message]) -> None:
+        self._desk = desk
+        self._messages = messages
+        self.publisher: Publisher = desk.publisher
+        self.own: OwnAcks = desk.own
+        for message in messages:
+            message._desk = self
+
+    def part(self) -> None:
+        """Detach the messages after all have outcomes. Python's garbage collector doesn't track
+        messages, so they must not keep reference cycles."""
+        for message in self._messages:
+            message._desk = self._desk
+        self._messages = ()
+        self.__dict__.pop("_lanes", None)
+
+    @property
+    def backoff(self) -> Backoff:
+        """The backoff before the next attempt."""
+        return self._desk.backoff
+
+    async def settle_now(self, message: Message, failure: Failure | None) -> None:
+        """Settle a message on behalf of the handler, and wait until the store has the outcome."""
+        if failure is not None:
+            self.release_behind(message)
+        await self._desk.settle_now(message, failure)
+
+    async def extend_now(self, message: Message) -> None:
+        """Extend the leases. Raises `LeaseLost`."""
+        await self._desk.extend_now(message)
+
+    def release_behind(self, message: Message) -> None:
+        """Give back the later messages of its lane, because the message has failed. Their attempts
+        don't count."""
+        lane = self._lanes[message.lane]
+        while lane[-1] is not message:
+            behind = lane.pop()
+            if not behind.settled:
+                behind.settled = True
+                self._desk.release((behind,))
+
+    @cached_property
+    def _lanes(self) -> dict[Hashable, list[Message]]:
+        lanes: dict[Hashable, list[Message]] = {}
+        for message in self._messages:
+            lanes.setdefault(message.lane, []).append(message)
+        return lanes

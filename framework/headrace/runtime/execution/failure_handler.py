@@ -1,0 +1,65 @@
+"""Failure handling: turns a failed call of a handler into the outcome of its message, and logs it."""
+
+from __future__ import annotations
+
+import anyio
+import msgspec
+
+from headrace.model.outcomes import RELEASE, Failure
+from headrace.runtime.execution.failure_log import FailureLog
+from headrace.runtime.execution.failures import failure_of, invalid, timed_out
+from headrace.runtime.execution.slot import Bench
+from headrace.runtime.messages.message import Message
+from headrace.runtime.pipeline.acknowledger import Desk
+from headrace.runtime.pipeline.wiring import Clock
+
+
+class Verdicts:
+    """Handles the failures of one consumer.
+
+    Args:
+        timeout: seconds that a handler may take, or None.
+        stoppable: whether a handler that exceeds the timeout can be stopped.
+    """
+
+    def __init__(self, desk: Desk, clock: Clock, timeout: float | None, *, stoppable: bool) -> None:
+        self._desk = desk
+        self._timeout = timeout
+        self._stoppable = stoppable
+        self._log = FailureLog(clock)
+
+    def undecodable(self, message: Message, error: Exception) -> None:
+        """Settle a message with a payload that can't be decoded into the handler's type."""
+        if isinstance(error, (msgspec.MsgspecError, UnicodeError, RecursionError)):
+            self.settle(message, invalid(error))
+        else:  # raised by your code in a type, such as __post_init__
+            self.failed(message, error)
+
+    def failed(self, message: Message, error: BaseException) -> None:
+        """Settle a message after its handler raised an exception, or returned a `Retry` or a `Reject`."""
+        self.settle(message, failure_of(error, message.attempt, self._desk.backoff))
+
+    def stopped(self, message: Message, bench: Bench) -> None:
+        """Settle a message after its handler was cancelled. A timeout counts as a failure, the end of
+        a drain doesn't."""
+        if bench.overdue:
+            assert self._timeout is not None
+            self.settle(
+                message, timed_out(self._timeout, message.attempt, self._desk.backoff, stoppable=self._stoppable)
+            )
+        else:
+            self.settle(message, RELEASE)
+
+    def settle(self, message: Message, failure: Failure) -> None:
+        """Record this outcome, unless the message has one already."""
+        if not message.settled:
+            message.settled = True
+            self._desk.fail(message, failure)
+            if failure.kind != "release":
+                self._log.tell(message, failure)
+
+
+def from_within(error: BaseException) -> bool:
+    """Whether it is a cancellation from within the handler, which waited for something else that was
+    cancelled."""
+    return isinstance(error, anyio.get_cancelled_exc_class()) and anyio.current_effective_deadline() > float("-inf")

@@ -1,0 +1,207 @@
+"""The protocol of worker processes (an errand is a request), and the code that runs in them.
+
+An errand carries the published JSON, which is cheaper to send than objects. The worker process
+decodes it into the handler's types. An answer carries what the handler returned or raised. If that
+can't be pickled, the answer describes it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Hashable
+from datetime import datetime
+from functools import reduce
+from multiprocessing import connection, parent_process
+from typing import Any, NoReturn
+
+import msgspec
+
+from headrace.flow.in_flight import Lease
+from headrace.model.durations import Duration
+from headrace.model.errors import ConfigurationError, HeadraceError
+from headrace.model.outcomes import Reject, Retry
+from headrace.runtime.handlers.handler import Handler
+from headrace.runtime.messages.batch import Batch
+from headrace.runtime.messages.message import Message
+
+LEFT_ALONE = (signal.SIGINT, signal.SIGTERM)
+"""Signals that reach a whole process group, from a terminal or a service manager. The parent drains
+then, and its workers must live until it is done."""
+
+
+class ProcessFailed(HeadraceError):
+    """A failure in a worker process that the original exception can't represent."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The location of a function that every process with the same code can import."""
+
+    module: str
+    name: str
+
+    def find(self) -> Any:
+        """Import the function. Raises `ImportError` or `AttributeError`."""
+        return reduce(getattr, self.name.split("."), importlib.import_module(self.module))
+
+
+class Sent(msgspec.Struct, array_like=True):
+    """The part of a message that is sent to a worker process."""
+
+    key: str
+    seq: int
+    attempt: int
+    created_at: datetime
+    raw: str
+    raw_headers: str | None
+    lane: Hashable
+
+
+class Errand(msgspec.Struct, array_like=True):
+    """A request: one call of a handler."""
+
+    stream: str
+    consumer: str
+    messages: list[Sent]
+
+
+class Answer(msgspec.Struct, array_like=True):
+    """The result of an errand. `failures` are the outcomes of single messages of a batch."""
+
+    result: Any = None
+    failures: dict[int, Retry | Reject] = {}
+    error: Exception | None = None
+    trace: str | None = None
+
+
+class DetachedMessage(Message):
+    """A message in a worker process. It has its fields, but no connection for settling or publishing."""
+
+    def ack(self, tx: Any = None) -> NoReturn:
+        _refuse("ack", "return")
+
+    def nack(self, delay: Duration | None = None) -> NoReturn:
+        _refuse("nack", "raise Retry(after=…)")
+
+    def reject(self, reason: str = "") -> NoReturn:
+        _refuse("reject", "raise Reject(…)")
+
+    def extend(self) -> NoReturn:
+        _refuse("extend", "leave that to the process that holds the lease, which does it")
+
+    def publish(self, stream: str, key: str, data: Any, **options: Any) -> NoReturn:
+        _refuse("publish", "declare publishes='a-stream', and return the messages")
+
+
+def _refuse(what: str, instead: str) -> NoReturn:
+    raise ConfigurationError(f"A handler with runner='process' can't {what} a message: {instead}.")
+
+
+def errand(delivery: Message | Batch) -> bytes:
+    """Return the pickled request for a delivery."""
+    return pickle.dumps(
+        Errand(
+            delivery.stream,
+            delivery.consumer,
+            [Sent(m.key, m.seq, m.attempt, m.created_at, m.raw, m.raw_headers, m.lane) for m in delivery.messages],
+        ),
+        pickle.HIGHEST_PROTOCOL,
+    )
+
+
+def opened(answer: bytes, delivery: Message | Batch) -> Any:
+    """Open an answer: return what the handler returned, or raise what it raised."""
+    try:
+        found: Answer = pickle.loads(answer)
+    except Exception as error:
+        raise ProcessFailed(f"The answer of the handler's process can't be read: {error!r}.") from error
+    if found.error is not None:
+        raise found.error from None if found.trace is None else ProcessFailed(f"in its process:\n{found.trace}")
+    if isinstance(delivery, Batch):
+        delivery.failures.update(found.failures)
+    return found.result
+
+
+# --- in the worker process
+
+
+def serve(parent: connection.Connection, place: Place, batch: bool) -> None:
+    """Run a worker process: find the handler, report whether that succeeded, and run errands until the
+    parent closes the pipe."""
+    for number in LEFT_ALONE:  # not ignored: programs that a handler starts would inherit that
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, LEFT_ALONE)
+    threading.Thread(target=_die_with_the_parent, daemon=True).start()
+    try:
+        handler = Handler(place.find(), batch=batch)
+    except Exception as error:
+        parent.send_bytes(f"{type(error).__name__}: {error}".encode(errors="replace"))
+        return
+    parent.send_bytes(b"")
+    while True:
+        try:
+            request = parent.recv_bytes()
+        except (EOFError, OSError):
+            return
+        parent.send_bytes(_answer(handler, pickle.loads(request)))
+
+
+def _die_with_the_parent() -> None:
+    """Exit when the parent has died. A killed parent can't stop its workers, and another process
+    repeats their work."""
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def _answer(handler: Handler, errand: Errand) -> bytes:
+    try:
+        answer = _run(handler, errand)
+    except BaseException as error:
+        answer = Answer(error=_sendable(error), trace=_trace(error))
+    sys.stdout.flush()
+    try:
+        return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        problem = ProcessFailed(f"What the handler {handler.name!r} returned can't leave its process: {error}.")
+        return pickle.dumps(Answer(error=problem), pickle.HIGHEST_PROTOCOL)
+
+
+def _run(handler: Handler, errand: Errand) -> Answer:
+    held = Lease(0, (), (), float("inf"))
+    desk: Any = None
+    messages = [
+        DetachedMessage(
+            errand.stream, errand.consumer, sent.key, sent.seq, sent.attempt, sent.created_at, sent.raw, sent.raw_headers,
+            held, sent.lane, desk, handler.decode(sent.raw),
+        )
+        for sent in errand.messages
+    ]  # fmt: skip
+    if not handler.batch:
+        return Answer(handler.apply(messages[0].data, messages[0]))
+    batch = Batch(errand.stream, errand.consumer, tuple(messages))
+    return Answer(handler.apply(batch.payloads, batch), batch.failures)
+
+
+def _sendable(error: BaseException) -> Exception:
+    """Return the exception if it survives pickling, otherwise one that describes it. `SystemExit` must
+    not reach the parent."""
+    if isinstance(error, Exception):
+        try:
+            if type(pickle.loads(pickle.dumps(error))) is type(error):
+                return error
+        except Exception:
+            pass
+    return ProcessFailed("".join(traceback.format_exception_only(error)).strip())
+
+
+def _trace(error: BaseException) -> str:
+    """Return the traceback as text, which becomes the cause of the exception, as in the standard
+    library's process pools."""
+    return "".join(traceback.format_exception(error))

@@ -1,0 +1,210 @@
+"""The janitor does the maintenance of a database: retention, scheduled messages, vacuum, missed
+notifications, and dead processes.
+
+Every process has a janitor, and one of them leads. Only the leader works, except that each janitor
+delivers what its own process has scheduled. Each task is a loop of its own, so that none waits for
+another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from random import random
+from time import monotonic
+from uuid import uuid4
+
+import anyio
+
+from headrace import store
+from headrace.model.errors import HeadraceError, StoreError, StoreUnavailable
+from headrace.store.database.retry import Weather, keep_going
+
+logger = logging.getLogger("headrace")
+
+AT_ONCE, SOONEST, BUSY, USUAL, IDLE = 0.02, 0.1, 0.25, 1.0, 4.0
+"""Seconds between sweeps: while more is to be done, the shortest until an announced need, after
+something was done, after nothing was done, and the longest."""
+
+SCHEDULE = 1.0
+"""Poll interval of the schedule in seconds, for messages that other processes have scheduled."""
+
+TERM = 4.0
+"""The leader's term in seconds. When the leader has died, another process takes over after it."""
+
+MISSED = 1.0
+"""Seconds between checks for missed notifications. One call checks a thousand consumers."""
+
+ROLL_CALL = 15.0
+"""Seconds between checks for processes that are gone."""
+
+GOODBYE = 2.0
+"""Time limit in seconds for resigning at shutdown."""
+
+SOON = 0.001
+"""The shortest wait for a scheduled message in seconds."""
+
+REPAIR = 60.0
+"""Pause in seconds of a task that failed for a reason that needs action, such as a missing privilege."""
+
+
+class Janitor:
+    """Maintains all streams of a database.
+
+    Args:
+        database: an open database.
+        published: called with a stream's name when scheduled messages were published to it.
+    """
+
+    def __init__(self, database: store.Database, published: Callable[[str], None]) -> None:
+        self._database = database
+        self._sweeper = store.Sweeper(database)
+        self._scheduled = store.Schedule(database)
+        self._vacuum = store.Vacuum(database)
+        self._published = published
+        self._schedule = anyio.Event()
+        self._id = uuid4()
+        self._leading = anyio.Event()  # set while this process leads
+        self._own = False  # whether this process has scheduled messages that may be due soon
+
+    def hurry(self) -> None:
+        """Look up when the next scheduled message is due, because this process has scheduled one."""
+        self._own = True
+        self._schedule.set()
+
+    async def run(self) -> None:
+        """Run all tasks until cancelled. Tasks are retried after an outage and after any other
+        failure, so none stops the app."""
+        try:
+            async with anyio.create_task_group() as group:
+                for what, chore in (
+                    ("leader election", self.lead),
+                    ("retention", self.sweep),
+                    ("schedule", self.deliver),
+                    ("vacuum", self.vacuum),
+                    ("missed notifications", self.notify),
+                    ("the roster", self.forget),
+                ):
+                    group.start_soon(keep_going, what, _again_and_again(what, chore))
+        finally:
+            await self._resign()
+
+    async def lead(self, weather: Weather) -> None:
+        """Lead as long as no other process does. Raises `StoreUnavailable`."""
+        while True:
+            leads, again_in = await store.lead(self._database, self._id, TERM)
+            weather.cleared()
+            if not leads and self._leading.is_set():
+                self._leading = anyio.Event()
+            elif leads and not self._leading.is_set():
+                self._sweeper.forget()
+                self._scheduled.forget()
+                self._leading.set()
+                self._schedule.set()
+            await anyio.sleep(again_in if leads else again_in + random() * TERM / 8)
+
+    async def _resign(self) -> None:
+        """Let another process take over at once. If that fails, it takes over at the end of the term."""
+        if self._leading.is_set():
+            with anyio.move_on_after(GOODBYE, shield=True), suppress(Exception):
+                await store.resign(self._database, self._id)
+
+    async def sweep(self, weather: Weather) -> None:
+        """Sweep until cancelled. Raises `StoreUnavailable`."""
+        rest = USUAL / 2
+        while True:
+            await self._leading.wait()
+            began = monotonic()
+            try:
+                swept = await self._sweeper.sweep()
+            except Exception as failure:  # A failure of one stream. The other streams were swept.
+                if _passes(failure):
+                    raise
+                _tell("retention", failure)
+                swept = store.Swept()
+            weather.cleared()
+            rest = BUSY if swept.something else min(max(2 * rest, USUAL), IDLE)
+            took = 0.0 if swept.more else monotonic() - began
+            await anyio.sleep(max(_until(swept, rest), took))
+
+    async def deliver(self, weather: Weather) -> None:
+        """Publish due scheduled messages until cancelled. Raises `StoreUnavailable`."""
+        while True:
+            self._schedule = anyio.Event()
+            if not self._own and not self._leading.is_set():
+                await self._schedule.wait()
+                continue
+            _, due_in = await self._scheduled.deliver(published=self._published)
+            weather.cleared()
+            self._own = due_in is not None and due_in <= SCHEDULE
+            with anyio.move_on_after(SCHEDULE if due_in is None else min(max(due_in, SOON), SCHEDULE)):
+                await self._schedule.wait()
+
+    async def vacuum(self, weather: Weather) -> None:
+        """Vacuum tables that need it until cancelled. Raises `StoreUnavailable`."""
+        while True:
+            await self._leading.wait()
+            await self._vacuum.run()
+            weather.cleared()
+            await anyio.sleep(USUAL)
+
+    async def notify(self, weather: Weather) -> None:
+        """Check for missed notifications until cancelled. Raises `StoreUnavailable`."""
+        reached: int | None = None
+        while True:
+            await self._leading.wait()
+            reached, _ = await store.notify_waiting(self._database, reached or 0)
+            weather.cleared()
+            await anyio.sleep(MISSED)
+
+    async def forget(self, weather: Weather) -> None:
+        """Delete the records of processes that are gone, and old witness rows of commits, until
+        cancelled. Raises `StoreUnavailable`."""
+        forgotten = store.Forgotten()
+        while True:
+            await anyio.sleep(ROLL_CALL)
+            await self._leading.wait()
+            await store.forget_workers(self._database)
+            while (forgotten := await store.forget_commits(self._database, forgotten)).more:
+                pass
+            weather.cleared()
+
+
+def _until(swept: store.Swept, rest: float) -> float:
+    """Seconds to wait until the next sweep. Less while there is more to do, or while a stream fills quickly."""
+    if swept.more:
+        return AT_ONCE
+    return rest if swept.again_in is None else min(max(swept.again_in, SOONEST), rest)
+
+
+def _again_and_again(what: str, chore: Callable[[Weather], Awaitable[None]]) -> Callable[[Weather], Awaitable[None]]:
+    async def loop(weather: Weather) -> None:
+        while True:
+            try:
+                await chore(weather)
+            except Exception as failure:
+                if _passes(failure):
+                    raise
+                _tell(what, failure)
+                await anyio.sleep(REPAIR)
+
+    return loop
+
+
+def _passes(failure: Exception) -> bool:
+    """Whether it is an outage, which ends without help. A server error that Headrace doesn't know
+    needs an operator."""
+    return isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreError)
+
+
+def _tell(what: str, failure: Exception) -> None:
+    """Log the failure of a task. Headrace's own errors say what to do, so only other errors are logged
+    with their traceback."""
+    known = isinstance(failure, HeadraceError)
+    logger.error(
+        "%s failed, and is tried again later: %s",
+        what,
+        " ".join([str(failure), *getattr(failure, "__notes__", ())]),
+        exc_info=None if known else failure,
+    )

@@ -1,0 +1,1 @@
+"""What a handler receives and uses: messages, batches, transactions, and the publisher."""

@@ -1,0 +1,149 @@
+"""The message that a handler receives."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from headrace.flow.in_flight import Lease
+from headrace.model.durations import Duration, seconds
+from headrace.model.errors import LeaseLost
+from headrace.model.outcomes import Failure
+from headrace.model.specs import Backoff
+from headrace.runtime.execution.failures import nacked, rejected
+from headrace.runtime.messages.publisher import Publisher
+
+if TYPE_CHECKING:
+    from headrace.runtime.execution.transaction_acks import OwnAcks
+    from headrace.runtime.messages.transaction import Transaction
+
+
+class Desk(Protocol):
+    """The acknowledger, which receives the outcomes. See `headrace.runtime.pipeline.acknowledger`."""
+
+    publisher: Publisher
+    own: OwnAcks
+
+    @property
+    def backoff(self) -> Backoff: ...
+
+    async def settle_now(self, message: Message, failure: Failure | None) -> None: ...
+    async def extend_now(self, message: Message) -> None: ...
+
+
+class Message(msgspec.Struct, eq=False, gc=False):
+    """A message that is delivered to a handler.
+
+    Attributes:
+        stream, consumer: the names of its stream and consumer.
+        key: the routing key.
+        seq: its sequence number in the stream.
+        attempt: the number of this delivery to the consumer, from 1.
+        created_at: when it was published.
+    """
+
+    stream: str
+    consumer: str
+    key: str
+    seq: int
+    attempt: int
+    created_at: datetime
+    raw: str
+    """The payload as it was published, as JSON text."""
+    raw_headers: str | None
+    lease: Lease
+    lane: Hashable
+    _desk: Desk
+    _payload: Any = msgspec.UNSET
+    settled: bool = False
+    """Whether it has an outcome, because of `ack`, `nack` or `reject`, or because the handler has ended."""
+    crashes: int = 0
+    """How often a worker died while it held the message. See `headrace.runtime.execution.suspects`."""
+    transaction: Transaction | None = None
+    """The transaction of the handler, if the handler is transactional."""
+    xid: int | None = None
+    """The id of the transaction in which the handler has acked it, to be looked up. See
+    `headrace.runtime.execution.transaction_acks`."""
+
+    @property
+    def messages(self) -> tuple[Message]:
+        """The message itself, as a tuple. A `Batch` has more."""
+        return (self,)
+
+    @property
+    def data(self) -> Any:
+        """The payload, decoded into the handler's annotated type, or into plain Python values if there
+        is none."""
+        if self._payload is msgspec.UNSET:
+            self._payload = msgspec.json.decode(self.raw)
+        return self._payload
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers. Empty if it has none."""
+        return msgspec.json.decode(self.raw_headers) if self.raw_headers else {}
+
+    async def publish(self, stream: str, key: str, data: Any, **options: Any) -> int | None:
+        """Publish a message. In a transactional handler it commits together with the handler's writes
+        and its ack.
+
+        In other handlers it is published at once. Takes what `App.publish` takes, and returns and
+        raises the same.
+        """
+        if self.transaction is not None:
+            options.setdefault("tx", self.transaction)
+        return await self._desk.publisher.publish(stream, key, data, **options)
+
+    async def ack(self, tx: Any = None) -> None:
+        """Ack the message now, before the handler ends. What the handler does afterwards has no effect
+        on the outcome.
+
+        Args:
+            tx: a transaction of yours on the same database. The ack commits with it. It is a
+                `Transaction`, or a connection or session that `headrace.drivers` supports. Make the
+                ack the last statement before the commit. The transaction is looked up when the
+                handler ends. If it was rolled back, the attempt has failed.
+
+        Raises:
+            LeaseLost: the lease is lost, and another process may have the message. The ack changed
+                nothing. The writes in `tx` can't be committed.
+            ConfigurationError: `tx` is no transaction, or the handler is transactional, so that its
+                ack is in its own transaction.
+        """
+        if tx is not None or self.transaction is not None:
+            await self._desk.own.ack(self, tx)
+        else:
+            await self._settle(None)
+
+    async def nack(self, delay: Duration | None = None) -> None:
+        """Request redelivery after `delay`, or after the consumer's backoff if it is None. Raises
+        `LeaseLost`."""
+        after = None if delay is None else seconds(delay, "delay")
+        await self._settle(nacked(after, self.attempt, self._desk.backoff))
+
+    async def reject(self, reason: str = "rejected by the handler") -> None:
+        """Make it a dead letter. Raises `LeaseLost`."""
+        await self._settle(rejected(reason))
+
+    async def extend(self) -> None:
+        """Extend the lease to the consumer's `ack_wait` from now.
+
+        This happens automatically for running handlers, every half of `ack_wait`.
+
+        Raises:
+            LeaseLost: this process no longer holds the lease.
+        """
+        await self._desk.extend_now(self)
+
+    async def _settle(self, failure: Failure | None) -> None:
+        if self.settled:
+            return
+        self.settled = True
+        await self._desk.settle_now(self, failure)
+        if self.lease.lost:
+            raise LeaseLost(
+                f"The lease of message {self.seq} of {self.stream!r} was lost; its outcome changed nothing."
+            )

@@ -1,0 +1,109 @@
+"""The publisher: appends messages for the app and its handlers, and wakes waiting consumers of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from datetime import datetime
+from typing import Any
+
+from headrace import drivers, store
+from headrace.model import payloads
+from headrace.model.durations import Duration, when
+from headrace.model.errors import InvalidInput
+from headrace.model.keys import check_key
+from headrace.runtime.instruments import Instruments, Sending, Untold
+from headrace.runtime.messages.transaction import Transaction, transaction
+from headrace.store.database.errors import translated
+
+
+class Publisher:
+    """Publishes messages to streams.
+
+    Args:
+        database: returns the open database, and is called for each publish.
+        committed: called with the stream, and with the delivery time of scheduled messages or None.
+            This is after the commit, or after the publish if it is in a transaction on your own
+            connection.
+        date: returns the current time, from which a delay counts.
+
+    Attributes:
+        committed: as given.
+        instruments: telemetry, or None when it is off.
+    """
+
+    def __init__(
+        self,
+        database: Callable[[], store.Database],
+        committed: Callable[[str, datetime | None], None],
+        date: Callable[[], datetime],
+    ) -> None:
+        self._database = database
+        self.committed = committed
+        self._date = date
+        self.instruments: Instruments | None = None
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        """See `App.transaction`."""
+        return transaction(self._database(), self)
+
+    async def publish(
+        self, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
+        message_id: str | None = None, delay: Duration | None = None, deliver_at: datetime | None = None,
+        tx: Any = None,
+    ) -> int | None:  # fmt: skip
+        """See `App.publish`."""
+        due = when(delay, deliver_at, self._date())
+        text, header_text = payloads.encode(data), payloads.encode_headers(headers)
+        check_key(key)
+        with self._told(stream, [header_text]) as sending, self._translated(tx):
+            where = self._database() if tx is None else drivers.executor(tx)
+            seq = sending.seq = await store.publish(
+                where, stream, key, text, sending.headers[0], message_id=message_id, deliver_at=due
+            )
+        self._tell(stream, due, tx)
+        return seq
+
+    async def publish_many(
+        self, stream: str, messages: Iterable[tuple[Any, ...]], *, message_ids: Sequence[str | None] | None = None,
+        delay: Duration | None = None, deliver_at: datetime | None = None, tx: Any = None,
+    ) -> int:  # fmt: skip
+        """See `App.publish_many`."""
+        due = when(delay, deliver_at, self._date())
+        keys, data, headers = payloads.parallel(messages)
+        if message_ids is not None and len(message_ids) != len(keys):
+            raise InvalidInput(
+                f"There are {len(keys)} messages and {len(message_ids)} message_ids: give one, or None, for each."
+            )
+        more: dict[str, Any] = {"message_ids": message_ids, "deliver_at": None if due is None else [due] * len(keys)}
+        try:
+            with self._told(stream, headers) as sending, self._translated(tx):
+                if tx is not None:
+                    where = drivers.executor(tx)
+                    count = await store.publish_many(where, stream, keys, data, sending.headers, **more)
+                else:
+                    count = await store.publish_all(self._database(), stream, keys, data, sending.headers, **more)
+        except InvalidInput:
+            for key in keys:  # the store doesn't report which key was invalid
+                check_key(key)
+            raise
+        self._tell(stream, due, tx)
+        return count
+
+    def _tell(self, stream: str, due: datetime | None, tx: Any) -> None:
+        if isinstance(tx, Transaction):
+            tx.published.append((stream, due))
+        else:  # Your own commit comes later and unseen. Looking too early costs little, and the poll finds it
+            self.committed(stream, due)
+
+    def _told(self, stream: str, headers: Sequence[str | None]) -> AbstractContextManager[Sending]:
+        return (
+            nullcontext(Untold(headers)) if self.instruments is None else self.instruments.publishing(stream, headers)
+        )
+
+    def _translated(self, tx: Any) -> AbstractContextManager[None]:
+        """Translate the errors of your own connection like those of the app's connection.
+
+        Your connection need not be to the app's database, and the app need not be connected.
+        """
+        return nullcontext() if tx is None else translated("the given connection")

@@ -1,0 +1,206 @@
+"""A database transaction of a handler or a service.
+
+It ends in one of three ways: committed, rolled back, or in doubt. A COMMIT is in doubt if its
+answer is lost, because the connection broke or the server restarted at that moment. Nothing may be
+done again before the outcome is known, so the transaction is looked up, however long that takes. It
+is looked up by its id and by a row that it has written itself, since a server that was rewound
+assigns ids again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from headrace import store
+from headrace.model.errors import ConfigurationError, InDoubt, StoreUnavailable
+from headrace.store.database.connection import ENDING
+from headrace.store.database.errors import translated
+from headrace.store.database.retry import Weather
+
+if TYPE_CHECKING:
+    from headrace.runtime.messages.publisher import Publisher
+    from headrace.store.database.connection import Hold
+
+LOOK_AGAIN = 0.02
+"""Interval in seconds between lookups of a transaction that is still in progress."""
+
+IDLE = 30.0
+"""Timeout in seconds after which the server ends an idle transaction of a service."""
+
+Last = Callable[[Any], Awaitable[int | store.Witness | None]]
+"""Runs the last statement before COMMIT on a connection.
+
+Returns what identifies the transaction for a lookup, or None if it wrote nothing.
+"""
+
+
+class Transaction:
+    """An open transaction. What is written and published through it commits together, or not at all.
+
+    The methods are those of an asyncpg connection. A handler with `transactional=True` takes one,
+    and a service opens one with `async with app.transaction() as tx:`. It can't be used after its
+    end.
+    """
+
+    __slots__ = ("_database", "_hold", "_publisher", "published")
+
+    def __init__(self, database: store.Database, publisher: Publisher, hold: Hold) -> None:
+        self._database = database
+        self._publisher = publisher
+        self._hold: Hold | None = hold
+        self.published: list[tuple[str, datetime | None]] = []
+        """The streams that it published to, each with the delivery time of scheduled messages. After
+        the commit this process's consumers are notified of them."""
+
+    @property
+    def connection(self) -> Any:
+        """The asyncpg connection. Raises `ConfigurationError` after the end of the transaction."""
+        if self._hold is None:
+            raise ConfigurationError(
+                "The transaction has ended: use it only inside its handler, or inside `async with app.transaction() as tx:`,"
+                " and wait there for whatever works with it."
+            )
+        return self._hold.connection
+
+    async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
+        """Run a statement. Returns its status, such as `INSERT 0 1`."""
+        return await self.connection.execute(query, *args, timeout=timeout)  # type: ignore[no-any-return]
+
+    async def executemany(self, query: str, args: Iterable[Sequence[Any]], *, timeout: float | None = None) -> None:
+        """Run a statement once for each of the argument lists, in one call."""
+        await self.connection.executemany(query, args, timeout=timeout)
+
+    async def fetch(self, query: str, /, *args: Any, timeout: float | None = None) -> list[Any]:
+        """Run a query. Returns all rows."""
+        return await self.connection.fetch(query, *args, timeout=timeout)  # type: ignore[no-any-return]
+
+    async def fetchrow(self, query: str, /, *args: Any, timeout: float | None = None) -> Any:
+        """Run a query. Returns the first row, or None."""
+        return await self.connection.fetchrow(query, *args, timeout=timeout)
+
+    async def fetchval(self, query: str, /, *args: Any, timeout: float | None = None) -> Any:
+        """Run a query. Returns the first column of the first row, or None."""
+        return await self.connection.fetchval(query, *args, timeout=timeout)
+
+    def cursor(self, query: str, *args: Any, **options: Any) -> Any:
+        """Iterate over the rows without loading all of them: `async for row in tx.cursor("select …")`."""
+        return self.connection.cursor(query, *args, **options)
+
+    async def copy_records_to_table(self, table: str, *, records: Any, **options: Any) -> str:
+        """Write many rows with COPY. See asyncpg for `columns`, `schema_name` and other options."""
+        return await self.connection.copy_records_to_table(table, records=records, **options)  # type: ignore[no-any-return]
+
+    def transaction(self) -> Any:
+        """Open a savepoint: `async with tx.transaction():`. An exception that leaves the block rolls
+        back only the block."""
+        return self.connection.transaction()
+
+    async def publish(self, stream: str, key: str, data: Any, **options: Any) -> int | None:
+        """Publish a message when this transaction commits. Takes, returns and raises what
+        `App.publish` does."""
+        return await self._publisher.publish(stream, key, data, tx=self, **options)
+
+    async def publish_many(self, stream: str, messages: Iterable[tuple[Any, ...]], **options: Any) -> int:
+        """Publish messages in their order when this transaction commits. See `App.publish_many`."""
+        return await self._publisher.publish_many(stream, messages, tx=self, **options)
+
+    # --- begin and end, not called by users
+
+    @classmethod
+    async def begin(cls, database: store.Database, publisher: Publisher, idle: float) -> Transaction:
+        """Open a transaction. The caller must `end` it. Raises `StoreUnavailable`. `idle`: see
+        `Database.begin`."""
+        return cls(database, publisher, await database.begin(idle))
+
+    async def commit(self, last: Last, what: str, *, acks: store.Acks | None = None) -> None:
+        """Run the last statement and commit. Returns when the commit is known. It can be cancelled
+        only during the lookup.
+
+        Args:
+            last: runs the last statement.
+            what: a name for the commit in the log.
+            acks: the acks that `last` makes, if any.
+
+        Raises:
+            StoreUnavailable: it is not committed, nor will it be.
+            InDoubt: the outcome can't be known any more, because the database was unreachable for
+                long and was rewound meanwhile.
+            Exception: what `last` raises, or the violation of a constraint that was deferred until
+                the COMMIT.
+        """
+        hold, left, asked = self._hold, None, False
+        assert hold is not None
+        try:
+            with translated(self._database.dsn), anyio.fail_after(ENDING, shield=True):
+                left = await last(hold.connection)
+                asked = True
+                await hold.commit()
+        except StoreUnavailable as error:
+            hold.break_off()
+            if not asked:
+                raise
+            if left is not None and not await was_committed(self._database, left, acks, what):
+                raise StoreUnavailable(f"The transaction was not committed. {error}") from error
+        for stream, due in self.published:
+            self._publisher.committed(stream, due)
+
+    async def end(self) -> None:
+        """Return the connection. Uncommitted changes are rolled back."""
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            await self._database.end(hold)
+
+
+async def was_committed(
+    database: store.Database, left: int | store.Witness, acks: store.Acks | None, what: str,
+    until: Callable[[], bool] = lambda: False,
+) -> bool | None:  # fmt: skip
+    """Look up whether a transaction was committed, however long that takes.
+
+    Args:
+        left: its id, or the witness row that it wrote.
+        acks: the acks that it made, if any.
+        what: a name for the commit in the log.
+        until: returns True to give up.
+
+    Returns:
+        Whether it was committed. None if given up.
+
+    Raises:
+        InDoubt: the outcome can't be known any more.
+    """
+    weather = Weather(what)
+    witness = left if isinstance(left, store.Witness) else None
+    xid = left.xid if isinstance(left, store.Witness) else left
+    while not until():
+        try:
+            status = await store.transaction_status(database, xid, acks=acks, witness=witness)
+        except StoreUnavailable as failure:
+            await weather.wait_out(failure)
+            continue
+        weather.cleared()
+        if status == "unknown":
+            raise InDoubt(
+                f"The connection broke at the commit of transaction {xid}. The database was restored or failed over since, and was away for too"
+                " long to tell whether it was committed: look for what it wrote."
+            )
+        if status != "in progress":
+            return status == "committed"
+        await anyio.sleep(LOOK_AGAIN)
+    return None
+
+
+@asynccontextmanager
+async def transaction(database: store.Database, publisher: Publisher) -> AsyncIterator[Transaction]:
+    """See `App.transaction`."""
+    transaction = await Transaction.begin(database, publisher, IDLE)
+    try:
+        yield transaction
+        await transaction.commit(store.leave_witness, "a commit")
+    finally:
+        await transaction.end()

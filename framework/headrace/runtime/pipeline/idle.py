@@ -1,0 +1,158 @@
+"""The idle consumers of one process, which have nothing to lease.
+
+They subscribe to the notifications of publishers, many in one statement, and share the polls that
+replace lost notifications.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import anyio
+
+from headrace import store
+from headrace.flow.demand import LONGEST
+from headrace.store.database.retry import Weather
+
+SHORTEST_TERM, LONGEST_TERM = 10.0, 60.0
+"""Bounds of a subscription's term in seconds. The term grows with the number of idle consumers."""
+
+RENEWALS = 200
+"""Target number of subscriptions renewed per second. It determines the growth of the term."""
+
+POLLS = 20
+"""Polls per second of all idle consumers together. The more idle consumers there are, the less often
+each one polls. The leader's janitor checks for missed notifications in between."""
+
+
+class IdleConsumers:
+    """The idle consumers of one process.
+
+    Args:
+        database: an open database.
+        connections: how many lease calls may run at the same time. Further calls wait without a
+            timeout, because ten thousand consumers that start at once are no outage.
+        clock: monotonic time in seconds.
+
+    Attributes:
+        lease_calls: a semaphore to hold during a lease call.
+    """
+
+    def __init__(self, database: store.Database, connections: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.lease_calls = anyio.Semaphore(connections, fast_acquire=True)
+        self._database = database
+        self._clock = clock
+        self._idle: dict[int, int] = {}  # how many fetchers and receivers of each consumer are idle
+        self._until: dict[int, float] = {}  # when each subscription ends
+        self._joining: set[int] = set()  # consumers that the next statement subscribes
+        self._statement = anyio.Lock()
+
+    def consumer(self, consumer: int) -> IdleConsumer:
+        """The idle state of a consumer, for one fetcher or receiver."""
+        return IdleConsumer(self, consumer)
+
+    @property
+    def longest_poll(self) -> float:
+        """The longest poll interval in seconds."""
+        return max(LONGEST, len(self._idle) / POLLS)
+
+    def reset(self) -> None:
+        """Forget all subscriptions, so that they are made again. The database loses them when it
+        crashes or fails over."""
+        self._until.clear()
+
+    async def run(self, weather: Weather) -> None:
+        """Renew subscriptions until cancelled. Raises `StoreUnavailable`."""
+        while True:
+            await anyio.sleep(SHORTEST_TERM / 2)
+            await self.renew()
+            weather.cleared()
+
+    async def renew(self) -> None:
+        """Renew the subscriptions of idle consumers that end soon. Raises `StoreUnavailable`."""
+        now = self._clock()
+        self._until = {
+            consumer: until for consumer, until in self._until.items() if until > now or consumer in self._idle
+        }
+        ending = {consumer for consumer in self._idle if self._until.get(consumer, math.inf) <= now + SHORTEST_TERM}
+        if ending:
+            await self._subscribe(ending)
+
+    def is_subscribed(self, consumer: int) -> bool:
+        """Whether publishers will notify this consumer for some more seconds."""
+        return self._clock() < self._until.get(consumer, -math.inf) - SHORTEST_TERM / 4
+
+    async def subscribe(self, consumer: int) -> None:
+        """Subscribe a consumer. All consumers that wait for the running statement are subscribed
+        together by the next one.
+
+        Raises `StoreUnavailable`.
+        """
+        self._joining.add(consumer)
+        async with self._statement:
+            if consumer in self._joining:
+                joining, self._joining = self._joining, set()
+                await self._subscribe(joining)
+
+    async def _subscribe(self, consumers: set[int]) -> None:
+        term = max(SHORTEST_TERM, min(len(self._idle) / RENEWALS, LONGEST_TERM))
+        until = self._clock() + term
+        await store.wait(self._database, sorted(consumers), term)
+        self._until.update(dict.fromkeys(consumers, until))
+
+    def enter(self, consumer: int) -> None:
+        """Count one more idle fetcher or receiver of this consumer."""
+        self._idle[consumer] = self._idle.get(consumer, 0) + 1
+
+    def leave(self, consumer: int) -> None:
+        """Count one less idle fetcher or receiver of this consumer."""
+        self._idle[consumer] -= 1
+        if not self._idle[consumer]:
+            del self._idle[consumer]
+
+
+class IdleConsumer:
+    """The idle state of one fetcher or receiver.
+
+    It is idle from before it subscribes until it leases something. That includes the lease call
+    that must follow the subscription. If subscriptions were renewed only after that call, those of
+    thousands that start at once would end before their turn to call, and all would start again.
+    """
+
+    def __init__(self, consumers: IdleConsumers, consumer: int) -> None:
+        self._consumers = consumers
+        self._consumer = consumer
+        self._idle = False
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether publishers will notify it for some more seconds."""
+        return self._consumers.is_subscribed(self._consumer)
+
+    @property
+    def longest_poll(self) -> float:
+        """The longest poll interval in seconds."""
+        return self._consumers.longest_poll
+
+    async def subscribe(self) -> None:
+        """Ask publishers to notify it. A lease call must follow, to find messages that were committed
+        before.
+
+        Raises `StoreUnavailable`.
+        """
+        self.enter()
+        await self._consumers.subscribe(self._consumer)
+
+    def enter(self) -> None:
+        """Become idle. From now on an existing subscription is renewed."""
+        if not self._idle:
+            self._idle = True
+            self._consumers.enter(self._consumer)
+
+    def leave(self) -> None:
+        """Become busy, or end."""
+        if self._idle:
+            self._idle = False
+            self._consumers.leave(self._consumer)

@@ -1,0 +1,242 @@
+"""The pipeline of one consumer in one process: its parts, wired in the order in which messages pass."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import anyio.abc
+
+from headrace.flow.durable import DurableLanes
+from headrace.flow.governor import Governor
+from headrace.flow.in_flight import Custody
+from headrace.flow.lanes import Lanes
+from headrace.flow.wide import WideLanes
+from headrace.model.errors import UnknownConsumer
+from headrace.model.handling import Handling
+from headrace.model.specs import ConsumerSpec
+from headrace.runtime.execution.actors import Actors, Work
+from headrace.runtime.execution.batch_executor import Batches
+from headrace.runtime.execution.failure_handler import Verdicts
+from headrace.runtime.execution.single_executor import Singles
+from headrace.runtime.execution.suspects import Suspects
+from headrace.runtime.execution.transaction_acks import OwnAcks
+from headrace.runtime.handlers.chain import chain
+from headrace.runtime.handlers.handler import Handler
+from headrace.runtime.handlers.runners import Runner
+from headrace.runtime.messages.message import Message
+from headrace.runtime.pipeline.acknowledger import Desk
+from headrace.runtime.pipeline.breaker import Guard
+from headrace.runtime.pipeline.drain import Drain
+from headrace.runtime.pipeline.fetcher import Fetcher
+from headrace.runtime.pipeline.keeper import Keeper
+from headrace.runtime.pipeline.scaler import Scaler
+from headrace.runtime.pipeline.settings import Settings
+from headrace.runtime.pipeline.settler import Settler
+from headrace.runtime.pipeline.shared import Shared
+from headrace.store.database.retry import Weather, keep_going
+
+logger = logging.getLogger("headrace")
+
+
+class Pipeline:
+    """Runs one consumer.
+
+    Args:
+        consumer: the consumer's id.
+        spec: its settings in the store.
+        handler: the function to run.
+        handling: how to run it.
+        shared: what the consumers of this process share.
+
+    Attributes:
+        on_gone: called when the consumer turns out to be deleted. Then this pipeline ends
+            automatically. It leases nothing more, and lets handlers finish, although their acks are
+            lost.
+    """
+
+    def __init__(self, consumer: int, spec: ConsumerSpec, handler: Handler, handling: Handling, shared: Shared) -> None:
+        database, time = shared.database, shared.time
+        self.consumer = consumer
+        self.spec = spec
+        self.settings = settings = Settings(spec)
+        self._clock = time.clock
+        self._handling = handling
+        owner = uuid4()  # one process is one owner, which may hold several messages of a key
+        self.lanes = _lanes(handling)
+        self._runner = Runner(handler, handling, time.clock)
+        self.custody: Custody[Message] = Custody() if shared.witness is None else shared.witness.custody(spec)
+        if handling.rests:
+            self.custody.linger = 0.0  # the next message of a key waits for the ack of the one before
+        self.governor = Governor(*handling.concurrency, unit=handling.unit)
+        self.guard = None if handling.breaker is None else Guard(spec.name, handling.breaker, self.custody, time.clock)
+        self.desk = Desk(self.lanes, self.custody, settings, shared.publisher, time.clock, self.guard)
+        self.desk.own = OwnAcks(database, consumer, spec.name, self.desk, time)
+        self._batches: Batches | None = None
+        self.actors = Actors(
+            self._work(consumer, handler, shared),
+            self.lanes,
+            timed=handling.timeout is not None,
+            least=handling.concurrency[0],
+        )
+        self._priorities = shared.priorities
+        self._rank = shared.priorities.join(handling.priority, self.actors.adjust)
+        self._scaler = Scaler(
+            spec.name, self.governor, self.actors, self.lanes, self.custody, time.clock,
+            database.holds if handling.transactional else None,
+        )  # fmt: skip
+        self.settler = Settler(database, consumer, settings, self.lanes, self.custody, time, shared.instruments)
+        self.keeper = Keeper(database, consumer, settings, self.custody, self.actors, time)
+        self.fetcher = Fetcher(
+            database, consumer, settings, owner, self.lanes, self.custody, self.desk, self.actors, self.settler, time,
+            shared.idle, shared.instruments, self.guard,
+        )  # fmt: skip
+        self.custody.on_take = self._taken
+        self.lanes.on_low = self.fetcher.room
+        self.lanes.on_ready = self.actors.wake
+        self.settler.fetcher = self.fetcher
+        self.desk.settler = self.settler
+        self.desk.keeper = self.keeper
+        self.desk.on_cleared = self.actors.wake
+        self.on_gone: Callable[[], None] = lambda: None
+        self._stop = anyio.Event()
+        self._ending = anyio.Event()  # set when it was stopped or the consumer is deleted
+        self._ended = anyio.Event()
+        self._drain = Drain(spec.name, shared.shutdown_timeout)
+
+    def _work(self, consumer: int, handler: Handler, shared: Shared) -> Work:
+        handling, clock = self._handling, self._clock
+        call = chain(consumer, self.spec, handler, self._runner, handling, self.desk, shared)
+        verdicts = Verdicts(self.desk, clock, handling.timeout, stoppable=handling.runner != "thread")
+        suspects = Suspects(shared.database, consumer, self.desk)
+        if handling.batch is not None:
+            self._batches = Batches(handler.decode, call, handling, self.lanes, self.desk, verdicts, suspects, clock)
+            return self._batches
+        return Singles(handler.decode, call, handling.timeout, self.lanes, self.desk, verdicts, suspects, clock)
+
+    def _taken(self) -> None:
+        self.keeper.taken()
+        self._scaler.taken()
+
+    @property
+    def gone(self) -> bool:
+        """Whether the consumer was deleted."""
+        return self.settings.gone
+
+    async def run(self) -> None:
+        """Run until `stop` is called or the consumer is deleted, then drain."""
+        try:
+            await self._run()
+        finally:
+            self._ended.set()
+
+    async def _run(self) -> None:
+        name = self.spec.name
+        low, high = self._handling.concurrency
+        if self._priorities.differ:
+            self.actors.rank = self._rank
+        fetched, acted = anyio.Event(), anyio.Event()
+        async with self._runner, anyio.create_task_group() as group:
+            group.start_soon(keep_going, f"{name}: settling", self.settler.run)
+            group.start_soon(_tell, acted, self.actors.run, low)
+            group.start_soon(_tell, fetched, keep_going, f"{name}: leasing", self._fetch)
+            group.start_soon(keep_going, f"{name}: extending", self.keeper.run)
+            if self._handling.timeout is not None:
+                group.start_soon(self.keeper.watch, self._handling.timeout)
+            if low < high:
+                group.start_soon(self._scaler.run)
+            group.start_soon(self._await_stop)
+            await self._ending.wait()
+            self._priorities.leave(self._rank)
+            await self._drain.run(
+                self.fetcher, fetched, self.lanes, self.desk, self.actors, acted, self.settler, self.custody
+            )
+            group.cancel_scope.cancel()
+
+    async def _fetch(self, weather: Weather) -> None:
+        """Fetch until stopped or until the consumer is deleted. Raises `StoreUnavailable`."""
+        try:
+            await self.fetcher.run(weather)
+        except UnknownConsumer:
+            self.settings.gone = True
+            self.fetcher.stop()  # also ends `dry`
+            self._ending.set()
+            self.on_gone()
+
+    async def _await_stop(self) -> None:
+        """Begin to drain with a time limit for handlers after `stop`. If the consumer was deleted
+        there is no limit."""
+        await self._stop.wait()
+        self._drain.limit()
+        self._ending.set()
+
+    async def idle(self) -> None:
+        """Wait until nothing is left to lease, to handle, to settle or to retry."""
+        await self.fetcher.dry()
+        if self.gone:
+            await self._ended.wait()
+
+    async def notice_time(self, *, extend: bool) -> None:
+        """Do what is due after a test moved the clock, and what a live worker would have done meanwhile."""
+        if self._handling.timeout is not None:
+            self.keeper.stop_overdue(self._handling.timeout)
+        if extend and self.custody.leases:
+            await self.keeper.extend()
+        self.settler.wake()
+        self.fetcher.hurry()
+
+    def be_patient(self, patient: bool) -> None:
+        """Set whether batches may wait to fill."""
+        if self._batches is not None:
+            self._batches.be_patient(patient)
+
+    def stop(self) -> None:
+        """Begin to drain."""
+        self._stop.set()
+
+    def hurry(self) -> None:
+        """Stop the handlers that still run, now."""
+        self._drain.hurry()
+
+    def statistics(self) -> dict[str, Any]:
+        """Return counts and states of every part, and whether the consumer was deleted."""
+        return {
+            "deleted": self.gone,
+            "leased": self.fetcher.leased,
+            "dead_lettered": self.settler.dead_lettered,
+            **self._scaling(),
+            **self.lanes.statistics(),
+            **self.custody.statistics(),
+            **self.actors.statistics(),
+        }
+
+    def _scaling(self) -> dict[str, Any]:
+        """Return the reason for the number of actors, the latest decisions, and the state of the
+        circuit breaker if there is one."""
+        reason = "consumers of higher priority go first" if self.actors.held else self.governor.decision.reason
+        if self.gone:
+            reason = "it was deleted: start this process again to declare it again"
+        now = self._clock()
+        decisions = [
+            {"ago": now - d.at, "actors": d.actors, "reason": d.reason, "rate": d.rate, "latency": d.latency}
+            for d in list(self.governor.history)  # copied, because exporters call this from other threads, too
+        ]
+        breaker = {} if self.guard is None else {"breaker": self.guard.statistics()}
+        return {"reason": reason, "decisions": decisions, **breaker}
+
+
+def _lanes(handling: Handling) -> Lanes[Message]:
+    if handling.rests:
+        return DurableLanes()
+    return Lanes() if handling.key_concurrency is None else WideLanes(handling.key_concurrency)
+
+
+async def _tell(ended: anyio.Event, run: Callable[..., Awaitable[None]], *args: Any) -> None:
+    """Run, and set `ended` at the end, even after an error."""
+    try:
+        await run(*args)
+    finally:
+        ended.set()

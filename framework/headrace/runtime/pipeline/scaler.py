@@ -1,0 +1,82 @@
+"""The scaler: samples the actors, passes the samples to the governor, and sets the number of actors
+that it decides."""
+
+from __future__ import annotations
+
+import logging
+
+import anyio
+
+from headrace.flow.governor import INTERVAL, Governor, Sample
+from headrace.flow.in_flight import Custody
+from headrace.flow.lanes import Lanes
+from headrace.runtime.execution.actors import Actors
+from headrace.runtime.messages.message import Message
+from headrace.runtime.pipeline.memory import share_in_use
+from headrace.runtime.pipeline.wiring import Clock
+
+logger = logging.getLogger("headrace")
+
+LOOK = 10
+"""Number of samples between measurements of the memory."""
+
+
+class Scaler:
+    """Scales the actors of one consumer.
+
+    Args:
+        most: another upper bound on the actors besides the governor's own limits, or None.
+    """
+
+    def __init__(
+        self, name: str, governor: Governor, actors: Actors, lanes: Lanes[Message], custody: Custody[Message],
+        clock: Clock, most: int | None,
+    ) -> None:  # fmt: skip
+        self._name = name
+        self._governor = governor
+        self._actors = actors
+        self._lanes = lanes
+        self._custody = custody
+        self._clock = clock
+        self._most = most
+        self._finished = self._starved = self._samples = 0
+        self._memory: float | None = None
+        self._taken = anyio.Event()
+
+    def taken(self) -> None:
+        """Wake up, because there is work for actors."""
+        self._taken.set()
+
+    async def run(self) -> None:
+        """Scale until cancelled."""
+        while True:
+            if not self._custody.held and self._actors.wanted == self._governor.low:
+                self._taken = anyio.Event()
+                await self._taken.wait()
+                self._governor.resume()
+            await anyio.sleep(INTERVAL)
+            self.step()
+
+    def step(self) -> None:
+        """Take a sample, and apply the governor's decision."""
+        sample, actors = self._sample(), self._actors
+        if actors.held:
+            self._governor.pause()
+            return
+        decision = self._governor.decide(self._clock(), sample, most=self._most)
+        if decision.actors != actors.wanted:
+            logger.debug("%s: from %d to %d actors: %s", self._name, actors.wanted, decision.actors, decision.reason)
+            actors.resize(decision.actors)
+            actors.wake()
+
+    def _sample(self) -> Sample:
+        if self._samples % LOOK == 0:
+            self._memory = share_in_use()
+        self._samples += 1
+        finished, starved = self._custody.acked + self._custody.failed, self._actors.starved
+        sample = Sample(
+            finished - self._finished, self._actors.busy, self._lanes.ready, self._lanes.waiting,
+            starved - self._starved, self._memory,
+        )  # fmt: skip
+        self._finished, self._starved = finished, starved
+        return sample

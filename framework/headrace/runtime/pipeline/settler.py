@@ -1,0 +1,142 @@
+"""The settler: writes the outcomes of messages to the store, many at once, one parcel at a time."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractContextManager, nullcontext
+
+import anyio
+
+from headrace import store
+from headrace.flow.in_flight import Custody, Parcel
+from headrace.flow.lanes import Lanes
+from headrace.model.errors import StoreUnavailable, TimelineChanged, UnknownConsumer
+from headrace.model.outcomes import Failure
+from headrace.model.records import Lost
+from headrace.runtime.instruments import Instruments
+from headrace.runtime.messages.message import Message
+from headrace.runtime.pipeline.settings import Settings
+from headrace.runtime.pipeline.wiring import Fetching, Time
+from headrace.store.database.retry import Weather
+
+logger = logging.getLogger("headrace")
+
+
+class Settler:
+    """Sends each parcel again until it has arrived. While the settler lags behind, the limit of
+    unsettled messages holds up the fetcher.
+
+    Attributes:
+        dead_lettered: the number of messages that became dead letters.
+    """
+
+    fetcher: Fetching  # set by the pipeline
+
+    def __init__(
+        self, database: store.Database, consumer: int, settings: Settings,
+        lanes: Lanes[Message], custody: Custody[Message], time: Time, instruments: Instruments | None = None,
+    ) -> None:  # fmt: skip
+        self._database = database
+        self._consumer = consumer
+        self._settings = settings
+        self._lanes = lanes
+        self._custody = custody
+        self._clock = time.clock
+        self._now = time.now
+        self._instruments = instruments
+        self.dead_lettered = 0
+        self._news = anyio.Event()
+        self._flushed: list[anyio.Event] = []  # events of callers that wait for everything recorded so far
+
+    def wake(self) -> None:
+        """Wake up, because there is something to settle, at once or soon."""
+        self._news.set()
+
+    async def flush(self) -> None:
+        """Wait until everything recorded so far is settled."""
+        done = anyio.Event()
+        self._flushed.append(done)
+        self.wake()
+        await done.wait()
+
+    async def run(self, weather: Weather) -> None:
+        """Settle until cancelled."""
+        while True:
+            self._news = anyio.Event()
+            waiters, self._flushed = self._flushed, []
+            parcel = self._custody.collect(self._clock(), everything=bool(waiters))
+            if parcel is not None:
+                await self._send(parcel, weather)
+            for waiter in waiters:
+                waiter.set()
+            if parcel is None and not self._flushed:
+                await self._pause()
+
+    async def _pause(self) -> None:
+        due = self._custody.due
+        with anyio.move_on_after(None if due is None else max(0.0, due - self._clock())):
+            await self._news.wait()
+
+    async def _send(self, parcel: Parcel, weather: Weather) -> None:
+        doubtful = False
+        while True:
+            try:
+                lost = await self._settle(parcel) if parcel.settlement else []
+                break
+            except TimelineChanged:
+                # A lease call may have noticed this meanwhile. Then the current leases are of the
+                # new timeline and remain valid.
+                if parcel.timeline == self._custody.timeline:
+                    self.fetcher.rewound()
+                lost = []
+                break
+            except UnknownConsumer:  # deleted, so nothing is left to settle. The fetcher notices that, too
+                lost = []
+                break
+            except StoreUnavailable as error:
+                doubtful = True
+                await weather.wait_out(error)
+        weather.cleared()
+        if doubtful:
+            # The first try may have settled it and only the answer was lost. Then the next try
+            # reports its messages as lost, although the lease may still hold other messages. The
+            # next extension notices a lease that is really lost.
+            lost = []
+        if lost:
+            await self._settings.look_for(self._database, self._consumer)
+        self._custody.settled(parcel, lost)
+        self._report(lost)
+        self.dead_lettered += sum(self._is_final(message, failure) for message, failure in parcel.failures)
+        self._lanes.confirm(parcel.keys)
+        self._lanes.settled(parcel.outcomes)
+        self.fetcher.room()
+        if parcel.keys:
+            self.fetcher.wake()  # a returned message may be due before the next poll
+
+    async def _settle(self, parcel: Parcel) -> list[Lost]:
+        told: AbstractContextManager[None] = nullcontext()
+        if self._instruments is not None:
+            acked = parcel.messages - len(parcel.failures)
+            failed = sum(failure.kind != "release" for _, failure in parcel.failures)
+            told = self._instruments.settling(self._settings.spec, acked, failed, len(parcel.failures) - failed)
+        with told:
+            return await store.settle(
+                self._database, self._consumer, parcel.settlement, now=self._now(), timeline=parcel.timeline
+            )
+
+    def _is_final(self, message: Message, failure: Failure) -> bool:
+        """Whether the store has made the message a dead letter."""
+        spec = self._settings.spec
+        exhausted = failure.kind == "retry" and -1 != spec.max_deliver <= message.attempt
+        dead = failure.kind in ("reject", "invalid") or (exhausted and spec.on_exhausted != "drop")
+        return dead and not message.lease.lost
+
+    def _report(self, lost: list[Lost]) -> None:
+        if lost and not self._settings.gone:
+            logger.warning(
+                "%s: the lease of %d outcomes was lost before they were settled (a pause longer than ack_wait=%gs, or a"
+                " seek); their messages come again",
+                self._settings.spec.name,
+                len(lost),
+                self._settings.spec.ack_wait,
+            )

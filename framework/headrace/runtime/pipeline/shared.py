@@ -1,0 +1,44 @@
+"""The resources that the consumers of one process share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace import store
+from headrace.flow.priority import Priorities
+from headrace.runtime.handlers.dependencies import Dependencies
+from headrace.runtime.handlers.middleware import Middleware
+from headrace.runtime.instruments import Instruments
+from headrace.runtime.messages.publisher import Publisher
+from headrace.runtime.pipeline.idle import IdleConsumers
+from headrace.runtime.pipeline.wiring import SYSTEM_TIME, Time, Witness
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """The resources that each pipeline is given.
+
+    Args:
+        database: an open database.
+        publisher: publishes for handlers.
+        idle: the idle consumers of this process.
+        shutdown_timeout: seconds that handlers have to finish when a pipeline stops.
+        dependencies: what handlers take besides their messages.
+        middleware: what runs around handlers, the outermost first.
+        instruments: telemetry, or None when it is off.
+        priorities: the priority ranks of the consumers.
+        time: the clocks.
+        witness: the test kit's hooks, or None.
+    """
+
+    database: store.Database
+    publisher: Publisher
+    idle: IdleConsumers
+    shutdown_timeout: float
+    dependencies: Dependencies
+    middleware: Sequence[Middleware] = ()
+    instruments: Instruments | None = None
+    priorities: Priorities = msgspec.field(default_factory=Priorities)
+    time: Time = SYSTEM_TIME
+    witness: Witness | None = None

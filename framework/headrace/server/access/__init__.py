@@ -1,0 +1,1 @@
+"""Access control: tokens and their scopes."""

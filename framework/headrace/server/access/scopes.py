@@ -1,0 +1,136 @@
+"""Access control by tokens and scopes.
+
+A server is open until the first token is created, by the command line or by the API. From then on
+each call needs a token with a matching scope.
+
+| calls | scope | of |
+| --- | --- | --- |
+| publish | `publish` | the stream |
+| receive, ack, nack, extend, read a consumer, its messages, dead letters and blocked keys | `consume` | its stream |
+| read a stream and its messages, list its consumers | `consume` | the stream |
+| create, change, seek, pause, resume, replay, redrive, purge, delete | `admin` | the stream |
+| republish | `consume` of the one stream and `publish` of the other | each |
+| list all streams or all consumers | `consume` | all |
+| webhook sources | `admin` | the stream that they fill |
+| sources that capture tables with a database role of their own, lists of sources and backfills | `admin` | all |
+| tokens, overview, `/metrics` | `admin` | all |
+
+`admin` includes `publish` and `consume`. No token is needed for webhooks, which are authenticated
+by their signatures, for `/health` and `/ready`, and for the API's description.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import time
+from collections.abc import Callable, Iterable
+
+from headrace import store
+from headrace.model.tokens import Forbidden, Need, Unauthorized, allows, digest
+from headrace.server.access.token_cache import Known, TokenCache
+
+__all__ = ["Access", "Forbidden", "Need", "Unauthorized"]
+
+_BEARER = re.compile(r"bearer +(hr_([0-9a-z]{12})_[0-9a-z]{32,64})", re.ASCII | re.IGNORECASE)
+_NO_DIGEST = bytes(32)  # the digest of no known text
+_PREFIXES = ("/v1/", "/api/")
+_WEBHOOKS = ("/v1/webhook/", "/api/webhook/")
+
+
+class Access:
+    """Authenticates and authorizes calls by their tokens.
+
+    Args:
+        database: returns the open database. It is called at each read.
+        clock: monotonic time in seconds.
+        date: seconds since 1970, for the expiry of tokens.
+    """
+
+    def __init__(
+        self,
+        database: Callable[[], store.Database],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        date: Callable[[], float] = time.time,
+    ) -> None:
+        self._cache = TokenCache(database, clock)
+        self._date = date
+
+    @property
+    def open(self) -> bool:
+        """Whether every call may pass without `check`, because no token was ever created. The
+        information is at most a second old.
+
+        It is False while that is unknown. `check` then looks it up.
+        """
+        return self._cache.surely_none
+
+    async def admit(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Authenticate a request before its body is read or a name in it is looked up. Any valid
+        token is enough here.
+
+        So a caller without a token costs little, and learns neither which streams exist nor what a
+        body should contain.
+
+        Args:
+            path: the path below the mount point of the server.
+            headers: the headers in the form of ASGI.
+
+        Raises:
+            Unauthorized, StoreUnavailable: as `check`.
+        """
+        if not self.open and path.startswith(_PREFIXES) and not path.startswith(_WEBHOOKS):
+            await self.authenticate(authorization_of(headers))
+
+    async def check(self, authorization: str | None, need: Need, stream: str | None) -> None:
+        """Check that a call's token has the required scope.
+
+        Args:
+            authorization: the `Authorization` header.
+            need: the scope that the call needs. See the table above.
+            stream: the name, not the id, of the stream. None for a call that isn't about one
+                stream. It needs a scope for all streams.
+
+        Raises:
+            Unauthorized: the token is missing or invalid.
+            Forbidden: the token lacks the scope.
+            StoreUnavailable: the token isn't cached, or was read more than a minute ago, and the
+                database doesn't answer.
+        """
+        known = await self.authenticate(authorization)
+        if known is not None and not allows(known.scopes, need, stream):
+            scopes = f"{need!r}" if stream is None else f"'{need}:{stream}', or {need!r} for all streams"
+            raise Forbidden(f"The token {known.name!r} lacks the scope for this call: {scopes}.")
+
+    async def authenticate(self, authorization: str | None) -> Known | None:
+        """Return the token of a call without checking its scopes. None while the server is open.
+        For calls that name their stream by an id, which must be looked up first.
+
+        Raises:
+            Unauthorized, StoreUnavailable: as `check`.
+        """
+        if await self._cache.none():
+            return None
+        match = _BEARER.fullmatch(authorization or "")
+        if match is None:
+            raise Unauthorized("This server wants a token: send the header `Authorization: Bearer hr_…`.")
+        token, token_id = match.groups()
+        known = await self._cache.find(token_id)
+        # Compare even if the token is unknown, so that the comparison takes equally long. The
+        # look-up may not, but an id is no secret.
+        same = hmac.compare_digest(digest(token), _NO_DIGEST if known is None else known.digest)
+        if known is None or not same or known.revoked:
+            raise Unauthorized("The token is unknown or revoked: take one that `headrace token add` has made.")
+        if known.expires_at <= self._date():
+            raise Unauthorized(f"The token {known.name!r} has expired: `headrace token add` makes another.")
+        return known
+
+    def changed(self, token_id: str) -> None:
+        """Make the creation or revocation of a token by this server effective at once."""
+        self._cache.changed(token_id)
+
+
+def authorization_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return the `Authorization` header of ASGI headers."""
+    return next((str(value, "latin-1") for name, value in headers if name == b"authorization"), None)

@@ -1,0 +1,57 @@
+"""Read messages without decoding their JSON. `Admin` returns the same messages as Python objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace import store
+from headrace.admin.base import Base
+from headrace.admin.validation import (
+    Filter,
+    Where,
+    check_limit,
+    check_seq,
+    condition_of,
+    filters_of,
+)
+from headrace.model.keys import check_key
+from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
+from headrace.server.data_plane.registry import KnownConsumer
+
+
+class Reading(Base):
+    """Reads messages. Data and headers are `msgspec.Raw`. Everything else is as in `Admin`."""
+
+    async def messages(
+        self, stream: str, *, filter: Filter, where: Where, start_seq: int | None, limit: int, newest: bool  # noqa: A002
+    ) -> list[StoredMessage]:  # fmt: skip
+        """Return messages of a stream in seq order."""
+        filters, condition = filters_of(filter), condition_of(where)
+        check_seq("start_seq", start_seq)
+        check_limit(limit)
+        async with self._bounded(condition) as executor:
+            return await store.messages(
+                executor, stream, filters=filters, where=condition, start_seq=start_seq, limit=limit, newest=newest, raw=True
+            )  # fmt: skip
+
+    async def message(self, stream: str, key: str) -> StoredMessage | None:
+        """Return the latest message of a key."""
+        check_key(key)
+        async with self._bounded(None) as executor:
+            return await store.latest(executor, stream, key, raw=True)
+
+    async def peek(self, consumer: KnownConsumer, limit: int) -> list[PeekedMessage]:
+        """Return a consumer's messages in flight, parked, blocked and next, at most `limit` of each state."""
+        check_limit(limit)
+        async with self._bounded(None) as executor:
+            return await store.peek(executor, consumer.number, limit=limit, raw=True)
+
+    async def dead_letters(
+        self, consumer: KnownConsumer, *, limit: int, filter: Filter = None, where: Where = None, above: int = 0  # noqa: A002
+    ) -> list[DeadLetter]:  # fmt: skip
+        """Return the dead letters that match, in seq order."""
+        filters, condition = filters_of(filter), condition_of(where)
+        check_limit(limit)
+        async with self._bounded(condition) as executor:
+            bounds: dict[str, Any] = {"above": above, "limit": limit, "raw": True}
+            return await store.dead_letters(executor, consumer.number, filters=filters, where=condition, **bounds)

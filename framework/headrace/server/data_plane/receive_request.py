@@ -1,0 +1,79 @@
+"""A request that receives messages, and its share of a lease call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+
+import msgspec
+
+from headrace.server.data_plane.message_cache import Kept
+
+
+class Share(msgspec.Struct, frozen=True, gc=False):
+    """The messages that a request received, under a lease of its own. The lists are parallel."""
+
+    lease: int | None
+    ack_ids: Sequence[str] = ()
+    seqs: Sequence[int] = ()
+    attempts: Sequence[int] = ()
+    messages: Sequence[Kept] = ()
+
+    @property
+    def keys(self) -> list[str]:
+        return [one.key for one in self.messages]
+
+    @property
+    def data(self) -> list[str]:
+        """JSON text of each message."""
+        return [one.data for one in self.messages]
+
+    @property
+    def headers(self) -> list[str | None]:
+        """JSON text of each message, or None."""
+        return [one.headers for one in self.messages]
+
+    @property
+    def created_at(self) -> list[datetime]:
+        return [one.created_at for one in self.messages]
+
+
+NOTHING = Share(None)
+
+
+class ClientGone(Exception):
+    """The client has disconnected while it waited."""
+
+
+Gone = Callable[[], Awaitable[None]]
+"""Waits until the client has disconnected."""
+
+
+class Receiver:
+    """A request that receives messages. `until` is the end of its wait. `called` is whether a
+    running lease call includes it."""
+
+    __slots__ = ("answer", "called", "gone", "since", "timer", "until", "want", "watching")
+
+    def __init__(self, want: int, since: float, until: float, gone: Gone | None) -> None:
+        self.want = want
+        self.since = since
+        self.until = until
+        self.gone = gone
+        self.called = False
+        self.answer: asyncio.Future[Share] = asyncio.get_running_loop().create_future()
+        self.timer: asyncio.TimerHandle | None = None
+        self.watching: asyncio.Task[None] | None = None
+
+    async def watch(self, gone: Gone) -> None:
+        """Wait until the client disconnects, then fail the request."""
+        await gone()
+        if not self.answer.done():
+            self.answer.set_exception(ClientGone())
+
+    def end(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.watching is not None:
+            self.watching.cancel()

@@ -1,0 +1,355 @@
+"""Receiving. One lease call at a time serves all requests that wait for messages of a consumer.
+
+The messages of a call are divided into shares, one per request, in order of arrival. While there
+are no messages, all requests wait together for a publisher's notification, with polling as a
+fallback. A thousand waiting requests cost as much as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import compress
+from uuid import UUID
+
+import anyio
+import msgspec
+
+from headrace import store
+from headrace.flow.demand import JUDGING, Look, Poll
+from headrace.model.ack_ids import AckIds
+from headrace.model.errors import FilterTooSlow, HeadraceError, StoreUnavailable, UnknownConsumer
+from headrace.model.outcomes import RELEASE, Settlement
+from headrace.model.records import Batch
+from headrace.runtime.pipeline.idle import IdleConsumers
+from headrace.server.data_plane.coalescing import Turns
+from headrace.server.data_plane.failing import fail
+from headrace.server.data_plane.message_cache import Kept, Shelf, Shelves, complete
+from headrace.server.data_plane.receive_request import NOTHING, Gone, Receiver, Share
+from headrace.server.data_plane.registry import KnownConsumer
+from headrace.server.errors import TooManyWaiting
+from headrace.store.messages.lease import MAX_LOOK
+
+MOST = 1000
+"""Largest number of messages in one lease call."""
+
+WATCH = 0.05
+"""Seconds that a request waits before its client's connection is watched."""
+
+PATIENCE = 1.0
+"""Seconds that a request without a wait may take, while there are more messages to look through."""
+
+
+NOBODY = UUID(int=0)
+"""The owner in lease calls with shares. The process itself holds no leases."""
+
+
+def _places(called: Sequence[Receiver], batch: Batch, leases: Sequence[int]) -> Iterator[tuple[Receiver, int, slice]]:
+    """Divide a batch. Yields each request with its lease and the slice of its messages."""
+    first = 0
+    for receiver, lease in zip(called, leases, strict=False):
+        last = min(first + receiver.want, len(batch.seqs))
+        yield receiver, lease, slice(first, last)
+        first = last
+
+
+def _add(back: Settlement, lease: int, seqs: Sequence[int]) -> None:
+    back.leases += [lease] * len(seqs)
+    back.seqs += seqs
+
+
+class Receivers:
+    """The requests of this process that receive messages of one consumer.
+
+    Args:
+        database: an open database.
+        consumer: the consumer.
+        ack_ids: makes the ack ids.
+        start: starts a task that lives as long as the engine.
+        given_back: called with the number of messages that were released because their clients
+            disconnected.
+        turns: coalesces the lease calls of this process.
+        shelves: the cache of messages that other consumers may read, too.
+        idle: the idle consumers of this process.
+        sealing: called with the database's history of a batch. It drops what was cached from
+            another history, and returns what makes the ack ids.
+        clock: monotonic time in seconds.
+    """
+
+    def __init__(
+        self, database: store.Database, consumer: KnownConsumer, ack_ids: AckIds, start: Callable[..., None],
+        given_back: Callable[[int], None], turns: Turns, shelves: Shelves, idle: IdleConsumers,
+        sealing: Callable[[UUID | None], Awaitable[AckIds]], clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._database = database
+        self.consumer = consumer
+        self._ack_ids = ack_ids
+        self._start = start
+        self._given_back = given_back
+        self._turns = turns
+        self._shelves = shelves
+        self._idle = idle.consumer(consumer.number)
+        self._sealing = sealing
+        self._history: UUID | None = None  # in which the number is known to be this consumer's
+        self._clock = clock
+        self._shelf = self._shelf_of(consumer)
+        self._queue: list[Receiver] = []
+        self._poll = Poll()
+        self._look = Look()
+        self._news = anyio.Event()
+        self._waits = 0
+        self._at_work = False
+        self._draining = False
+        self.deaf = True
+        self.used_at = clock()
+
+    @property
+    def waiting(self) -> int:
+        """Number of waiting requests."""
+        return self._waits
+
+    def wake(self) -> None:
+        """Look for messages again, since some may have been published or become free."""
+        self._news.set()
+
+    def drain(self) -> None:
+        """Answer all waiting requests, and let no others wait."""
+        self._draining = True
+        for receiver in list(self._queue):
+            self._expire(receiver)
+        self._news.set()
+
+    async def receive(self, want: int, wait: float, gone: Gone | None = None) -> Share:
+        """Lease up to `want` messages. Wait up to `wait` seconds for the first of them. A cancelled
+        call changes nothing.
+
+        Raises:
+            ClientGone: `gone` has returned. Nothing has changed.
+            TooManyWaiting: the consumer's max_waiting is reached.
+            UnknownConsumer, StoreUnavailable, FilterTooSlow.
+        """
+        self.used_at = now = self._clock()
+        if self._waits >= self.consumer.spec.max_waiting:
+            raise TooManyWaiting(self.consumer.name, self.consumer.spec.max_waiting)
+        wait = 0.0 if self._draining else wait
+        receiver = Receiver(want, now, now + wait, gone)
+        self._queue.append(receiver)
+        self._waits += wait > 0
+        if not self._at_work:
+            self._at_work = True
+            self._start(self._serve)
+        elif wait <= 0 or self.deaf or not self._idle.subscribed:
+            self._news.set()  # else the waiting requests have looked, and will be notified
+        if wait > 0:
+            receiver.timer = asyncio.get_running_loop().call_later(min(wait, WATCH), self._look_after, receiver)
+        try:
+            return await receiver.answer
+        except asyncio.CancelledError:
+            self._take_back(receiver.answer)
+            raise
+        finally:
+            self._waits -= wait > 0
+            receiver.end()
+            if not receiver.called:
+                self._leave(receiver)
+
+    def _look_after(self, receiver: Receiver) -> None:
+        """End a request's wait if it is over. Otherwise begin to watch whether its client is connected."""
+        left = receiver.until - self._clock()
+        if left <= 0:
+            self._expire(receiver)
+            return
+        receiver.timer = asyncio.get_running_loop().call_later(left, self._expire, receiver)
+        if receiver.gone is not None:
+            receiver.watching = asyncio.ensure_future(receiver.watch(receiver.gone))
+
+    def _take_back(self, answer: asyncio.Future[Share]) -> None:
+        """Release a share that was assigned just as its request was cancelled."""
+        if answer.done() and not answer.cancelled() and answer.exception() is None:
+            with suppress(StoreUnavailable):  # the server stops, and the messages are delivered again after their lease
+                self._start(self.give_back, answer.result())
+
+    def _expire(self, receiver: Receiver) -> None:
+        """End a request's wait. If it is part of a running lease call, that answers it."""
+        if not receiver.called and not receiver.answer.done():
+            self._leave(receiver)
+            receiver.answer.set_result(NOTHING)
+
+    def _leave(self, receiver: Receiver) -> None:
+        if receiver in self._queue:
+            self._queue.remove(receiver)
+
+    async def _serve(self) -> None:
+        """Serve until no requests are left."""
+        try:
+            while self._queue:
+                try:
+                    batch = await self._call()
+                    if not batch.more and self._queue:
+                        await self._rest(batch)
+                except Exception as error:  # raised in the requests, while others are still served
+                    self._fail(error)
+        finally:
+            self._at_work = False
+            self._idle.leave()
+            self._fail(StoreUnavailable("The server stops. Try again."))  # those left after a cancellation
+
+    async def _call(self) -> Batch:
+        """Make one lease call for the first requests in the queue."""
+        async with self._turns.one():
+            called = self._first()
+            try:
+                batch = await self._lease([one.want for one in called])
+            finally:
+                for receiver in called:
+                    receiver.called = False
+        if batch.version != self.consumer.version:
+            await self._renew()
+        if batch.lease_ids is not None:
+            self._poll.found()
+            self._idle.leave()
+            await self._deal(called, batch, batch.lease_ids)
+        self._answer_the_impatient(called, batch)
+        # Also remove requests of disconnected clients. Otherwise `_rest` would wait for them.
+        self._queue = [one for one in self._queue if not one.answer.done()]
+        return batch
+
+    def _first(self) -> list[Receiver]:
+        """Return the requests that the next call includes."""
+        self._news = anyio.Event()
+        called: list[Receiver] = []
+        room = MOST
+        for receiver in self._queue:
+            if called and receiver.want > room:
+                break
+            receiver.called = True
+            called.append(receiver)
+            room -= receiver.want
+        return called
+
+    async def _lease(self, shares: list[int]) -> Batch:
+        spec, total = self.consumer.spec, sum(shares)
+        if spec.where is None:
+            # Without filters, most messages looked at are delivered. The others have busy keys.
+            look = max(2 * total, 100) if spec.filters == (">",) else MAX_LOOK
+            return await store.lease(self._database, self.consumer.number, NOBODY, total, look=look, shares=shares,
+                known=self._shelf.ranges, history=self._shelves.history, patient=False,
+            )  # fmt: skip
+        began = self._clock()
+        try:
+            batch = await store.lease(
+                self._database, self.consumer.number, NOBODY, total,
+                look=self._look.limit, judging=JUDGING, shares=shares,
+                known=self._shelf.ranges, history=self._shelves.history, patient=False,
+            )  # fmt: skip
+        except FilterTooSlow:
+            self._look.too_slow()
+            raise
+        self._look.took(self._clock() - began, batch.looked_at)
+        return batch
+
+    async def _deal(self, called: list[Receiver], batch: Batch, leases: list[int]) -> None:
+        """Give each request its share. Shares of clients that have disconnected are released."""
+        stream = self.consumer.stream
+        try:
+            if batch.history != self._history:
+                await self._identify(batch.history)
+            messages = await complete(self._database, stream.number, stream.id, batch, self._shelves, self._shelf)
+        except HeadraceError:
+            await self._give_all_back(called, batch, leases)
+            raise
+        back = Settlement()
+        for receiver, lease, place in _places(called, batch, leases):
+            if receiver.answer.done():
+                _add(back, lease, batch.seqs[place])
+            else:
+                receiver.answer.set_result(self._share(batch, messages, lease, place))
+        if back.seqs:
+            await self._settle_back(back)
+
+    async def _identify(self, history: UUID | None) -> None:
+        """Check that the number still is this consumer's. A failover may have lost the consumer and
+        given its number to another one.
+
+        Raises:
+            UnknownConsumer: the number is another consumer's.
+        """
+        self._ack_ids = await self._sealing(history)
+        found = await store.find_consumers(self._database, self.consumer.id)
+        if [one.number for one in found] != [self.consumer.number]:
+            raise UnknownConsumer(
+                f"The consumer {self.consumer.name!r} no longer exists, since the database was restored or failed over:"
+                " create it again."
+            )
+        self._history = history
+
+    async def _give_all_back(self, called: list[Receiver], batch: Batch, leases: list[int]) -> None:
+        """Release a batch that can't be delivered. If the database is unavailable, its messages
+        are delivered again after the lease."""
+        back = Settlement()
+        for _, lease, place in _places(called, batch, leases):
+            _add(back, lease, batch.seqs[place])
+        with suppress(StoreUnavailable):
+            await self._settle_back(back)
+
+    def _share(self, batch: Batch, messages: Sequence[Kept | None], lease: int, place: slice) -> Share:
+        seqs, found = batch.seqs[place], messages[place]
+        attempts = [1] * len(seqs) if batch.attempts is None else batch.attempts[place]
+        if None in found:  # retention has deleted them since, so they can't be delivered
+            there = [one is not None for one in found]
+            seqs, found, attempts = (list(compress(values, there)) for values in (seqs, found, attempts))  # type: ignore[assignment]
+        ids = self._ack_ids.seal_all(self.consumer.number, lease, seqs, attempts)
+        return Share(lease, ids, seqs, attempts, found)  # type: ignore[arg-type]
+
+    async def give_back(self, share: Share) -> None:
+        """Release a share because the client disconnected before the answer."""
+        if share.lease is not None:
+            await self._settle_back(Settlement(leases=[share.lease] * len(share.seqs), seqs=list(share.seqs)))
+
+    async def _settle_back(self, back: Settlement) -> None:
+        back.failures = [RELEASE] * len(back.seqs)
+        await store.settle(self._database, self.consumer.number, back)
+        self._given_back(len(back.seqs))
+        self._news.set()
+
+    def _answer_the_impatient(self, called: list[Receiver], batch: Batch) -> None:
+        """Answer the requests that have waited long enough, once all messages have been looked
+        through or `PATIENCE` is over."""
+        now = self._clock()
+        for receiver in called:
+            if receiver.answer.done() or (receiver.until > now and not self._draining):
+                continue
+            if not (batch.more or batch.busy) or batch.seqs or now >= receiver.since + PATIENCE:
+                receiver.answer.set_result(NOTHING)
+
+    def _fail(self, error: Exception) -> None:
+        """Fail all requests in the queue. They may try again."""
+        queue, self._queue = self._queue, []
+        fail([one.answer for one in queue], error)
+
+    async def _renew(self) -> None:
+        spec, version = await store.consumer_spec(self._database, self.consumer.number)
+        self.renew(msgspec.structs.replace(self.consumer, spec=spec, version=version))
+
+    def renew(self, consumer: KnownConsumer) -> None:
+        """Apply changed settings."""
+        self.consumer = consumer
+        self._shelf = self._shelf_of(consumer)
+
+    def _shelf_of(self, consumer: KnownConsumer) -> Shelf:
+        return self._shelves.of((consumer.stream.number, consumer.spec.filters, repr(consumer.spec.where)))
+
+    async def _rest(self, batch: Batch) -> None:
+        """Wait while there are no messages: for a notification, for a message that becomes due,
+        or for the next poll."""
+        if batch.busy and batch.due_in is not None:
+            await anyio.sleep(batch.due_in)
+            return
+        if not self.deaf and not self._idle.subscribed:
+            await self._idle.subscribe()
+            return  # and look again, for messages that were committed before
+        self._idle.enter()
+        with anyio.move_on_after(self._poll.rest(batch.due_in, deaf=self.deaf, longest=self._idle.longest_poll)):
+            await self._news.wait()

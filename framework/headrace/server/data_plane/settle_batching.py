@@ -1,0 +1,137 @@
+"""Batched settling. Concurrent acks and nacks of one consumer share a call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from headrace import store
+from headrace.model.ack_ids import AckId
+from headrace.model.errors import StoreUnavailable
+from headrace.model.outcomes import Failure, Settlement
+from headrace.server.data_plane.coalescing import Turns
+from headrace.server.data_plane.failing import fail
+
+MOST = 5000
+"""Largest number of messages in one settle call, unless a single request has more."""
+
+
+class _Request:
+    """The messages that one request settles. `whole` has the leases that it acks completely."""
+
+    __slots__ = ("answer", "failure", "singles", "whole")
+
+    def __init__(self, ids: Sequence[AckId], failure: Failure | None, strict: bool) -> None:
+        self.failure = failure
+        self.whole: set[int] = set()
+        self.singles: list[tuple[int, int]] = []
+        lease, size = ids[0].lease, ids[0].size
+        if failure is None and not strict and len(ids) == size and all(one.lease == lease for one in ids):
+            self.whole.add(lease)  # the usual case
+        else:
+            if failure is None and not strict:
+                held = Counter([one.lease for one in ids])
+                self.whole = {one.lease for one in ids if held[one.lease] == one.size}
+            self.singles = [(one.lease, one.seq) for one in ids if one.lease not in self.whole]
+        self.answer: asyncio.Future[set[tuple[int, int | None]]] = asyncio.get_running_loop().create_future()
+
+
+class Settles:
+    """The settle requests of this process for one consumer.
+
+    Args:
+        database: an open database.
+        consumer: the consumer's number.
+        start: starts a task that lives as long as the engine.
+        turns: coalesces the settle calls of this process.
+    """
+
+    def __init__(self, database: store.Database, consumer: int, start: Callable[..., None], turns: Turns) -> None:
+        self._database = database
+        self._consumer = consumer
+        self._start = start
+        self._turns = turns
+        self._queue: list[_Request] = []
+        self._at_work = False
+
+    async def settle(
+        self, ids: Sequence[AckId], failure: Failure | None, *, strict: bool
+    ) -> set[tuple[int, int | None]]:
+        """Settle messages. Returns (lease, seq) of those with a lost lease, and (lease, None) for a
+        whole lease.
+
+        Args:
+            ids: ack ids of distinct messages.
+            failure: None to ack.
+            strict: whether to check each message. Otherwise a lease that is acked completely is
+                checked as one, and a message of it that was acked before goes unnoticed.
+
+        Raises:
+            UnknownConsumer, StoreUnavailable.
+        """
+        request = _Request(ids, failure, strict)
+        self._queue.append(request)
+        if not self._at_work:
+            self._at_work = True
+            self._start(self._work)
+        return await request.answer
+
+    async def _work(self) -> None:
+        try:
+            while self._queue:
+                async with self._turns.one():
+                    requests = self._next()
+                    try:
+                        await self._settle(requests)
+                    except BaseException as error:  # raised in the requests
+                        fail([one.answer for one in requests], error)
+                        if not isinstance(error, Exception):
+                            raise
+        finally:
+            self._at_work = False
+            left, self._queue = self._queue, []  # empty unless cancelled
+            fail([one.answer for one in left], StoreUnavailable("The server stops. Try again."))
+
+    def _next(self) -> list[_Request]:
+        """Take requests for one call. If two name the same message, the second waits for the next call."""
+        taken: list[_Request] = []
+        left: list[_Request] = []
+        whole: set[int] = set()
+        partly: set[int] = set()
+        seen: set[tuple[int, int]] = set()
+        size = 0
+        for place, request in enumerate(self._queue):
+            if taken and size + len(request.singles) > MOST:
+                left += self._queue[place:]
+                break
+            leases = {lease for lease, _ in request.singles}
+            if not (
+                request.whole.isdisjoint(whole)
+                and request.whole.isdisjoint(partly)
+                and leases.isdisjoint(whole)
+                and seen.isdisjoint(request.singles)
+            ):
+                left.append(request)
+                continue
+            taken.append(request)
+            whole |= request.whole
+            partly |= leases
+            seen.update(request.singles)
+            size += len(request.singles)
+        self._queue = left
+        return taken
+
+    async def _settle(self, requests: list[_Request]) -> None:
+        settlement = Settlement()
+        for request in requests:
+            settlement.whole += request.whole
+            settlement.leases += [lease for lease, _ in request.singles]
+            settlement.seqs += [seq for _, seq in request.singles]
+            settlement.failures += [request.failure] * len(request.singles)
+        lost: set[tuple[int, int | None]] = set()
+        if settlement:
+            lost = {(one.lease_id, one.seq) for one in await store.settle(self._database, self._consumer, settlement)}
+        for request in requests:
+            if not request.answer.done():
+                request.answer.set_result(lost)

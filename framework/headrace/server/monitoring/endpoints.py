@@ -1,0 +1,190 @@
+"""Endpoints for monitoring: `/health` of the process, `/ready` of all that it requires, `/metrics` of its work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from urllib.parse import parse_qs
+
+import anyio
+import msgspec
+
+from headrace import store
+from headrace.model.capture import BackfillInfo
+from headrace.model.errors import FilterTooSlow, StoreUnavailable
+from headrace.model.records import ConsumerInfo
+from headrace.model.sources import SourceInfo
+from headrace.server.access.scopes import Access
+from headrace.server.engine import Engine
+from headrace.server.errors import Problem, reply_of
+from headrace.server.monitoring.health import Health
+from headrace.server.monitoring.metrics import Labels, Requests, Text, of_consumers, of_messages
+from headrace.server.monitoring.source_metrics import of_backfills, of_sources
+from headrace.server.transport.http import Scope, Send
+from headrace.server.transport.limits import Limits
+from headrace.store.database.pool import within
+
+PATHS = ("/health", "/ready", "/metrics")
+
+LOOK = 1000
+"""Largest number of messages above a consumer's position that are examined to count the pending ones."""
+
+LIMIT = 2.0
+"""Time limit in seconds for counting consumers and for reading sources. Figures that take longer are left out."""
+
+FRESH = 5.0
+"""Cache TTL of these figures in seconds."""
+
+_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
+_JSON = b"application/json"
+
+Page = tuple[int, bytes, bytes]
+"""A status, a content type and a body."""
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures from the database, which are the same for every server."""
+
+    consumers: list[ConsumerInfo] = []
+    sources: list[SourceInfo] = []
+    backfills: list[BackfillInfo] = []
+
+
+class Monitoring:
+    """Answers the monitoring endpoints. They are not counted among the requests, and no limit
+    applies to them.
+
+    Args:
+        engine: counts the messages.
+        access: checks readers of the metrics, which contain names of streams and consumers. Once
+            tokens exist, they need one with `admin` for all streams.
+        limits: the limits of the server.
+
+    Attributes:
+        health: the health of the server.
+        requests: the request counts of the server.
+        further: returns further metrics in the same format, such as the app's own telemetry.
+        siblings: returns the metrics of other processes on the same port, with the labels that
+            distinguish them.
+        labels: the labels that distinguish this process.
+    """
+
+    def __init__(self, engine: Engine, access: Access, limits: Limits) -> None:
+        self._engine = engine
+        self._access = access
+        self._limits = limits
+        self.health = Health(engine.app)
+        self.requests = Requests()
+        self.further: Callable[[], str] | None = None
+        self.siblings: Callable[[], Awaitable[Sequence[tuple[str, Labels]]]] | None = None
+        self.labels: Labels = ()
+        self._counting = anyio.Lock()
+        self._until = float("-inf")
+        self._stored = Stored()
+        self._pages = dict(zip(PATHS, (self._health, self._ready, self._metrics), strict=True))
+
+    async def answer(self, path: str, scope: Scope, send: Send) -> bool:
+        """Answer a monitoring request. Returns whether the path is one of `PATHS`."""
+        page = self._pages.get(path)
+        if page is None:
+            return False
+        try:
+            if scope["method"] not in ("GET", "HEAD"):
+                raise Problem(405, "method_not_allowed", f"{path} is read by GET.", headers={"allow": "GET, HEAD"})
+            status, kind, body = await page(scope)
+        except Exception as error:
+            await reply_of(error).send(send)
+            return True
+        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        return True
+
+    async def _health(self, _: Scope) -> Page:
+        return 200, _JSON, b'{"status":"ok"}'
+
+    async def _ready(self, scope: Scope) -> Page:
+        excluded = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("exclude", [])
+        if unknown := set(excluded) - {"sources"}:
+            raise Problem(400, "malformed", f"{min(unknown)!r} can't be excluded from /ready: only 'sources' can.")
+        found = await self.health.readiness(sources=not excluded)
+        return 200 if found.ready else 503, _JSON, msgspec.json.encode(found)
+
+    async def _metrics(self, scope: Scope) -> Page:
+        if not self._access.open:
+            await self._access.check(_authorization(scope), "admin", None)
+        text = Text()
+        text.merge(self.own(), self.labels)
+        if self.siblings is not None:
+            for told, labels in await self.siblings():
+                text.merge(told, labels)
+        stored = await self._look()  # the same for all processes, so it is added once
+        for family in (*of_consumers(stored.consumers), *of_sources(stored.sources), *of_backfills(stored.backfills)):
+            text.add(*family)
+        return 200, _TEXT, str(text).encode()
+
+    def own(self) -> str:
+        """Return the metrics of this process alone."""
+        text, limits = Text(), self._limits
+        text.add(
+            "headrace_server_request_duration_seconds", "histogram",
+            "How long requests took, those that wait for messages included.", self.requests.samples(),
+        )  # fmt: skip
+        text.add(
+            "headrace_server_requests_under_way", "gauge", "Requests under way, those that wait for messages apart.",
+            [("", (), limits.under_way)],
+        )  # fmt: skip
+        text.add(
+            "headrace_server_body_bytes", "gauge", "Bytes of request bodies that are held.", [("", (), limits.held)]
+        )  # fmt: skip
+        text.add(
+            "headrace_server_refused_total", "counter", "Requests and connections refused by a limit, by status.",
+            [("", (("status", str(status)),), count) for status, count in sorted(limits.refused.items())],
+        )  # fmt: skip
+        for family in of_messages(self._engine.statistics()):
+            text.add(*family)
+        if self.further is not None:
+            text.merge(self.further())
+        return str(text)
+
+    async def _look(self) -> Stored:
+        """Return consumers and sources, at most `FRESH` seconds old. They are empty while the
+        store doesn't answer."""
+        async with self._counting:
+            if time.monotonic() >= self._until:
+                sources, backfills = await self._ask_for_sources()
+                self._stored = Stored(consumers=await self._ask_for_consumers(), sources=sources, backfills=backfills)
+                self._until = time.monotonic() + FRESH
+            return self._stored
+
+    async def _ask_for_sources(self) -> tuple[list[SourceInfo], list[BackfillInfo]]:
+        try:
+            async with within(self._engine.app.database, LIMIT) as connection:
+                return await store.sources_at_work(connection)
+        except (FilterTooSlow, StoreUnavailable):
+            return [], []
+
+    async def _ask_for_consumers(self) -> list[ConsumerInfo]:
+        try:
+            return await self._ask(LOOK)
+        except FilterTooSlow:
+            return await self._ask_without_looking()
+        except StoreUnavailable:
+            return []
+
+    async def _ask(self, look: int) -> list[ConsumerInfo]:
+        async with within(self._engine.app.database, LIMIT) as connection:
+            return await store.consumers(connection, look=look)
+
+    async def _ask_without_looking(self) -> list[ConsumerInfo]:
+        try:
+            return await self._ask(0)
+        except (FilterTooSlow, StoreUnavailable):
+            return []
+
+
+def _authorization(scope: Scope) -> str | None:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            return str(value, "latin-1")
+    return None

@@ -1,0 +1,166 @@
+"""Health and readiness of a server, with reasons."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import anyio
+import msgspec
+
+from headrace import store
+from headrace.app.app import App
+from headrace.model.capture import CaptureState
+from headrace.model.errors import HeadraceError
+from headrace.model.sources import SourceInfo
+from headrace.store.database.migrations import migrations
+
+PATIENCE = 2.0
+"""Seconds that the database has to answer."""
+
+FRESH = 1.0
+"""Cache TTL of a result in seconds, so that many probes cause one query."""
+
+UNATTENDED = 15.0
+"""Seconds after which a source without a capturing process makes this process not ready, if it
+captures. A takeover takes less than 10."""
+
+
+class SourceReadiness(msgspec.Struct, frozen=True, kw_only=True):
+    """A source that captures none or only some of its tables now. See `CaptureInfo`."""
+
+    name: str
+    state: CaptureState
+    reason: str | None
+    mend: str | None
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """Readiness of a server.
+
+    Attributes:
+        ready: whether requests should be sent to it.
+        reasons: why not, one sentence each.
+        draining: whether the server is stopping, which is no failure.
+        database: whether the database answers.
+        schema: whether the schema has the version that this server requires.
+        sources: the sources that capture none or only some of their tables now, for any reason.
+    """
+
+    ready: bool
+    reasons: tuple[str, ...]
+    draining: bool
+    database: bool
+    schema: bool
+    sources: tuple[SourceReadiness, ...] = ()
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """State of the database: whether it answers, whether its schema is right, what is wrong, and
+    the sources that have problems."""
+
+    database: bool
+    schema: bool
+    reason: str = ""
+    sources: tuple[SourceReadiness, ...] = ()
+
+
+class Health:
+    """Checks an app and its database.
+
+    Args:
+        app: the app.
+        clock: monotonic time in seconds.
+
+    Attributes:
+        draining: whether the server is stopping.
+        captures: whether this process captures the sources that no other process captures.
+    """
+
+    def __init__(self, app: App, clock: Callable[[], float] = time.monotonic) -> None:
+        self._app = app
+        self._clock = clock
+        self._known = migrations()[-1].version
+        self._asking = anyio.Lock()
+        self._until = float("-inf")
+        self._found = Found(database=False, schema=False)
+        self._unattended: dict[str, float] = {}
+        self.draining = False
+        self.captures = False
+
+    async def readiness(self, *, sources: bool = True) -> Readiness:
+        """Return the current readiness. It takes as long as the database needs to answer, at most
+        `PATIENCE`.
+
+        Args:
+            sources: whether a stopped source makes the server not ready. Such sources are returned
+                in any case.
+        """
+        at_work = self._app.readiness()
+        draining = self.draining or at_work.draining
+        reasons = list(at_work.reasons)
+        if self.draining and not at_work.draining:
+            reasons.insert(0, "The server was told to stop: it takes no more connections.")
+        found = await self._ask()
+        if found.reason:
+            reasons.append(found.reason)
+        if sources:
+            reasons += self._of_sources(found.sources)
+        return Readiness(
+            ready=not reasons, reasons=tuple(reasons), draining=draining, database=found.database, schema=found.schema,
+            sources=found.sources,
+        )  # fmt: skip
+
+    def _of_sources(self, sources: Sequence[SourceReadiness]) -> list[str]:
+        """Return one sentence for each source that makes the server not ready."""
+        return [sentence for one in sources if (sentence := self._of_source(one))]
+
+    def _of_source(self, one: SourceReadiness) -> str:
+        if one.state == "stopped":
+            mend = "" if one.mend is None else f" Mend it with: {one.mend}"
+            return f"The source {one.name} is stopped: {one.reason or 'nobody has told why.'}{mend}"
+        since = self._unattended.get(one.name)
+        if since is None or self._clock() - since < UNATTENDED or not self.captures:
+            return ""
+        told = "though this process could" if one.reason is None else f"the last reason: {one.reason}"
+        return (
+            f"The source {one.name} has been captured by nobody for {self._clock() - since:.0f} s, {told.rstrip('.')}."
+        )
+
+    async def _ask(self) -> Found:
+        async with self._asking:
+            if self._clock() >= self._until:
+                self._found = await self._look()
+                self._until = self._clock() + FRESH
+                self._note(self._found.sources)
+            return self._found
+
+    def _note(self, sources: Sequence[SourceReadiness]) -> None:
+        """Record since when each source has had no capturing process."""
+        now = self._clock()
+        self._unattended = {
+            one.name: self._unattended.get(one.name, now) for one in sources if one.state == "unattended"
+        }
+
+    async def _look(self) -> Found:
+        try:
+            with anyio.fail_after(PATIENCE):
+                there = await store.schema_version(self._app.database)
+                if there != self._known:
+                    reason = f"The database's schema is at version {there}, and this server's is {self._known}."
+                    return Found(database=True, schema=False, reason=reason)
+                sources, _ = await store.sources_at_work(self._app.database)
+        except TimeoutError:
+            return Found(database=False, schema=False, reason=f"The database has not answered for {PATIENCE:g} s.")
+        except HeadraceError as error:
+            return Found(database=False, schema=False, reason=str(error))
+        return Found(database=True, schema=True, sources=tuple(troubled(sources)))
+
+
+def troubled(sources: Sequence[SourceInfo]) -> list[SourceReadiness]:
+    """Return the sources that should capture tables and now capture none or only some of them."""
+    return [
+        SourceReadiness(name=one.name, state=how.state, reason=how.reason, mend=how.mend)
+        for one in sources
+        if (how := one.capture) is not None and (how.state != "running" or how.reason is not None)
+    ]

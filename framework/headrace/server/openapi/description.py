@@ -1,0 +1,190 @@
+"""The OpenAPI description: what Litestar generates from the routes, with additions, and an HTML
+page that shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+from litestar import Request, get
+from litestar.enums import HttpMethod, MediaType
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import OpenAPIRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme, Tag
+
+from headrace.server.openapi.additions import ANSWERS, EXAMPLES, PATHS, REPEATABLE
+from headrace.server.wire.common import Error
+from headrace.server.wire.messages import NewMessage, NewMessages
+
+DESCRIPTION = """\
+A durable message stream on nothing but Postgres. Publish messages under keys to a stream; each consumer gets those that it wants, in
+order per key, and acks them.
+
+Every route is there under `/v1` and under `/api`. Wherever a stream or a consumer is named, its id does as well as its name. Lists come
+as `{"data": […]}`, errors as `{"summary", "code", "validation_errors"?}`.
+
+`Authorization: Bearer TOKEN` is needed once a token was made.
+"""
+
+_TAGS = {
+    "Streams": "What messages are kept in.",
+    "Messages": "Publish and look.",
+    "Consumers": "Who reads a stream, and where they are.",
+    "Delivery": "Receive, ack, nack.",
+    "Dead letters": "What became of messages that failed too often.",
+    "Pull consumers": "The same by the consumer's name alone, for changes of tables.",
+    "Consume API": "The same once more, for clients of the consume API.",
+    "Sources": "Where messages come from that nobody publishes.",
+    "Change capture": "Tables as sources: how that goes, and reading them from their first row on.",
+    "Tokens": "Who may.",
+    "Overview": "All there is at a glance.",
+    "Health": "For probes and scrapers.",
+}
+_REF = "#/components/schemas/{name}"
+_LISTED = re.compile(rb"Listed_[\w.]*?\.?(\w+)_(?=\")")
+_ERRORS_OF_A_BODY = ("400", "413", "422")
+
+
+class _Json(OpenAPIRenderPlugin):
+    """Renders the description as JSON."""
+
+    def __init__(self) -> None:
+        super().__init__(path="/", media_type=MediaType.JSON)
+        self._completed: dict[str, Any] | None = None
+
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
+        if self._completed is None:
+            self._completed = completed(openapi_schema)
+        root = request.scope.get("root_path") or "/"  # the mount point in an outer application
+        return msgspec.json.encode({**self._completed, "servers": [{"url": root}]})
+
+
+def config() -> OpenAPIConfig:
+    """Return the configuration with which Litestar describes the routes, at /openapi.json."""
+    taken: set[str] = set()
+
+    def operation_id(handler: HTTPRouteHandler, method: HttpMethod, path: list[Any]) -> str:
+        name = handler.handler_name + ("_by_put" if method == HttpMethod.PUT else "")
+        if name in taken:  # a handler with several paths
+            name = f"{name}_{path[-1]}"
+        taken.add(name)
+        return name
+
+    return OpenAPIConfig(
+        title="Headrace",
+        version=version("headrace"),
+        description=DESCRIPTION,
+        path="/openapi.json",
+        render_plugins=[_Json()],
+        components=Components(
+            security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer", description="An access token.")}
+        ),
+        security=[{"bearer": []}, {}],
+        tags=[Tag(name=name, description=text) for name, text in _TAGS.items()],
+        use_handler_docstrings=True,
+        operation_id_creator=operation_id,  # type: ignore[arg-type]
+    )
+
+
+def pages() -> Sequence[HTTPRouteHandler]:
+    """Return the route of the HTML page."""
+    page = (files(__package__) / "docs.html").read_text(encoding="utf-8")
+
+    @get("/docs", include_in_schema=False, media_type="text/html")
+    async def docs() -> str:
+        return page
+
+    return [docs]
+
+
+def completed(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the description with its errors, its examples, and the paths that Litestar doesn't serve."""
+    found: dict[str, Any] = _plain(msgspec.json.decode(_LISTED.sub(rb"ListOf\1", msgspec.json.encode(document))))
+    schemas = found["components"].setdefault("schemas", {})
+    schemas |= msgspec.json.schema_components([Error, NewMessage, NewMessages], ref_template=_REF)[1]
+    del schemas["Publish"]
+    found["components"]["responses"] = {name: _answer(name, text) for name, (text, _) in ANSWERS.items()}
+    for path, method, operation in _operations(found):
+        _complete(path, method, operation)
+        _close(operation, schemas)
+    found["paths"].update(PATHS)
+    return found
+
+
+def _plain(schema: Any) -> Any:
+    """Replace `oneOf` by `anyOf` in a schema. A whole number matches both integer and number,
+    which `oneOf` forbids."""
+    if isinstance(schema, list):
+        return [_plain(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _plain(value) for name, value in schema.items() if name != "oneOf"}
+    if "oneOf" in schema:
+        choices = [_plain(one) for one in schema["oneOf"]]
+        found |= choices[0] if len(choices) == 1 else {"anyOf": choices}
+    return found
+
+
+def _close(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Declare that a request body takes no other fields."""
+    schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    for one in (schema, *schema.get("anyOf", ())):
+        name = one.get("$ref", "").rpartition("/")[2]
+        if name:
+            schemas[name]["additionalProperties"] = False
+
+
+def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            yield path, method, operation
+
+
+def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
+    answers = operation["responses"]
+    for status, answer in answers.items():
+        answer["description"] = {"200": "It is done.", "201": "It is made."}.get(status, answer.get("description"))
+    for status in [status for status in answers if status.startswith(("4", "5"))]:
+        del answers[status]  # Litestar's own descriptions of errors
+    body = operation.get("requestBody")
+    for name, (_, status) in ANSWERS.items():
+        if _may_answer(status, path, method, has_body=body is not None, has_parameters="parameters" in operation):
+            answers[status] = {"$ref": f"#/components/responses/{name}"}
+    if (method, path) in REPEATABLE:
+        answers["200"] = {**answers["201"], "description": "It was there already, the same."}
+    if body is not None:
+        content = body["content"]["application/json"]
+        if content["schema"].get("$ref") == _REF.format(name="Publish"):  # one message, or several
+            content["schema"] = {"anyOf": [{"$ref": _REF.format(name=name)} for name in ("NewMessage", "NewMessages")]}
+        body["required"] = not _optional(content["schema"])
+        example = EXAMPLES.get((method, path))
+        if example is not None:
+            content["example"] = example
+
+
+def _may_answer(status: str, path: str, method: str, *, has_body: bool, has_parameters: bool) -> bool:
+    if status in _ERRORS_OF_A_BODY:
+        return has_body or (status == "422" and has_parameters)
+    if status == "404":
+        return "{" in path or has_body
+    if status == "409":
+        return method != "get" or "http" in path
+    if status == "429":
+        return path.endswith(("/receive", "/next", "/messages"))
+    return True
+
+
+def _optional(schema: dict[str, Any]) -> bool:
+    return any(one.get("type") == "null" for one in schema.get("oneOf", schema.get("anyOf", [])))
+
+
+def _answer(name: str, description: str) -> dict[str, Any]:
+    return {
+        "description": description,
+        "content": {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}},
+    }

@@ -1,0 +1,110 @@
+"""Routes of a consumer's position: peek, seek, replay, pause, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+from litestar import get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody, QueryParameter
+
+from headrace.model.ack_ids import AckIds
+from headrace.model.records import PeekedMessage
+from headrace.server.access.scopes import Access
+from headrace.server.data_plane.registry import KnownConsumer
+from headrace.server.engine import Engine
+from headrace.server.routes.access import AnyRequest, Desk
+from headrace.server.routes.parameters import ConsumerRef, Limit, Sort, StreamRef
+from headrace.server.wire.common import Listed
+from headrace.server.wire.consumer_answers import Consumer
+from headrace.server.wire.messages import Choice, Peeked, peeked
+from headrace.server.wire.positions import (
+    Pause,
+    Position,
+    PositionAnswer,
+    Replayed,
+    ReplayedAnswer,
+    Seek,
+)
+
+_PATH = "/streams/{stream:str}/consumers/{consumer:str}"
+
+
+def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
+    """Return the handlers."""
+    desk = Desk(engine, access)
+
+    @get(f"{_PATH}/messages", summary="Peek at a consumer's messages", tags=["Consumers"])
+    async def peek(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, sort: Sort = "seq_asc",
+        visible: Annotated[
+            bool | None, QueryParameter(description="true: only what could be received now; false: only what could not.")
+        ] = None,
+        of_each: Annotated[bool, QueryParameter(description="`limit` is for each state, and they come state by state.")] = False,
+    ) -> Listed[Peeked]:  # fmt: skip
+        """Returns messages that are in flight, parked, blocked or next, without leasing them."""
+        known = await desk.consumer(request, stream, consumer, "consume")
+        sealing = await engine.sealing()
+        now = datetime.now(UTC)
+        found = [
+            message
+            for message in await desk.reading.peek(known, limit)
+            if visible is None or visible == _visible(message, now)
+        ]
+        if not of_each:
+            found = sorted(found, key=lambda message: message.seq, reverse=sort == "seq_desc")[:limit]
+        return Listed([peeked(message, known.stream.id, _ack_id(known, message, sealing)) for message in found])
+
+    @post(f"{_PATH}/seek", summary="Move a consumer", tags=["Consumers"], status_code=200)
+    async def seek(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Seek]
+    ) -> PositionAnswer:
+        """The next message is the first one at or above `to`. Messages in flight lose their
+        leases. Dead letters stay."""
+        known = await desk.consumer(request, stream, consumer, "admin")
+        return PositionAnswer(Position(await desk.admin.seek(known.stream.name, known.name, data.place())))
+
+    @post(f"{_PATH}/replay", summary="Deliver messages again", tags=["Consumers"], status_code=200)
+    async def replay(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Choice | None] = None
+    ) -> ReplayedAnswer:
+        """Delivers earlier messages again, before any new ones. They must match the request and
+        the consumer's own filters."""
+        known = await desk.consumer(request, stream, consumer, "admin")
+        which = data or Choice()
+        count = await desk.admin.replay(
+            known.stream.name, known.name, filter=which.filter, where=which.where, start_seq=which.start_seq,
+            end_seq=which.end_seq, start_time=which.start_time, end_time=which.end_time, dry_run=which.dry_run,
+        )  # fmt: skip
+        return ReplayedAnswer(Replayed(count))
+
+    @post(f"{_PATH}/pause", summary="Pause a consumer", tags=["Consumers"], status_code=200)
+    async def pause(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Pause | None] = None
+    ) -> Consumer:
+        """Stops deliveries until the given time, or until the consumer is resumed. Messages in
+        flight can still be settled."""
+        known = await desk.consumer(request, stream, consumer, "admin")
+        await desk.admin.pause(known.stream.name, known.name, None if data is None else data.until)
+        return Consumer.of(await desk.admin.consumer(known.stream.name, known.name))
+
+    @post(f"{_PATH}/resume", summary="Resume a consumer", tags=["Consumers"], status_code=200)
+    async def resume(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef) -> Consumer:
+        """Ends a pause. Waiting receivers are woken at once."""
+        known = await desk.consumer(request, stream, consumer, "admin")
+        await desk.admin.resume(known.stream.name, known.name)
+        return Consumer.of(await desk.admin.consumer(known.stream.name, known.name))
+
+    return [peek, seek, replay, pause, resume]
+
+
+def _visible(message: PeekedMessage, now: datetime) -> bool:
+    return message.state == "next" or (message.state == "parked" and (message.until is None or message.until <= now))
+
+
+def _ack_id(consumer: KnownConsumer, message: PeekedMessage, sealing: AckIds) -> str | None:
+    if message.lease_id is None or message.held is None:
+        return None
+    return sealing.seal(consumer.number, message.lease_id, message.seq, message.attempts, message.held)

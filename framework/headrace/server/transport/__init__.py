@@ -1,0 +1,1 @@
+"""HTTP on a socket: connections, requests, TLS, and the limits of each."""

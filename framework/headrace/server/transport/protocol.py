@@ -1,0 +1,275 @@
+"""A connection of `headrace serve`: uvicorn's protocol, with limits on the size and the duration of
+requests.
+
+The limits cost a few comparisons per request. After the first request of a connection, timers are
+set only for slow clients: if request line and headers arrive in several pieces, or if a response is
+not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from headrace.server.errors import RETRY_AFTER, Problem, reply_of
+from headrace.server.transport.http import ANSWER, Reply
+from headrace.server.transport.limits import Limits
+
+LINGER = 2.0
+"""Seconds for which the rest of a refused request is read and discarded. If the connection were
+closed at once, the response would be lost."""
+
+COURTESY = 100
+"""Connections above the limit that get a 503 response. Those above that are closed without one."""
+
+MOST_PIPELINED = 100
+"""Most requests that a client may send ahead of their responses."""
+
+
+class Connection(HttpToolsProtocol):
+    """A connection. The server's part is in class attributes. See `connection_of`."""
+
+    limits: Limits
+    gone: Callable[[], None]
+
+    def __init__(
+        self, config: Config, server_state: ServerState, app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(config, server_state, app_state, _loop)
+        self._options = self.limits.options
+        self._in_head = False
+        self._head = 0  # bytes of the head after its first piece
+        self._piece = self._first = 0  # bytes of the last piece, and of the one in which the head began
+        self._deaf = False  # nothing more is read from this client
+        self._refusal: Problem | None = None
+        self._impatience: asyncio.TimerHandle | None = None  # of the head, a refusal, or the rest of a refused body
+        self._stalled: asyncio.TimerHandle | None = None
+
+    # --- the beginning and the end
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept a client's connection, or refuse it above the limit."""
+        super().connection_made(transport)
+        crowd, most = len(self.connections), self._options.max_connections
+        if crowd <= most:
+            self._wait_for_head()
+        elif crowd <= most + COURTESY:
+            self._refuse(_crowded(most))
+        else:
+            self._deaf = True
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Clean up after the connection has ended."""
+        self._patient()
+        if self._stalled is not None:
+            self._stalled.cancel()
+        super().connection_lost(exc)
+        self.gone()
+
+    def _wait_for_head(self) -> None:
+        if self._impatience is None:
+            self._impatience = self.loop.call_later(self._options.head_timeout, self._lose_patience)
+
+    def _patient(self) -> None:
+        if self._impatience is not None:
+            self._impatience.cancel()
+            self._impatience = None
+
+    def _lose_patience(self) -> None:
+        self._impatience = None
+        if not self._in_head or self._deaf:  # no request has begun, so none is answered
+            self.transport.close()
+            return
+        self._refuse(
+            Problem(408, "too_slow", f"A request's headers must have come in {self._options.head_timeout:g} seconds.")
+        )
+
+    # --- requests
+
+    def data_received(self, data: bytes) -> None:
+        """Parse a piece of input."""
+        if self._deaf:
+            return
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        self._piece = len(data)
+        if self._in_head:
+            self._head += self._piece
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or Problem(400, "malformed", "What came is not HTTP/1.1."))
+            return
+        except httptools.HttpParserUpgrade:
+            pass  # the upgrade is ignored, and the request answered as usual
+        cycle = self.cycle
+        if self._in_head:
+            if self._head > self._options.max_head or self._is_too_large():
+                self._refuse(_head_too_large(self._options.max_head))
+            else:
+                self._wait_for_head()
+        elif cycle is None or (cycle.response_complete and not cycle.more_body):
+            self._wait_for_head()  # empty lines are no request
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        super().on_message_begin()
+        self._in_head = True
+        self._head = 0
+        self._first = self._piece
+
+    def on_headers_complete(self) -> None:
+        """Check the complete headers of a request. Raises to refuse them."""
+        options = self._options
+        if self._is_too_large():
+            self._refusal = _head_too_large(options.max_head)
+        elif len(self.headers) > options.max_headers:
+            self._refusal = Problem(431, "headers_too_large", f"A request has at most {options.max_headers} headers.")
+        elif len(self.pipeline) >= MOST_PIPELINED:
+            self._refusal = Problem(400, "malformed", f"Send at most {MOST_PIPELINED} requests ahead of their answers.")
+        if self._refusal is not None:
+            raise self._refusal
+        self._in_head = False
+        if self._impatience is not None:
+            self._patient()
+        super().on_headers_complete()
+        self.scope[ANSWER] = partial(_answer, self.cycle)  # type: ignore[literal-required]  # its task has not begun
+
+    def _is_too_large(self) -> bool:
+        """Return whether the known part of the head is too large.
+
+        A header that began in the head's first piece and has not ended is not counted, but the size
+        of a piece is bounded, too.
+        """
+        most = self._options.max_head
+        if self._first + self._head <= most:  # all that has arrived, which is usually enough to know
+            return False
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > most
+
+    def on_message_complete(self) -> None:
+        """End a request's body, which may have been refused long before."""
+        cycle = self.cycle
+        if cycle.response_complete and cycle.more_body:
+            cycle.more_body = False
+            self._patient()
+            self._keep_alive()
+        super().on_message_complete()
+
+    # --- responses
+
+    def on_response_complete(self) -> None:
+        """End a response. If the request's body has not ended, the rest is awaited for a moment,
+        so that the client gets the response."""
+        cycle = self.cycle
+        super().on_response_complete()
+        if cycle is self.cycle and cycle.response_complete and cycle.more_body and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self._impatience = self.loop.call_later(LINGER, self.transport.close)
+
+    def _keep_alive(self) -> None:
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def _refuse(self, problem: Problem) -> None:
+        """Respond with a problem and end the connection."""
+        self.limits.refuse(problem)
+        self._deaf = True
+        self._patient()
+        if self.transport.is_closing():
+            return
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.close()  # the client awaits another response, into which this one must not be written
+            return
+        reply = reply_of(problem)
+        lines = [
+            STATUS_LINE[reply.status],
+            b"content-type: application/json\r\nconnection: close\r\n",
+            b"content-length: %d\r\n" % len(reply.body),
+            *(b"%b: %b\r\n" % header for header in reply.headers),
+            b"\r\n",
+            reply.body,
+        ]
+        self.transport.write(b"".join(lines))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._impatience = self.loop.call_later(LINGER, self.transport.close)
+        else:
+            self.transport.close()  # TLS has its own end of the connection
+
+    # --- unread responses
+
+    def pause_writing(self) -> None:
+        """Start the timer of a client that reads more slowly than the server writes."""
+        super().pause_writing()
+        if self._stalled is None:
+            self._watch_writing(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """Stop the timer of a client that has read."""
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def _watch_writing(self, left: int) -> None:
+        self._stalled = self.loop.call_later(self._options.write_timeout, self._judge_writing, left)
+
+    def _judge_writing(self, before: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left >= before:
+            self.transport.abort()
+        else:
+            self._watch_writing(left)
+
+
+def _answer(cycle: RequestResponseCycle, reply: Reply) -> bool:
+    """Send a response in one write, where `RequestResponseCycle.send` takes two steps.
+
+    While the client doesn't read earlier responses, it returns False, since responses would pile
+    up. Then `send` waits for the client.
+    """
+    if cycle.disconnected:
+        return True
+    if cycle.flow.write_paused:
+        return False
+    headers = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *reply.headers)]
+    end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
+    length = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(reply.body)
+    cycle.response_started = cycle.response_complete = True
+    cycle.transport.writelines([STATUS_LINE[reply.status], *headers, length, end, reply.body])
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
+    return True
+
+
+def connection_of(limits: Limits, gone: Callable[[], None]) -> type[Connection]:
+    """Make the class of a server's connections. uvicorn instantiates it, and has no arguments for
+    limits.
+
+    Args:
+        limits: the limits of the server.
+        gone: called when a connection has ended.
+    """
+    return type("Connection", (Connection,), {"limits": limits, "gone": staticmethod(gone)})
+
+
+def _head_too_large(most: int) -> Problem:
+    return Problem(431, "headers_too_large", f"A request's first line and headers are at most {most} bytes, together.")
+
+
+def _crowded(most: int) -> Problem:
+    return Problem(
+        503, "too_many_connections", f"{most} clients are connected: come again in a moment.",
+        headers={"retry-after": RETRY_AFTER},
+    )  # fmt: skip

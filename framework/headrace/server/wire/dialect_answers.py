@@ -1,0 +1,167 @@
+"""Answers of dialects B (pull consumers) and C (consume API).
+
+Messages are decoded no more than necessary. Their parts are sliced out as raw JSON and assembled
+anew.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from headrace.server.data_plane.receive_request import Share
+from headrace.server.data_plane.registry import KnownConsumer
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Captured(Struct):
+    """Data that was captured from a table."""
+
+    record: Raw
+    metadata: dict[str, Raw]
+    changes: Raw | UnsetType = UNSET
+    action: Raw | UnsetType = UNSET
+
+
+class _Named(Struct):
+    id: str
+    name: str
+
+
+class _Change(Struct):
+    ack_id: str
+    ack_token: str
+    record: Raw
+    changes: Raw | UnsetType
+    action: Raw | UnsetType
+    metadata: dict[str, Any]
+
+
+_captured = msgspec.json.Decoder(_Captured)
+_object = msgspec.json.Decoder(dict[str, Raw])
+
+
+def changes(consumer: KnownConsumer, share: Share) -> bytes:
+    """Return the answer of dialect B.
+
+    Data that is an object with `record` and `metadata` is a captured change or row. Any other data
+    is the record itself, and its table is null.
+    """
+    named = Raw(_encode(_Named(consumer.id, consumer.name)))
+    return _encode(
+        {
+            "data": [
+                _change(ack_id, data, at, named)
+                for ack_id, data, at in zip(share.ack_ids, share.data, share.created_at, strict=True)
+            ]
+        }
+    )
+
+
+def _change(ack_id: str, data: str, at: datetime, consumer: Raw) -> _Change:
+    try:
+        found = _captured.decode(data)
+    except (msgspec.DecodeError, RecursionError):  # of another shape, or JSON that only Postgres accepts
+        told = {
+            "table_schema": None,
+            "table_name": None,
+            "commit_timestamp": at,
+            "commit_lsn": None,
+            "commit_idx": None,
+            "consumer": consumer,
+        }
+        return _Change(ack_id, ack_id, Raw(data), UNSET, UNSET, told)
+    metadata = {**found.metadata, "consumer": consumer}
+    return _Change(ack_id, ack_id, found.record, found.changes, found.action, metadata)
+
+
+def records(consumer: KnownConsumer, share: Share, pending: int, ack_pending: int) -> bytes:
+    """Return the answer of dialect C.
+
+    Data that is an object with a `data` member is the record. Members that it lacks are added from
+    the message. Any other data is the record's `data`.
+    """
+    stream = consumer.stream.name
+    found = [
+        {"ack_token": ack_id, "record": _record(data, seq, stream, key, at)}
+        for ack_id, data, seq, key, at in zip(
+            share.ack_ids, share.data, share.seqs, share.keys, share.created_at, strict=True
+        )
+    ]
+    return _encode({"data": found, "info": {"num_pending": pending, "num_ack_pending": ack_pending}})
+
+
+def _record(data: str, seq: int, stream: str, key: str, at: datetime) -> dict[str, Any]:
+    own = {"id": str(seq), "collection_id": stream, "resource_id": key, "data": None, "upstream_updated_at": at}
+    try:
+        given = _object.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        given = {}
+    return {**own, **given} if "data" in given else {**own, "data": Raw(data)}
+
+
+# --- the same answers, typed for OpenAPI
+
+
+class ConsumerNamed(Struct):
+    """The consumer that received the message."""
+
+    id: str
+    name: str
+
+
+class Metadata(Struct, kw_only=True):
+    """The origin of a change or row. Null members mean that the message did not come from a table."""
+
+    table_schema: str | None
+    table_name: str | None
+    commit_timestamp: Annotated[datetime | None, Meta(description="Without a table, when it was published.")]
+    commit_lsn: Any
+    commit_idx: Any
+    consumer: ConsumerNamed
+
+
+class Change(Struct, kw_only=True):
+    """A captured change or row. For any other message, its data is the `record`."""
+
+    ack_id: str
+    ack_token: Annotated[str, Meta(description="The same as `ack_id`.")]
+    record: Any
+    metadata: Metadata
+    changes: Annotated[Any, Meta(description="Of an update, the old values of what has changed; else null.")] = None
+    action: Literal["insert", "update", "delete"] | UnsetType = UNSET
+
+
+class Record(Struct, kw_only=True):
+    """A record. Members that its data lacks are filled from the message."""
+
+    id: Any
+    collection_id: Any
+    resource_id: Any
+    data: Any
+    upstream_updated_at: Any
+
+
+class Next(Struct):
+    """A record, and the token to ack it by."""
+
+    ack_token: str
+    record: Record
+
+
+class NextInfo(Struct):
+    """The consumer's backlog."""
+
+    num_pending: Annotated[int, Meta(description="Messages that wait; as of a second ago at most.")]
+    num_ack_pending: Annotated[int, Meta(description="Messages that are out and not settled.")]
+
+
+class NextAnswer(Struct):
+    """The records that were received."""
+
+    data: list[Next]
+    info: NextInfo

@@ -1,0 +1,84 @@
+"""The capture lease: one process at a time captures a source, as long as it keeps renewing the lease.
+
+It is a lease in a table, not a session lock. So it works through a connection pooler, and a process
+that freezes loses it. Safety depends not on clocks but on the epoch that every append is checked
+against, see `store/sql/functions/captures.sql`.
+"""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+import anyio
+
+from headrace import store
+from headrace.model.errors import LeaseLost, StoreUnavailable
+from headrace.runtime.pipeline.wiring import Clock
+
+logger = logging.getLogger("headrace")
+
+LASTS = 6.0
+"""Lifetime of the lease in seconds. After that without a renewal, other processes may take the source over."""
+
+RENEW = 2.0
+"""Seconds between two renewals."""
+
+
+class Tenure:
+    """A capture lease that this process holds. Create it with `take`.
+
+    Attributes:
+        epoch: the epoch to append under.
+    """
+
+    def __init__(self, database: store.Database, number: int, epoch: int, clock: Clock) -> None:
+        self._database = database
+        self._number = number
+        self._clock = clock
+        self._until = clock() + LASTS
+        self._epoch_in_use = anyio.Lock()
+        self.epoch = epoch
+
+    @classmethod
+    async def take(cls, database: store.Database, number: int, holder: UUID, clock: Clock) -> Tenure | None:
+        """Take the lease. Returns None if another process holds it."""
+        epoch = await store.take_capture(database, number, holder, LASTS)
+        return None if epoch is None else cls(database, number, epoch, clock)
+
+    async def keep(self) -> None:
+        """Renew the lease until cancelled. Raises `LeaseLost` when it is lost."""
+        while True:
+            await anyio.sleep(RENEW)
+            began = self._clock()
+            try:
+                with anyio.fail_after(max(self._until - began, 0.1)):
+                    async with self._epoch_in_use:
+                        held = await store.renew_capture(self._database, self._number, self.epoch, LASTS)
+            except (StoreUnavailable, TimeoutError):
+                if self._clock() >= self._until:
+                    raise LeaseLost(
+                        "The database could not be reached to say that the source is still captured here."
+                    ) from None
+                continue
+            if not held:
+                raise LeaseLost("The source is captured by another process now, or is paused or removed.")
+            self._until = began + LASTS
+
+    async def reopen(self) -> None:
+        """Continue under a new epoch after a capturer failed. Its last append may still be about to
+        commit, even though the connection is lost. Raises `LeaseLost`, `StoreUnavailable`.
+        """
+        async with self._epoch_in_use:
+            epoch = await store.reopen_capture(self._database, self._number, self.epoch)
+            if epoch is None:
+                raise LeaseLost("The source is captured by another process now, or is paused or removed.")
+            self.epoch = epoch
+
+    async def release(self) -> None:
+        """Release the lease. If the database can't be reached, the lease expires."""
+        with anyio.move_on_after(RENEW, shield=True):
+            try:
+                await store.release_capture(self._database, self._number, self.epoch)
+            except StoreUnavailable as error:
+                logger.debug("a tenure could not be released: %s", error)

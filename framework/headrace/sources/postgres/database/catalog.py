@@ -1,0 +1,209 @@
+"""Reads tables from the captured server's catalog."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.database import table_names as spelling
+from headrace.sources.postgres.database.tables import Table, TableColumn
+from headrace.sources.postgres.errors import SourceStopped
+
+# Reads the fields of `Table`. The key is the primary key. Without one it is a unique index over
+# columns that are not null, where the replica identity comes first, then the narrowest. A
+# partitioned table has no rows of its own, so its estimate is the sum over its leaves. Stored
+# generated columns are published from PostgreSQL 18 on. A publication may have a list of columns.
+_TABLES = """
+    with wanted as (
+        select c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident, c.reltuples
+          from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+         where c.oid = any ($1::pg_catalog.oid[])
+    ), indexes as (
+        select i.indrelid, i.indisprimary, i.indisreplident, i.indexrelid,
+               (select array_agg(a.attname::text order by k.place) from unnest(i.indkey) with ordinality as k(attnum, place)
+                  join pg_catalog.pg_attribute as a on a.attrelid = i.indrelid and a.attnum = k.attnum
+                 where k.place <= i.indnkeyatts) as columns
+          from pg_catalog.pg_index as i
+         where i.indrelid in (select w.oid from wanted as w)
+           and i.indisunique and i.indisvalid and i.indimmediate and i.indpred is null and i.indexprs is null
+           and not exists (select from unnest(i.indkey) with ordinality as k(attnum, place)
+                             join pg_catalog.pg_attribute as a on a.attrelid = i.indrelid and a.attnum = k.attnum
+                            where k.place <= i.indnkeyatts and not a.attnotnull)
+    ), listed as (
+        select p.schemaname, p.tablename, to_jsonb(p) -> 'attnames' as columns
+          from pg_catalog.pg_publication_tables as p where p.pubname = $2
+    )
+    select w.oid::pg_catalog.text, w.nspname, w.relname, w.relkind, w.relpersistence, w.relreplident,
+           (select json_agg(json_build_array(
+                       a.attname, a.atttypid::bigint, a.attnotnull,
+                       (a.attgenerated = '' or (a.attgenerated = 's' and $3 >= '18'))
+                       and coalesce((select l.columns ? a.attname::text from listed as l
+                                      where l.schemaname = w.nspname and l.tablename = w.relname), true)) order by a.attnum)
+              from pg_catalog.pg_attribute as a where a.attrelid = w.oid and a.attnum > 0 and not a.attisdropped),
+           to_json(x.columns), x.indisprimary,
+           case w.relreplident when 'd' then (select to_json(i.columns) from indexes as i where i.indrelid = w.oid and i.indisprimary)
+                               when 'i' then (select to_json(i.columns) from indexes as i where i.indrelid = w.oid and i.indisreplident) end,
+           case when w.relkind = 'p'
+                then (select sum(greatest(leaf.reltuples, 0))::bigint from pg_catalog.pg_partition_tree(w.oid) as t
+                        join pg_catalog.pg_class as leaf on leaf.oid = t.relid where t.isleaf)
+                when w.reltuples >= 0 then w.reltuples::bigint end,
+           (select json_build_array(n.nspname, c.relname)
+              from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+             where c.oid = pg_catalog.pg_partition_root(w.oid) and c.oid <> w.oid)
+      from wanted as w
+           left join lateral (select * from indexes as i where i.indrelid = w.oid
+                               order by i.indisprimary desc, i.indisreplident desc, cardinality(i.columns), i.indexrelid limit 1) as x on true
+"""
+
+_OIDS = """
+    select w.schema, w.relation, c.oid::pg_catalog.text, c.relkind, c.relpersistence
+      from unnest($1::text[], $2::text[]) with ordinality as w(schema, relation, place)
+           left join pg_catalog.pg_namespace as n on n.nspname = w.schema
+           left join pg_catalog.pg_class as c on c.relnamespace = n.oid and c.relname = w.relation
+     order by w.place
+"""
+
+# Without Headrace's own tables, since a stream often has the name of the table that it is captured
+# from.
+_ALL = """
+    select n.nspname, c.relname from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+     where c.relkind in ('r', 'p') and n.nspname not in ('information_schema', 'headrace', 'headrace_streams') and n.nspname !~ '^pg_'
+     limit 10000
+"""
+
+_KINDS = {
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table",
+    "S": "a sequence",
+    "c": "a type",
+    "i": "an index",
+    "I": "an index",
+}
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The result of looking up a table's name. `oid` is None if there is no such table. `wrong` says
+    why it can't be captured, and `mend` has the statement that corrects it.
+    """
+
+    name: str
+    oid: str | None
+    wrong: str | None
+    mend: str | None = None
+
+
+async def load_tables(link: Link, names: Sequence[str], publication: str | None = None) -> dict[str, Table]:
+    """Return the tables of these names, by the names as given.
+
+    Args:
+        link: a connection to the captured database.
+        names: each `schema.table`, with double quotes around what is not plain lower case.
+        publication: a publication of the tables. If given, it determines which columns are
+            published.
+
+    Raises:
+        SourceStopped: a table does not exist, or has no changes that can be captured.
+    """
+    found = await locate(link, names)
+    if wrong := [place for place in found if place.wrong]:
+        raise SourceStopped(
+            " ".join(place.wrong or "" for place in wrong),
+            " ".join(place.mend for place in wrong if place.mend) or None,
+        )
+    tables = {
+        table.oid: table for table, _ in await _load(link, [place.oid for place in found if place.oid], publication)
+    }
+    if len(tables) < len({place.oid for place in found}):
+        raise SourceStopped("A captured table was dropped this moment.")
+    return {place.name: tables[int(place.oid)] for place in found if place.oid}
+
+
+async def table_of(link: Link, oid: int, publication: str | None = None) -> tuple[Table, str | None] | None:
+    """Return the table with this oid, and the name of its root if it is a partition. None if the table
+    is gone.
+    """
+    found = await _load(link, [str(oid)], publication)
+    return found[0] if found else None
+
+
+async def locate(link: Link, names: Sequence[str]) -> list[Place]:
+    """Look up the names. A problem with a table is returned in its `Place`, not raised. Invalid names
+    raise `ConfigurationError`.
+    """
+    parts = [spelling.split(name) for name in names]
+    rows = await link.query(_OIDS, array(schema for schema, _ in parts), array(relation for _, relation in parts))
+    missing = any(row[2] is None for row in rows)
+    there = [(schema or "", relation or "") for schema, relation in await link.query(_ALL)] if missing else []
+    places = []
+    for name, (schema, _, oid, kind, persistence) in zip(names, rows, strict=True):
+        wrong = _missing(name, there) if oid is None else _unfit(name, kind or "", persistence or "", schema or "")
+        places.append(
+            Place(name, oid, wrong, f"alter table {name} set logged;" if wrong and persistence == "u" else None)
+        )
+    return places
+
+
+def _missing(name: str, there: Sequence[tuple[str, str]]) -> str:
+    near = _near(*spelling.split(name), there)
+    return f"The captured database has no table {name}" + (f": did you mean {spelling.joined(*near)}?" if near else ".")
+
+
+def _near(schema: str, relation: str, there: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
+    """Return the table that was probably meant: one that differs in case, is in another schema, or has
+    a similar name.
+    """
+    for other in there:
+        if (other[0].lower(), other[1].lower()) == (schema.lower(), relation.lower()):
+            return other
+    for other in there:
+        if other[1].lower() == relation.lower():
+            return other
+    close = difflib.get_close_matches(relation, [other for within, other in there if within == schema], n=1)
+    return (schema, close[0]) if close else None
+
+
+def _unfit(name: str, kind: str, persistence: str, schema: str) -> str | None:
+    """Return why the table can't be captured, or None."""
+    if kind not in "rp":
+        return f"{name} is {_KINDS.get(kind, 'no table')}, which has no changes of its own: capture the tables that are behind it."
+    if schema in ("pg_catalog", "information_schema") or schema.startswith("pg_toast"):
+        return f"{name} is one of the system's own tables, which are not replicated."
+    if persistence == "u":
+        return f"{name} is unlogged, so its changes are not in the WAL."
+    if persistence == "t":
+        return f"{name} is a temporary table, which only its own session sees."
+    return None
+
+
+async def _load(link: Link, oids: Sequence[str], publication: str | None) -> list[tuple[Table, str | None]]:
+    version = str(link.version // 10_000)
+    return [_table(row) for row in await link.query(_TABLES, "{" + ",".join(oids) + "}", publication, version)]
+
+
+def _table(row: tuple[str | None, ...]) -> tuple[Table, str | None]:
+    named = [value or "" for value in row[:6]]
+    columns, key, primary, identity_columns, estimate, root = row[6:]
+    oid, schema, relation, kind, _, identity = named
+    found = tuple(TableColumn(*column) for column in _json(columns))
+    old = [column.name for column in found if column.published] if identity == "f" else _json(identity_columns)
+    table = Table(
+        oid=int(oid), name=spelling.joined(schema, relation), schema=schema, relation=relation, columns=found,
+        key=tuple(_json(key)), primary=primary == "t", identity=identity, identity_columns=tuple(old),
+        partitioned=kind == "p", estimate=None if estimate is None else int(estimate),
+    )  # fmt: skip
+    return table, spelling.joined(*_json(root)) if root else None
+
+
+def _json(text: str | None) -> list[Any]:
+    found: list[Any] = msgspec.json.decode(text) if text else []
+    return found
+
+
+def array(values: Iterable[str]) -> str:
+    """Return an array of texts, as a parameter."""
+    return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"

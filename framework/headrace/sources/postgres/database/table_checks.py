@@ -1,0 +1,253 @@
+"""The part of `check` that concerns each table: that it can be captured and read, and that its rows
+can be identified.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import AsyncIterator, Iterable, Iterator
+
+import msgspec
+
+from headrace.model import conditions
+from headrace.model.capture import Finding
+from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.database import catalog, table_names
+from headrace.sources.postgres.database.findings import error, good, warning
+from headrace.sources.postgres.database.publications import full_identity
+from headrace.sources.postgres.database.tables import Table
+from headrace.sources.postgres.shaping.conditions import Where
+from headrace.sources.postgres.shaping.keys import RowKeyTemplate
+from headrace.sources.postgres.spec import PostgresSpec
+
+# Types with values that can grow: int2, int4, int8, oid, numeric, float4, float8, date, timestamp,
+# timestamptz, pg_lsn.
+_GROWING = frozenset((20, 21, 23, 26, 1700, 700, 701, 1082, 1114, 1184, 3220))
+_UUID = 2950
+
+_FACTS = """
+    select pg_catalog.quote_ident(current_user), pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
+           pg_catalog.has_table_privilege(c.oid, 'SELECT'), pg_catalog.row_security_active(c.oid),
+           (select json_agg(json_build_array(n2.nspname, leaf.relname, leaf.relreplident) order by leaf.oid)
+              from pg_catalog.pg_partition_tree(c.oid) as t join pg_catalog.pg_class as leaf on leaf.oid = t.relid
+                   join pg_catalog.pg_namespace as n2 on n2.oid = leaf.relnamespace
+             where t.isleaf and leaf.oid <> c.oid and leaf.relreplident <> c.relreplident),
+           exists (select from pg_catalog.pg_index as i join pg_catalog.pg_attribute as a on a.attrelid = c.oid and a.attnum = i.indkey[0]
+                    where i.indrelid = c.oid and i.indisvalid and i.indpred is null and a.attname = $2)
+      from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace where c.oid = $1::pg_catalog.oid
+"""
+
+
+class _Facts(msgspec.Struct, frozen=True):
+    """Facts about a table from the catalog. `others` lists partitions with another replica identity,
+    and that identity.
+    """
+
+    role: str
+    enters: bool
+    reads: bool
+    secured: bool
+    others: list[tuple[str, str]]
+    sorted: bool
+
+
+async def tables(link: Link, spec: PostgresSpec, fit: list[Table]) -> AsyncIterator[Finding]:
+    """Check each table of a source. Adds to `fit` the tables that can be published, or will be once
+    they are corrected.
+    """
+    publication = spec.publication
+    for place in await catalog.locate(link, spec.tables):
+        if place.wrong is not None:
+            yield error(place.name, place.wrong, place.mend)
+        if place.oid is None or (place.wrong is not None and place.mend is None):
+            continue
+        found = await catalog.table_of(link, int(place.oid), publication)
+        if found is None:  # it was just dropped, which the next check reports
+            continue
+        table, _ = found
+        fit.append(table)
+        facts = await _facts(link, table, spec)
+        findings = [
+            *_privileges(table, facts, spec), *_key(table, spec), *_identity(table, spec), *_partitions(table, facts, spec),
+            *_columns(table, spec), *_sort(table, facts, spec),
+        ]  # fmt: skip
+        if place.wrong is None and not any(finding.level == "error" for finding in findings):
+            about = f", about {table.estimate:,} rows" if (table.estimate or 0) > 1 else ""
+            yield good(table.name, f"The table is there{about}; its key is {', '.join(table.key) or 'none'}.")
+        for finding in findings:
+            yield finding
+
+
+async def _facts(link: Link, table: Table, spec: PostgresSpec) -> _Facts:
+    ((role, enters, reads, secured, others, sorted_),) = await link.query(_FACTS, str(table.oid), spec.sort)
+    parts = msgspec.json.decode(others or "[]")
+    return _Facts(
+        role or "", enters == "t", reads == "t", secured == "t",
+        [(table_names.joined(schema, relation), identity) for schema, relation, identity in parts], sorted_ == "t",
+    )  # fmt: skip
+
+
+def _privileges(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:
+    level = error if spec.backfill or spec.mode == "rows" else warning
+    if not facts.enters:
+        yield level(
+            table.name, f"The role {facts.role} may not enter the schema {table.schema}, so no rows can be read there.",
+            f"grant usage on schema {table_names.quoted(table.schema)} to {facts.role};",
+        )  # fmt: skip
+    if not facts.reads:
+        yield level(
+            table.name, f"The role {facts.role} may not read the table, so there is no backfill of it.",
+            f"grant select on {table.name} to {facts.role};",
+        )  # fmt: skip
+    if facts.secured:
+        yield warning(
+            table.name,
+            f"Row security hides rows from the role {facts.role}: a backfill lacks them, though their changes are captured.",
+            f"alter role {facts.role} bypassrls;",
+        )
+
+
+def _key(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
+    if table.key:
+        lost = [column.name for column in table.columns if column.name in table.key and not column.published]
+        if lost:
+            yield error(
+                table.name,
+                f"Of the key the generated column {lost[0]} is not replicated: add a primary key of other columns.",
+            )
+        return
+    plain = any(column.name == "id" for column in table.columns)
+    mend = (
+        f"alter table {table.name} add primary key (id);"
+        if plain
+        else f"alter table {table.name} add column id bigint generated always as identity primary key;"
+    )
+    told = "The table has neither a primary key nor a unique index over columns that are not null"
+    if spec.mode == "rows":
+        yield error(table.name, f"{told}, so rows can't be told from each other.", mend)
+        return
+    if spec.backfill:
+        yield warning(table.name, f"{told}, so it can't be read piece by piece: there is no backfill of it.", mend)
+    if spec.group is None and spec.key is None:
+        yield warning(
+            table.name,
+            f"{told}, so all its messages have one key, and are handled one at a time: add one, or group by other columns.",
+            None if spec.backfill else mend,  # the warning about the backfill has it already
+        )
+
+
+def _identity(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
+    if table.identity == "f" or not {"update", "delete"} & set(spec.actions):
+        return
+    mend = full_identity(table)
+    if not table.identity_columns and not (
+        table.identity == "d" and not table.key and spec.mode == "rows"
+    ):  # then a key corrects that, too
+        yield error(
+            table.name,
+            f"The table has no {'replica identity' if table.identity == 'n' else 'primary key'}: once it is published, the server refuses"
+            " all updates and deletes of it.",
+            mend,
+        )
+    if not table.identity_columns:
+        return
+    known = ", ".join(table.identity_columns)
+    wanted = [column for column in _keyed_by(table, spec) if column not in table.identity_columns]
+    if wanted and "delete" in spec.actions:
+        yield error(
+            table.name,
+            f"Of deleted rows the server tells {known} only, and the key of their messages takes {', '.join(wanted)} too.",
+            mend,
+        )
+    elif spec.mode == "changes":
+        yield warning(
+            table.name,
+            f"Of updated and deleted rows the server tells {known} only: `changes` has no other old values, and the record of a deletion"
+            " nothing else. Whole rows make the WAL larger.",
+            mend,
+        )
+
+
+def _keyed_by(table: Table, spec: PostgresSpec) -> Iterable[str]:
+    """Return the columns that the keys of the table's messages are made of."""
+    return spec.group or (RowKeyTemplate(spec.key).columns if spec.key is not None else table.key)
+
+
+def _partitions(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:
+    """Check the replica identity of partitions. A partition has its own one, and does not inherit its
+    root's.
+    """
+    if not {"update", "delete"} & set(spec.actions):
+        return
+    for name, identity in facts.others:
+        if table.identity == "f" or identity == "n":
+            told = f"The partition {name} has another replica identity than {table.name}, and it is the partition's that counts."
+            level = error if identity == "n" else warning
+            yield level(
+                name, told, f"alter table {name} replica identity {'full' if table.identity == 'f' else 'default'};"
+            )
+
+
+def _columns(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
+    have = {column.name: column for column in table.columns}
+    # All tables share one condition. A column in it may exist in some tables, and is null for the
+    # others.
+    of_where = error if len(spec.tables) == 1 else warning
+    for setting, wanted, level in (
+        ("columns names", spec.columns.get(table.name) or (), error),
+        ("group names", spec.group or (), error),
+        ("sort names", (spec.sort,), error),
+        ("where looks at", _looked_at(spec.where), of_where),
+    ):
+        for name in wanted:
+            if name is not None and name not in have:
+                yield level(table.name, f"The table has no column {name!r}, which {setting}{_near(name, have)}")
+            elif name is not None and not have[name].published:
+                yield level(
+                    table.name, f"The generated column {name!r}, which {setting}, is not replicated: leave it out."
+                )
+    generated = [column.name for column in table.columns if not column.published]
+    if generated and table.name not in spec.columns:
+        yield warning(
+            table.name,
+            f"Columns that are generated, or left out by the publication, are not captured: {', '.join(generated)}.",
+        )
+
+
+def _looked_at(where: str | None) -> Iterable[str]:
+    """Return the columns that a condition uses."""
+    return () if where is None else sorted(Where(conditions.parse(where)).columns)
+
+
+def _near(name: str, have: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, have, n=1)
+    return f": did you mean {near[0]!r}?" if near else "."
+
+
+def _sort(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:
+    column = next((column for column in table.columns if column.name == spec.sort), None)
+    if column is None:
+        return
+    name = table_names.quoted(column.name)
+    if not column.not_null:
+        yield error(
+            table.name, f"The sort column {name} may be null, and such rows have no place in its order.",
+            f"alter table {table.name} alter column {name} set not null;",
+        )  # fmt: skip
+    if column.type_oid == _UUID:
+        yield warning(
+            table.name,
+            f"The sort column {name} is a uuid, and those do not grow: sort by a timestamp or a number that does.",
+        )
+    elif column.type_oid not in _GROWING:
+        yield warning(
+            table.name,
+            f"The sort column {name} is no number, date or timestamp: it has to grow with every insert and update of a row.",
+        )
+    if not facts.sorted:
+        order = ", ".join([name, *(table_names.quoted(key) for key in table.key if key != column.name)])
+        how = "" if table.partitioned else "concurrently "
+        yield warning(
+            table.name, f"No index begins with the sort column {name}: a backfill would sort the whole table for each piece.",
+            f"create index {how}on {table.name} ({order});",
+        )  # fmt: skip

@@ -1,0 +1,166 @@
+"""The last step of shaping: checks a message against the source's condition, transforms it, and adds
+it to a portion. If that fails, the message is kept as a failure.
+
+A failure's data is the message before its transform. The last member of its metadata,
+`message_key`, holds its key. So it can be retried even when nothing else is known of its table any
+more. A message that is too large or unreadable is kept without its record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+import msgspec
+
+from headrace.model.errors import HeadraceError, InvalidData
+from headrace.runtime.execution.failures import describe
+from headrace.sources.postgres.shaping import transforms
+from headrace.sources.postgres.shaping.conditions import Where
+from headrace.sources.postgres.shaping.keys import full_identity
+from headrace.sources.postgres.shaping.shaped import Portion
+from headrace.sources.postgres.spec import PostgresSpec
+from headrace.store import Failed
+
+LARGEST = 200_000_000
+"""Limit of a message in bytes. The server accepts somewhat more in one value, but not for several
+values at once.
+"""
+
+_METADATA = b',"metadata":{'
+_KEY = ',"message_key":'
+_ESCAPE = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\(u[dD][89a-fA-F]..)|\\.")
+
+
+class Unjudged(HeadraceError):
+    """Raised when a condition depends on values that the WAL does not contain."""
+
+
+class Publisher:
+    """Publishes the messages of one source.
+
+    Args:
+        spec: its settings.
+        transform: its transform, if it has one.
+    """
+
+    def __init__(self, spec: PostgresSpec, transform: Callable[..., Any] | None) -> None:
+        condition = spec.condition
+        self._where = None if condition is None else Where(condition)
+        self._transform = transform
+        self.plain = condition is None and transform is None
+
+    def put(self, key: str, data: bytes, into: Portion, missing: Collection[str] = (), table: str = "") -> int:
+        """Add a message, unless it does not meet the condition.
+
+        Args:
+            missing: names of columns with unknown values.
+            table: the name of their table.
+
+        Returns:
+            How many messages and failures were added: one or none.
+        """
+        if not self.plain:
+            meets = self.meets(key, data, missing, table)
+            if meets is False:
+                return 0
+            if meets is not True:
+                return self.fail(key, data, meets, into)
+            if self._transform is not None:
+                return self.transformed(key, data, into)
+        return self._append(key, data, data, into)
+
+    def meets(self, key: str, data: bytes, missing: Collection[str] = (), table: str = "") -> bool | Exception:
+        """Return whether a message meets the condition, or the error that prevents an answer."""
+        if self._where is None:
+            return True
+        try:
+            judged = self._where.judge(key, data, missing)
+        except Exception as error:  # such as JSON that is nested too deep
+            return error
+        if judged is not None:
+            return judged
+        names = ", ".join(sorted(self._where.columns & set(missing)))
+        return Unjudged(
+            f"The condition depends on {names}, which is not in the WAL for this change. Have the server write it from now on:"
+            f" {full_identity(table)}"
+        )
+
+    def transformed(self, key: str, data: bytes, into: Portion) -> int:
+        """Transform a message and add the result."""
+        made: bytes | None = data
+        if self._transform is not None:
+            try:
+                made = transforms.transformed(self._transform, data)
+            except Exception as error:
+                return self.fail(key, data, error, into)
+        return 0 if made is None else self._append(key, made, data, into)
+
+    def _append(self, key: str, data: bytes, before: bytes, into: Portion) -> int:
+        if b"\\u0000" in data or len(data) > LARGEST:
+            try:
+                _check(data)
+            except InvalidData as error:
+                return self.fail(key, before, error, into)
+        into.keys.append(key)
+        into.data.append(data.decode("utf-8", "replace"))
+        return 1
+
+    def fail(self, key: str | None, data: bytes, error: Exception, into: Portion) -> int:
+        """Keep a message as a failure. Returns 1, the number of failures added."""
+        kept = _readable(data) if len(data) <= LARGEST else None
+        if kept is None:  # unreadable or too large. Without its key it is not retried
+            found = data.rfind(_METADATA)
+            text = '{"record":null' + (data[found:] if found >= 0 else _METADATA + b"}}").decode("utf-8", "replace")
+        elif key is None:
+            text = kept.decode("utf-8", "replace")
+        else:
+            text = kept[:-2].decode("utf-8", "replace") + _KEY + msgspec.json.encode(key).decode() + "}}"
+        told = str(error) if isinstance(error, HeadraceError) else describe(error)[0]
+        into.failures.append(Failed(key=key, data=text, error=told, place=len(into.keys)))
+        return 1
+
+    def again(self, data: str, into: Portion) -> str | None:
+        """Retry a failure. Returns the error if it fails again. Otherwise returns None, and the
+        message was added or no longer meets the condition.
+        """
+        cut = data.rfind(_KEY)
+        if cut < 0:
+            return "The message, or its key, can't be made of what was kept of this change: drop the failure once you have looked at it."
+        try:
+            key = msgspec.json.decode(data[cut + len(_KEY) : -2], type=str)
+            message = (data[:cut] + "}}").encode()
+            record = msgspec.json.decode(message, type=_Recorded).record
+        except msgspec.DecodeError as error:
+            return f"This is no failure of a capture: {error}."
+        missing = set() if self._where is None or record is None else self._where.columns - record.keys()
+        tried = Portion()
+        self.put(key, message, tried, missing)
+        if tried.failures:
+            return tried.failures[0].error
+        into.keys += tried.keys
+        into.data += tried.data
+        return None
+
+
+class _Recorded(msgspec.Struct):
+    record: dict[str, msgspec.Raw] | None
+
+
+def _check(data: bytes) -> None:
+    """Raise `InvalidData` for data that the stream can't hold."""
+    if len(data) > LARGEST:
+        raise InvalidData(f"The message has {len(data):,} bytes, more than the {LARGEST:,} that it may have.")
+    transforms.check_stored(data)
+
+
+def _readable(data: bytes) -> bytes | None:
+    """Return the JSON in a form that every parser accepts, or None. Halves of surrogate pairs become U+FFFD."""
+    for attempt in (data, _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], data)):
+        try:
+            msgspec.json.decode(attempt)
+        except (ValueError, RecursionError):
+            continue
+        return attempt
+    return None

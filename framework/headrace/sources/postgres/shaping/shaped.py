@@ -1,0 +1,61 @@
+"""What shaping hands to the capturer: messages to append, and the work to do before that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace.sources.postgres.database.tables import Table
+from headrace.store import Captured
+
+
+class Transaction(msgspec.Struct, frozen=True, gc=False):
+    """The transaction of a change. `lsn` is the position of its commit. `at` is in microseconds since
+    2000-01-01 in UTC. `xid` is that of the top-level transaction.
+    """
+
+    lsn: int
+    at: int
+    xid: int
+
+
+class Incomplete(msgspec.Struct, frozen=True):
+    """A row of mode `rows` without some values that did not change and that the WAL does not contain.
+
+    Attributes:
+        place: its index in the portion.
+        table: the table.
+        key: the values of the table's key, as text.
+        missing: the names of the columns.
+        moved: whether this change gave the row its key. Versions in the stream under that key are
+            then of another row.
+    """
+
+    place: int
+    table: Table
+    key: tuple[bytes, ...]
+    missing: Sequence[str]
+    moved: bool = False
+
+
+class Emptied(msgspec.Struct, frozen=True):
+    """A truncated table. In mode `rows` with tombstones, each of its rows in the stream before `place`
+    gets a tombstone.
+
+    Attributes:
+        place: number of messages of the portion that come before it.
+        table: the table.
+        metadata: JSON text of the tombstones' metadata.
+    """
+
+    place: int
+    table: Table
+    metadata: str
+
+
+class Portion(Captured, kw_only=True):
+    """Messages to append in one step, see `Captured`."""
+
+    incomplete: list[Incomplete] = msgspec.field(default_factory=list)
+    emptied: list[Emptied] = msgspec.field(default_factory=list)

@@ -1,0 +1,1 @@
+"""Captured sources and their backfills: positions, leases, and what they append."""

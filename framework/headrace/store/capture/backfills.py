@@ -1,0 +1,88 @@
+"""backfills: publish the existing rows of tables while their changes are captured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headrace.model.capture import BackfillInfo
+from headrace.store.database.pool import Executor
+
+
+class BackfillToDo(msgspec.Struct, frozen=True, kw_only=True):
+    """A backfill to work on. `number` is its number in the database. `place` is the key of the last row that
+    was read.
+    """
+
+    number: int
+    table: str
+    where: Any
+    rate: int | None
+    fresh: bool
+    place: list[Any] | None
+    read: int
+    total: int | None
+
+
+async def start_backfill(
+    executor: Executor, source: str, table: str, where: str | None = None, rate: int | None = None
+) -> str | None:
+    """Request a backfill for a source, by the source's id. Returns the backfill's id, or None if one of that
+    table is queued or running.
+    """
+    found = await executor.fetchval("select headrace.start_backfill($1, $2, $3, $4)", source, table, where, rate)
+    return None if found is None else str(found)
+
+
+async def backfills(executor: Executor, source: str | None = None, *, limit: int = 100) -> list[BackfillInfo]:
+    """The backfills of a source, by its id, or of all sources, the newest first."""
+    rows = await executor.fetch("select * from headrace.backfill_info($1, $2)", source, limit)
+    return [_backfill(row) for row in rows]
+
+
+def _backfill(row: Any) -> BackfillInfo:
+    found = dict(row)
+    found["id"], found["table"] = str(found["id"]), found.pop("relation")
+    condition = found.pop("condition")
+    return BackfillInfo(**found, where=None if condition is None else msgspec.json.decode(condition))
+
+
+async def next_backfill(executor: Executor, number: int) -> BackfillToDo | None:
+    """The backfill to work on, by the source's number: the running one, or else the oldest queued one."""
+    row = await executor.fetchrow("select * from headrace.next_backfill($1)", number)
+    if row is None:
+        return None
+    return BackfillToDo(
+        number=row["id"], table=row["relation"], where=_decoded(row["condition"]), rate=row["rate"],
+        fresh=row["state"] == "queued", place=_decoded(row["place"]), read=row["read"], total=row["total"],
+    )  # fmt: skip
+
+
+def _decoded(text: str | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)
+
+
+async def begin_backfill(executor: Executor, number: int, epoch: int, backfill: int, total: int | None) -> bool:
+    """Begin or continue a backfill. Returns whether it is still wanted. Raises `LeaseLost`."""
+    begun: bool = await executor.fetchval(
+        "select headrace.begin_backfill($1, $2, $3, $4)", number, epoch, backfill, total
+    )
+    return begun
+
+
+async def backfill_wanted(executor: Executor, backfill: int) -> bool:
+    """Whether a backfill is still wanted: neither it was cancelled nor its source deleted."""
+    wanted: bool = await executor.fetchval("select headrace.backfill_wanted($1)", backfill)
+    return wanted
+
+
+async def fail_backfill(executor: Executor, number: int, epoch: int, backfill: int, reason: str) -> None:
+    """Mark a backfill as failed. Raises `LeaseLost`."""
+    await executor.fetchval("select headrace.fail_backfill($1, $2, $3, $4)", number, epoch, backfill, reason)
+
+
+async def cancel_backfills(executor: Executor, source: str, id: str | None = None) -> int:  # noqa: A002 - the record's word
+    """Cancel one backfill or all backfills of a source, by the source's id. Returns how many."""
+    count: int = await executor.fetchval("select headrace.cancel_backfills($1, $2)", source, id)
+    return count

@@ -1,0 +1,323 @@
+"""captures: which process captures a source, its position, and what it appends. `sql/functions/captures.sql`
+describes the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from headrace.model.capture import CaptureFacts, FailedChange
+from headrace.model.errors import UnknownSource
+from headrace.store.database.connection import ending_when_idle
+from headrace.store.database.missing_objects import again
+from headrace.store.database.pool import Database, Executor
+from headrace.store.messages.publish import chunks
+
+
+class CaptureToDo(msgspec.Struct, frozen=True, kw_only=True):
+    """A source that captures tables. `number` is its number in the database. `settings` include secrets.
+    `free` means that no process captures it.
+    """
+
+    number: int
+    id: str
+    name: str
+    stream: str
+    settings: dict[str, Any]
+    updated_at: datetime
+    paused: bool
+    free: bool
+    holder: UUID | None
+
+
+class CapturePosition(msgspec.Struct, frozen=True, kw_only=True):
+    """The position of a capture. Everything that was committed up to `position`, a WAL location as text, is in
+    its stream.
+    """
+
+    position: str
+    captured: int
+    system_id: str
+    timeline: int
+
+
+class ChunkDone(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a backfill that an append contains.
+
+    Attributes:
+        id: the backfill's number.
+        place: the key of the last row that was read. None if there was none.
+        read: the number of rows that were read.
+        published: the number of rows that became messages.
+        done: whether there are no more rows.
+    """
+
+    id: int
+    place: list[Any] | None
+    read: int
+    published: int
+    done: bool
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that could not be made into a message, with its key if it has one, its data as JSON text, and
+    the error.
+
+    Attributes:
+        place: how many messages of the same append come before it.
+        overtaken: whether a later one of these messages has its key.
+    """
+
+    key: str | None
+    data: str
+    error: str
+    place: int = 0
+    overtaken: bool = False
+
+
+class FailureToRetry(msgspec.Struct, frozen=True, kw_only=True):
+    """A failed change to try again. `data` is the change as JSON text, before it was transformed."""
+
+    id: int
+    key: str | None
+    data: str
+    failed_at: datetime
+
+
+class Captured(msgspec.Struct, kw_only=True):
+    """The contents of one append. `keys` and `data` are parallel lists.
+
+    Attributes:
+        position: everything that was committed up to here is appended. None inside a transaction that continues.
+        captured: the total number of captured changes. Set together with the position.
+        after: the position of the previous append. Set together with the position. The append is rejected
+            if the database has a different one.
+    """
+
+    keys: list[str] = []
+    data: list[str] = []
+    position: str | None = None
+    after: str | None = None
+    captured: int = 0
+    chunks: list[ChunkDone] = []
+    failures: list[Failed] = []
+    retried: list[int] = []
+
+
+async def captures_to_do(executor: Executor, *, now: datetime | None = None) -> list[CaptureToDo]:
+    """All sources that capture tables, by name."""
+    rows = await executor.fetch("select * from headrace.captures_to_do(coalesce($1, clock_timestamp()))", now)
+    return [
+        CaptureToDo(
+            number=row["source_id"], id=str(row["uid"]), settings=msgspec.json.decode(row["settings"]),
+            holder=None if row["holder"] is None else UUID(str(row["holder"])),
+            **{name: row[name] for name in ("name", "stream", "updated_at", "paused", "free")},
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+async def take_capture(
+    executor: Executor, number: int, holder: UUID, seconds: float, *, now: datetime | None = None
+) -> int | None:
+    """Take the capture lease for `seconds` seconds. Returns its epoch, or None if another process holds it, or
+    the source is paused or gone.
+    """
+    epoch: int | None = await executor.fetchval(
+        "select headrace.take_capture($1, $2, $3, coalesce($4, clock_timestamp()))",
+        number, holder, timedelta(seconds=seconds), now,
+    )  # fmt: skip
+    return epoch
+
+
+async def renew_capture(
+    executor: Executor, number: int, epoch: int, seconds: float, *, now: datetime | None = None
+) -> bool:
+    """Extend the capture lease to `seconds` seconds from now. Returns whether it is still held under this epoch."""
+    held: bool = await executor.fetchval(
+        "select headrace.renew_capture($1, $2, $3, coalesce($4, clock_timestamp()))",
+        number, epoch, timedelta(seconds=seconds), now,
+    )  # fmt: skip
+    return held
+
+
+async def reopen_capture(executor: Executor, number: int, epoch: int) -> int | None:
+    """Continue a capture lease under a new epoch, once no append under the old one is running. Returns the new
+    epoch, or None if the lease has ended.
+    """
+    reopened: int | None = await executor.fetchval("select headrace.reopen_capture($1, $2)", number, epoch)
+    return reopened
+
+
+async def release_capture(executor: Executor, number: int, epoch: int) -> None:
+    """Release the capture lease, so that other processes needn't wait until it expires."""
+    await executor.fetchval("select headrace.release_capture($1, $2)", number, epoch)
+
+
+async def tell_capture(
+    executor: Executor, number: int, epoch: int, state: str, reason: str | None = None, mend: str | None = None,
+    facts: CaptureFacts | None = None, *, now: datetime | None = None,
+) -> bool:  # fmt: skip
+    """Write the state of a capture. Without `facts`, the previous ones remain. Returns whether the lease is
+    still held under this epoch.
+    """
+    told: bool = await executor.fetchval(
+        "select headrace.tell_capture($1, $2, $3, $4, $5, $6, coalesce($7, clock_timestamp()))",
+        number, epoch, state, reason, mend, None if facts is None else msgspec.json.encode(facts).decode(), now,
+    )  # fmt: skip
+    return told
+
+
+async def capture_position(executor: Executor, number: int) -> CapturePosition | None:
+    """The position from which to continue. None before the first position."""
+    row = await executor.fetchrow(
+        "select position::text as position, captured, system_id, timeline from headrace.capture_position($1)", number
+    )
+    return None if row is None else CapturePosition(**dict(row))
+
+
+async def begin_capture(
+    executor: Executor, number: int, epoch: int, position: str, system_id: str, timeline: int
+) -> None:
+    """Start from a position of a server, for the first time or again. Raises `LeaseLost`."""
+    await executor.fetchval(
+        "select headrace.begin_capture($1, $2, $3::text::pg_lsn, $4, $5)", number, epoch, position, system_id, timeline
+    )
+
+
+async def append_captured(executor: Executor, number: int, epoch: int, stream: str, what: Captured) -> None:
+    """Append to the stream, all or nothing.
+
+    Args:
+        executor: a database, or a connection inside a transaction, of which this call is a part.
+
+    Raises:
+        LeaseLost: another process captures now, the source is paused or removed, or its position is not
+            `what.after`.
+        UnknownStream, StreamFull, InvalidData, StoreUnavailable.
+    """
+    parts = list(chunks(what.data)) or [(0, 0)]
+    if len(parts) > 1 and isinstance(executor, Database):
+        database = executor
+
+        async def append() -> None:
+            async with database.transaction() as connection:
+                await _append(connection, number, epoch, stream, what, parts)
+
+        await again(append)
+    else:
+        await _append(executor, number, epoch, stream, what, parts)
+
+
+async def _append(
+    executor: Executor, number: int, epoch: int, stream: str, what: Captured, parts: Sequence[tuple[int, int]]
+) -> None:
+    for start, end in parts[:-1]:
+        await executor.fetchval(
+            "select headrace.append_captured($1, $2, $3, $4, $5)",
+            number, epoch, stream, what.keys[start:end], what.data[start:end],
+        )  # fmt: skip
+    start, end = parts[-1]
+    await executor.fetchval(
+        "select headrace.append_captured($1, $2, $3, $4, $5, $6::text::pg_lsn, $7, $8, $9, $10, $11::text::pg_lsn)",
+        number, epoch, stream, what.keys[start:end], what.data[start:end], what.position, what.captured,
+        _json(what.chunks), _json(what.failures), what.retried or None, what.after,
+    )  # fmt: skip
+
+
+def _json(what: Sequence[Any]) -> str | None:
+    return msgspec.json.encode(what).decode() if what else None
+
+
+async def pause_capture(executor: Executor, id: str, *, paused: bool) -> None:  # noqa: A002 - the record's word
+    """Pause or continue a capture, by the source's id. While it is paused, no process captures it. Raises
+    `UnknownSource`.
+    """
+    if not await executor.fetchval("select headrace.pause_capture($1, $2)", id, paused):
+        raise UnknownSource("The source no longer exists, or captures nothing.")
+
+
+async def interrupt_capture(executor: Executor, id: str) -> None:  # noqa: A002
+    """End the current capture lease, by the source's id. The next process that captures it uses the current
+    settings.
+    """
+    await executor.fetchval("select headrace.interrupt_capture($1)", id)
+
+
+async def reset_capture(executor: Executor, id: str, *, now: datetime | None = None) -> None:  # noqa: A002
+    """Start a capture anew, by the source's id. Its position is forgotten, and its backfills end. Raises
+    `UnknownSource`.
+
+    Changes that were committed after that position and before the capture restarts are missing. Only a new
+    backfill replaces them.
+    """
+    if not await executor.fetchval("select headrace.reset_capture($1, coalesce($2, clock_timestamp()))", id, now):
+        raise UnknownSource("The source no longer exists, or captures nothing.")
+
+
+async def capture_failures(executor: Executor, id: str, *, above: int = 0, limit: int = 100) -> list[FailedChange]:  # noqa: A002
+    """Changes that could not be made into messages, the oldest first, by the source's id."""
+    rows = await executor.fetch("select * from headrace.capture_failures($1, $2, $3)", id, above, limit)
+    return [FailedChange(**{**dict(row), "data": msgspec.json.decode(row["data"])}) for row in rows]
+
+
+async def retry_capture_failures(executor: Executor, id: str, ids: Sequence[int] | None = None) -> int:  # noqa: A002
+    """Mark failed changes to be tried again: those with these ids, or all. Returns how many."""
+    count: int = await executor.fetchval("select headrace.retry_capture_failures($1, $2)", id, ids)
+    return count
+
+
+async def drop_capture_failures(executor: Executor, id: str, ids: Sequence[int] | None = None) -> int:  # noqa: A002
+    """Delete failed changes: those with these ids, or all. Returns how many."""
+    count: int = await executor.fetchval("select headrace.drop_capture_failures($1, $2)", id, ids)
+    return count
+
+
+async def failures_to_retry(executor: Executor, number: int, limit: int = 100) -> list[FailureToRetry]:
+    """The failed changes that are to be tried again now."""
+    rows = await executor.fetch("select * from headrace.capture_failures_to_retry($1, $2)", number, limit)
+    return [FailureToRetry(**dict(row)) for row in rows]
+
+
+async def captured_since(executor: Executor, stream: str, keys: Sequence[tuple[str, datetime]]) -> set[str]:
+    """Return the keys for which a stream with `one_message_per_key` has a message that was published after the
+    given time.
+    """
+    rows = await executor.fetch(
+        "select key from headrace.captured_since($1, $2, $3) as key",
+        stream, [key for key, _ in keys], [at for _, at in keys],
+    )  # fmt: skip
+    return {row["key"] for row in rows}
+
+
+async def failed_again(executor: Executor, number: int, ids: Sequence[int], errors: Sequence[str]) -> None:
+    """Record that failed changes failed again."""
+    await executor.fetchval("select headrace.capture_failed_again($1, $2, $3)", number, ids, errors)
+
+
+async def end_when_idle(connection: Any, seconds: float) -> None:
+    """Make the server end this transaction when it was idle for `seconds` seconds. Otherwise other processes
+    would wait for a frozen one.
+    """
+    await connection.execute(ending_when_idle(seconds))
+
+
+async def captured_rows(executor: Executor, stream: str, keys: Sequence[str]) -> dict[str, str]:
+    """The data of these keys in a stream with `one_message_per_key`. Keys without a message are left out."""
+    rows = await executor.fetch("select key, data from headrace.captured_rows($1, $2)", stream, keys)
+    return {row["key"]: row["data"] for row in rows}
+
+
+async def empty_captured(
+    executor: Executor, number: int, epoch: int, stream: str, schema: str, relation: str, metadata: str
+) -> int:
+    """Replace each row of a table in the stream by a tombstone. Returns how many. Raises `LeaseLost`."""
+    count: int = await executor.fetchval(
+        "select headrace.empty_captured($1, $2, $3, $4, $5, $6)", number, epoch, stream, schema, relation, metadata
+    )
+    return count

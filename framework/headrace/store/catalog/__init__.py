@@ -1,0 +1,1 @@
+"""Streams, consumers, sources, tokens and processes: their declarations and their state."""

@@ -1,0 +1,165 @@
+"""Declare and find streams and consumers."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from headrace.model import conditions
+from headrace.model.errors import UnknownConsumer, UnknownStream
+from headrace.model.specs import ConsumerSpec, StreamSpec
+from headrace.store.catalog.states import HIDDEN
+from headrace.store.database.pool import Database, Executor
+from headrace.store.messages.peek import encoded
+
+
+class Declared(msgspec.Struct, frozen=True):
+    """The result of declaring a consumer: its id, and the settings that were changed, as {setting: (before,
+    now)}. `new` means just created.
+    """
+
+    id: int
+    new: bool
+    changed: dict[str, tuple[Any, Any]]
+
+
+async def create_stream(executor: Executor, stream: str | StreamSpec) -> int:
+    """Create the stream. An existing stream stays unchanged. Returns its id.
+
+    Raises `InvalidInput` for an invalid name.
+    """
+    stream_id, _ = await declare_stream(executor, StreamSpec(name=stream) if isinstance(stream, str) else stream)
+    return stream_id
+
+
+async def declare_stream(executor: Executor, spec: StreamSpec) -> tuple[int, bool]:
+    """As `create_stream`. Returns the id, and whether the stream is new."""
+    row = await executor.fetchrow(
+        "select stream_id, new from headrace.declare_stream($1, $2)", spec.name, _settings(spec)
+    )
+    return row["stream_id"], row["new"]
+
+
+async def edit_stream(executor: Executor, spec: StreamSpec) -> None:
+    """Change what a stream keeps. Raises `UnknownStream`, and `InvalidInput` for settings that can't be changed."""
+    await executor.fetchval("select headrace.edit_stream($1, $2)", spec.name, _settings(spec))
+
+
+def _settings(spec: StreamSpec) -> str:
+    settings = msgspec.to_builtins(spec)
+    del settings["name"]
+    return msgspec.json.encode(settings).decode()
+
+
+async def declare_consumer(executor: Executor, spec: ConsumerSpec) -> Declared:
+    """Create the consumer, or change its settings and keep its position. Raises `UnknownStream`."""
+    row = await executor.fetchrow(
+        "select * from headrace.declare_consumer($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
+        spec.stream,
+        spec.name,
+        spec.filters,
+        encoded(spec.where),
+        spec.ordered,
+        timedelta(seconds=spec.ack_wait),
+        spec.max_ack_pending,
+        spec.max_deliver,
+        msgspec.json.encode(spec.backoff).decode(),
+        spec.on_exhausted,
+        spec.max_waiting,
+        spec.deliver_policy,
+        spec.start_seq,
+        spec.start_time,
+        spec.rate_limit,
+        spec.rate_burst,
+        None if spec.push is None else msgspec.json.encode(spec.push).decode(),
+    )
+    before = msgspec.json.decode(row["before"] or "null")
+    return Declared(row["consumer_id"], before is None, _changes(before or {}, spec))
+
+
+def _changes(before: dict[str, Any], spec: ConsumerSpec) -> dict[str, tuple[Any, Any]]:
+    # Converted to JSON and microseconds, because the old settings were stored in this way.
+    where = msgspec.json.decode(encoded(spec.where) or "null")
+    now = {**msgspec.json.decode(msgspec.json.encode(spec)), "ack_wait": round(spec.ack_wait, 6), "where": where}
+    return {
+        setting: (_tellable(setting, old), _tellable(setting, now[setting]))
+        for setting, old in before.items()
+        if old != now[setting]
+    }
+
+
+def _tellable(setting: str, value: Any) -> Any:
+    """A value for logs and errors. Hides the secret of a push consumer."""
+    return {**value, "secret": HIDDEN} if setting == "push" and value and value.get("secret") else value
+
+
+async def consumer_id(executor: Executor, stream: str, name: str) -> int:
+    """The id of a consumer. Raises `UnknownConsumer`."""
+    found: int | None = await executor.fetchval(
+        "select c.id from headrace.consumers c join headrace.streams s on s.id = c.stream_id where s.name = $1 and c.name = $2",
+        stream,
+        name,
+    )
+    if found is None:
+        raise UnknownConsumer(f"There is no consumer {name!r} on the stream {stream!r}.")
+    return found
+
+
+async def consumer_spec(executor: Executor, consumer: int) -> tuple[ConsumerSpec, int]:
+    """The settings of a consumer, and their version, which rises when they change. Raises `UnknownConsumer`."""
+    row = await executor.fetchrow(
+        """select s.name as stream, c.name, c.version, c.deliver_policy, c.start_seq, c.start_time,
+                  headrace.consumer_settings(c) as settings, c.filter_where::text as condition
+           from headrace.consumers c join headrace.streams s on s.id = c.stream_id where c.id = $1""",
+        consumer,
+    )
+    if row is None:
+        if isinstance(executor, Database):
+            await executor.refuse_while_recovering()
+        raise UnknownConsumer("The consumer no longer exists: declare it again.")
+    given = {name: row[name] for name in ("stream", "name", "deliver_policy", "start_seq", "start_time")}
+    settings = msgspec.json.decode(row["settings"])
+    del settings["where"]
+    spec = msgspec.convert({**settings, **given}, ConsumerSpec)
+    if row["condition"] is not None:  # as text, because long numbers would be rounded otherwise
+        spec = msgspec.structs.replace(spec, where=conditions.parse(row["condition"]))
+    return spec, row["version"]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A consumer that was found. Numbers are those of the database, and ids those of the HTTP API."""
+
+    number: int
+    id: str
+    name: str
+    stream_number: int
+    stream_id: str
+    stream: str
+
+
+async def find_stream(executor: Executor, ref: str) -> tuple[int, str, str]:
+    """The number, id and name of a stream, found by its name or else its id. Raises `UnknownStream`."""
+    row = await executor.fetchrow(
+        "select id, uid::text, name from headrace.streams where name = $1 or uid::text = $1 order by name = $1 desc limit 1",
+        ref,
+    )
+    if row is None:
+        raise UnknownStream(f"There is no stream {ref!r}.")
+    return tuple(row)
+
+
+async def find_consumers(executor: Executor, ref: str, stream: str | None = None) -> list[Found]:
+    """The consumers with that name, or else that id, on the stream of that name or on any stream, sorted by stream."""
+    rows = await executor.fetch(
+        """select c.id, c.uid::text, c.name, s.id, s.uid::text, s.name
+           from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id
+           where (c.name = $1 or c.uid::text = $1) and ($2::text is null or s.name = $2)
+           order by c.name = $1 desc, s.name""",
+        ref,
+        stream,
+    )
+    found = [Found(*row) for row in rows]
+    named = [one for one in found if one.name == ref]
+    return named or found

@@ -1,0 +1,59 @@
+"""operate: pause and resume consumers, list blocked keys, delete consumers and streams."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from headrace.model.records import BlockedKey
+from headrace.store.database.pool import Executor
+
+
+async def pause(executor: Executor, consumer: int, until: datetime | None = None) -> None:
+    """Stop leasing until a time, or until `resume` if it is None. Messages in flight are not affected. Raises
+    `UnknownConsumer`.
+    """
+    await executor.fetchval("select headrace.pause($1, $2)", consumer, until)
+
+
+async def resume(executor: Executor, consumer: int) -> None:
+    """Continue leasing after `pause`. Notifies the consumer's workers. Raises `UnknownConsumer`."""
+    await executor.fetchval("select headrace.resume($1)", consumer)
+
+
+async def blocked_keys(executor: Executor, consumer: int, *, limit: int = 100) -> list[BlockedKey]:
+    """The keys that dead letters block, in the order of the dead letters' seq, at most `limit`."""
+    rows = await executor.fetch("select * from headrace.blocked_keys($1, $2)", consumer, limit)
+    return [BlockedKey(**row) for row in rows]
+
+
+async def delete_consumer(
+    executor: Executor, consumer: int, *, force: bool = False, now: datetime | None = None
+) -> None:
+    """Delete a consumer, with its position and its dead letters.
+
+    Args:
+        force: delete it even if workers use it. What they settle afterwards has no effect.
+
+    Raises:
+        InUse: workers use it or wait for its next message, or another transaction held a lock for 5 seconds.
+        UnknownConsumer.
+    """
+    await executor.fetchval(
+        "select headrace.delete_consumer($1, $2, coalesce($3, clock_timestamp()))", consumer, force, now
+    )
+
+
+async def delete_stream(executor: Executor, stream: str, *, force: bool = False, now: datetime | None = None) -> None:
+    """Delete a stream with its messages, its consumers and its sources.
+
+    Args:
+        force: delete it even if workers use its consumers, or a source feeds it.
+
+    Raises:
+        InUse: workers or a source use it, or another transaction, for example of a publisher, held a lock
+            for 5 seconds.
+        UnknownStream.
+    """
+    await executor.fetchval(
+        "select headrace.delete_stream($1, $2, coalesce($3, clock_timestamp()))", stream, force, now
+    )

@@ -1,0 +1,14 @@
+"""Keys that all processes on a database share."""
+
+from __future__ import annotations
+
+from headrace.model.errors import SchemaError
+from headrace.store.database.pool import Executor
+
+
+async def secret(executor: Executor, name: str) -> bytes:
+    """The key of that name. The schema's migration creates the keys."""
+    value: bytes | None = await executor.fetchval("select value from headrace.secrets where name = $1", name)
+    if value is None:
+        raise SchemaError(f"The key {name!r} is missing in headrace.secrets: put back what was deleted there.")
+    return value

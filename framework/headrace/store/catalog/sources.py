@@ -1,0 +1,80 @@
+"""sources: store the settings of sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.model.capture import CaptureInfo
+from headrace.model.errors import UnknownSource
+from headrace.model.sources import SourceInfo
+from headrace.store.catalog.states import HIDDEN
+from headrace.store.database.errors import without_password
+from headrace.store.database.pool import Executor
+
+
+async def create_source(executor: Executor, name: str, kind: str, stream: str, settings: Mapping[str, Any]) -> bool:
+    """Create a source. An existing source of that name stays unchanged. Returns whether it is new. Raises
+    `UnknownStream`.
+    """
+    new: bool = await executor.fetchval(
+        "select headrace.create_source($1, $2, $3, $4)", name, kind, stream, _json(settings)
+    )
+    return new
+
+
+async def sources(executor: Executor) -> list[SourceInfo]:
+    """All sources, by name, without their secrets."""
+    return [without_secrets(_source(row)) for row in await executor.fetch("select * from headrace.source_info()")]
+
+
+async def source(executor: Executor, ref: str) -> SourceInfo:
+    """One source by its id or name, without its secrets. Raises `UnknownSource`."""
+    return without_secrets(await source_with_secrets(executor, ref))
+
+
+async def source_with_secrets(executor: Executor, ref: str) -> SourceInfo:
+    """One source by its id or name, with its secrets, to check signatures. Raises `UnknownSource`."""
+    # Postgres accepts no NUL, not even in a query.
+    row = None if "\0" in ref else await executor.fetchrow("select * from headrace.source_info($1) limit 1", ref)
+    if row is None:
+        raise UnknownSource(f"There is no source {ref!r}: create it, or mend the name.")
+    return _source(row)
+
+
+async def edit_source(executor: Executor, id: str, settings: Mapping[str, Any]) -> None:  # noqa: A002 - the record's word
+    """Replace all settings, by the source's id. Raises `UnknownSource`."""
+    if not await executor.fetchval("select headrace.edit_source($1, $2)", id, _json(settings)):
+        raise UnknownSource("The source no longer exists: create it again.")
+
+
+async def delete_source(executor: Executor, id: str) -> None:  # noqa: A002
+    """Delete a source, by its id. The messages that it published stay. Raises `UnknownSource`."""
+    if not await executor.fetchval("select headrace.delete_source($1)", id):
+        raise UnknownSource("The source no longer exists.")
+
+
+def _json(settings: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(settings).decode()
+
+
+def _source(row: Any) -> SourceInfo:
+    found = dict(row)
+    found["id"], found["stream_id"] = str(found["id"]), str(found["stream_id"])
+    capture = found.pop("capture")
+    settings = msgspec.json.decode(found.pop("settings"))
+    return SourceInfo(
+        **found, settings=settings, capture=None if capture is None else msgspec.json.decode(capture, type=CaptureInfo)
+    )
+
+
+def without_secrets(source: SourceInfo) -> SourceInfo:
+    """The source with its secrets hidden."""
+    settings = dict(source.settings)
+    if settings.get("secrets"):
+        settings["secrets"] = [HIDDEN] * len(settings["secrets"])
+    if settings.get("database"):
+        settings["database"] = without_password(settings["database"])
+    return msgspec.structs.replace(source, settings=settings)

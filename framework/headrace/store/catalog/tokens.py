@@ -1,0 +1,87 @@
+"""Access tokens: create, find and revoke them. Rows are never deleted, so a revoked token stays revoked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from headrace.model.errors import InvalidInput
+from headrace.model.tokens import Minted, StoredToken, TokenExists, TokenInfo, UnknownToken
+from headrace.store.database.pool import Executor
+
+MOST_TOLD = 10_000
+
+_INFO = "id, name, scopes, created_at, expires_at, revoked_at"
+
+
+async def any_token(executor: Executor) -> bool:
+    """Whether a token was ever created, including expired and revoked ones."""
+    return bool(await executor.fetchval("select exists (select from headrace.tokens)"))
+
+
+async def add_token(
+    executor: Executor, name: str, minted: Minted, scopes: Iterable[str], lifetime: float | None = None
+) -> TokenInfo:
+    """Store a new token.
+
+    Args:
+        lifetime: seconds until it expires, by the database's clock. None if it never expires.
+
+    Raises:
+        TokenExists: the name is taken, perhaps by a revoked token.
+    """
+    row = await executor.fetchrow(
+        f"""insert into headrace.tokens (id, name, digest, scopes, expires_at)
+            values ($1, $2, $3, $4, clock_timestamp() + $5::interval) on conflict do nothing returning {_INFO}""",
+        minted.id,
+        name,
+        minted.digest,
+        list(scopes),
+        None if lifetime is None else timedelta(seconds=lifetime),
+    )
+    if row is None:
+        raise TokenExists(
+            f"There is, or was, a token {name!r}: take another name, since those of revoked tokens are kept."
+        )
+    return _info(row)
+
+
+async def tokens(executor: Executor) -> list[TokenInfo]:
+    """All tokens by name, including revoked ones, at most `MOST_TOLD`."""
+    rows = await executor.fetch(f"select {_INFO} from headrace.tokens order by name limit $1", MOST_TOLD)
+    return [_info(row) for row in rows]
+
+
+async def tokens_of(executor: Executor, ids: Iterable[str]) -> list[StoredToken]:
+    """The existing tokens with these ids, with their digests."""
+    rows = await executor.fetch(f"select {_INFO}, digest from headrace.tokens where id = any($1::text[])", list(ids))
+    return [StoredToken(**{**row, "scopes": tuple(row["scopes"])}) for row in rows]
+
+
+async def revoke_token(executor: Executor, ref: str, now: datetime | None = None) -> TokenInfo:
+    """Revoke the token with this id, or else this name. A token that was revoked before keeps its time of revocation.
+
+    Raises:
+        UnknownToken.
+    """
+    row = await executor.fetchrow(
+        f"""update headrace.tokens set revoked_at = coalesce(revoked_at, $2, clock_timestamp())
+            where id = (select id from headrace.tokens where id = $1 or name = $1 order by id <> $1 limit 1)
+            returning {_INFO}""",
+        _storable(ref),
+        now,
+    )
+    if row is None:
+        raise UnknownToken(f"There is no token {ref[:80]!r}: `headrace token ls` lists them.")
+    return _info(row)
+
+
+def _storable(ref: str) -> str:
+    if "\0" in ref:
+        raise InvalidInput("A token's id or name has no NUL character in it.")
+    return ref
+
+
+def _info(row: Any) -> TokenInfo:
+    return TokenInfo(**{**row, "scopes": tuple(row["scopes"])})

@@ -1,0 +1,51 @@
+"""workers: the heartbeats of processes, and the list of running processes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from headrace.model.records import WorkerFacts, WorkerInfo
+from headrace.store.database.pool import Executor
+
+
+async def tell_worker(executor: Executor, worker: UUID, facts: WorkerFacts, *, now: datetime | None = None) -> None:
+    """Write a heartbeat of a process. It replaces the previous one."""
+    await executor.fetchval(
+        "select headrace.tell_worker($1, $2, coalesce($3, clock_timestamp()))",
+        worker, msgspec.json.encode(facts).decode(), now,
+    )  # fmt: skip
+
+
+async def worker_left(executor: Executor, worker: UUID) -> None:
+    """Remove a process that ends."""
+    await executor.fetchval("select headrace.worker_left($1)", worker)
+
+
+async def workers(executor: Executor, *, now: datetime | None = None) -> tuple[datetime, list[WorkerInfo]]:
+    """The database's time, and the running processes, the oldest first, at most 1,000."""
+    rows = await executor.fetch(
+        """select t.at, w.* from (select coalesce($1, clock_timestamp()) as at) as t
+           left join lateral headrace.worker_info(t.at) as w on true""",
+        now,
+    )
+    found = [_worker(row) for row in rows if row["id"] is not None]
+    return rows[0]["at"], [worker for worker in found if worker is not None]
+
+
+def _worker(row: Any) -> WorkerInfo | None:
+    try:
+        facts = msgspec.json.decode(row["facts"], type=WorkerFacts)
+    except msgspec.DecodeError:  # the heartbeat of a newer version may be unreadable
+        return None
+    told = {field: getattr(facts, field) for field in WorkerFacts.__struct_fields__}
+    return WorkerInfo(id=str(row["id"]), seen_at=row["seen_at"], gone=row["gone"], **told)
+
+
+async def forget_workers(executor: Executor, *, now: datetime | None = None) -> int:
+    """Remove the processes that have sent no heartbeat for a minute. Returns how many."""
+    count: int = await executor.fetchval("select headrace.forget_workers(coalesce($1, clock_timestamp()))", now)
+    return count

@@ -1,0 +1,1 @@
+"""Connections to Postgres: the pool, failure detection, errors, retries, and migrations of the schema."""

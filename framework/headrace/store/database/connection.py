@@ -1,0 +1,199 @@
+"""The database connection: counts round trips, has its waits watched, and sends settings together with the
+BEGIN of a transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import asyncpg
+from asyncpg.transaction import Transaction
+
+from headrace.store.database.keepalive import keep_alive
+
+ENDING = 10.0
+"""The timeout for ending a long transaction in seconds. After it the connection is closed."""
+
+
+CANCELLING = 2.0
+"""The timeout for cancelling a statement in seconds. The request uses another connection. If that fails too,
+this connection is closed, and the server notices it.
+"""
+
+
+if TYPE_CHECKING:
+    from headrace.store.database.failure_detector import FailureDetector
+
+    Plain = asyncpg.Connection[asyncpg.Record]
+else:
+    Plain = asyncpg.Connection
+
+
+def ending_when_idle(seconds: float) -> str:
+    """SQL that makes the server end the transaction when it was idle for `seconds` seconds."""
+    return f"set local idle_in_transaction_session_timeout = {seconds * 1000:.0f}"
+
+
+class Meter:
+    """Statistics of the connections of one pool.
+
+    Attributes:
+        round_trips: statements that were sent, including BEGIN and COMMIT.
+        waits: how often a caller had to wait for a connection, or for one of the `holds`.
+        waited: the total seconds of these waits.
+    """
+
+    __slots__ = ("round_trips", "waited", "waits")
+
+    def __init__(self) -> None:
+        self.round_trips = 0
+        self.waits = 0
+        self.waited = 0.0
+
+
+class Connection(Plain):
+    """A connection of asyncpg, with the additions of this module.
+
+    Attributes:
+        opened_at: when it was opened, on the loop's clock.
+    """
+
+    meter = Meter()  # each pool sets its own
+    detector: FailureDetector | None = None
+    opened_at = 0.0
+    _along = ""
+    _loop: asyncio.AbstractEventLoop
+    _transport: asyncio.BaseTransport
+    _addr: object
+
+    def begin(self, meter: Meter, detector: FailureDetector) -> None:
+        """Start the measurements. Called when the connection has just been opened."""
+        self.meter, self.detector = meter, detector
+        self.opened_at = self._loop.time()
+        keep_alive(self.socket)
+
+    @property
+    def socket(self) -> Any:
+        """Its socket, or None if it is closed."""
+        return self._transport.get_extra_info("socket")
+
+    @property
+    def address(self) -> object:
+        """The address to which it is connected: a host as the URL names it and a port, or the path of a Unix socket."""
+        return self._addr
+
+    def set_along(self, query: str) -> None:
+        """Send this SQL together with the next statement that has no arguments, which saves a round trip."""
+        self._along = query
+
+    def execute(self, query: str, *args: Any, timeout: float | None = None) -> Awaitable[str]:  # type: ignore[override]
+        along, self._along = self._along, ""
+        query = query + along if along else query
+        return self._watched(query, super().execute(query, *args, timeout=timeout))
+
+    def executemany(self, command: str, *args: Any, **options: Any) -> Awaitable[None]:  # type: ignore[override]
+        return self._watched(command, super().executemany(command, *args, **options))
+
+    def fetch(self, query: str, *args: Any, **options: Any) -> Awaitable[Any]:  # type: ignore[override]
+        return self._watched(query, super().fetch(query, *args, **options))
+
+    def fetchrow(self, query: str, *args: Any, **options: Any) -> Awaitable[Any]:  # type: ignore[override]
+        return self._watched(query, super().fetchrow(query, *args, **options))
+
+    def fetchval(self, query: str, *args: Any, **options: Any) -> Awaitable[Any]:  # type: ignore[override]
+        return self._watched(query, super().fetchval(query, *args, **options))
+
+    async def _watched(self, statement: str, answer: Awaitable[Any]) -> Any:
+        self.meter.round_trips += 1
+        detector = self.detector
+        if detector is None:
+            return await answer
+        detector.asked(self, statement)
+        well = False
+        try:
+            result = await answer
+            well = True
+            return result
+        except asyncpg.InternalClientError as error:
+            # The server closed the connection, and the driver was still reading its last messages. This
+            # is not an error of the caller.
+            self.terminate()
+            raise asyncpg.InterfaceError("the connection broke in the middle of a statement") from error
+        except AttributeError as error:
+            if not self.is_closed():
+                raise
+            # A statement with types that the driver doesn't know takes several round trips, and the
+            # connection was closed between two of them.
+            raise asyncpg.InterfaceError("the connection was closed in the middle of a statement") from error
+        finally:
+            detector.answered(self, well=well)
+
+    async def _cancel(self, *waiters: Any) -> None:
+        """Cancel within a short timeout. asyncpg's own limit is the timeout of a statement, and until then the
+        pool lacks this connection.
+        """
+        try:
+            async with asyncio.timeout(CANCELLING) as limit:
+                await super()._cancel(*waiters)  # type: ignore[misc]
+        except TimeoutError:
+            pass
+        if limit.expired() and not self.is_closed():
+            self.terminate()
+
+
+class Hold:
+    """A connection that is taken from the pool for a transaction of user code. `Database.begin` makes it.
+
+    asyncpg begins the transaction, so that its savepoints and cursors work inside.
+    """
+
+    __slots__ = ("_open", "_pool", "connection")
+
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], connection: Any) -> None:
+        self._pool = pool
+        self._open: Transaction | None = None
+        self.connection = connection
+
+    async def begin(self, idle: float) -> None:
+        """Begin the transaction. The server ends it if it is idle for `idle` seconds."""
+        self._open = transaction = self.connection.transaction()
+        self.connection.set_along(ending_when_idle(idle))
+        await transaction.start()
+
+    async def commit(self) -> None:
+        """Commit the transaction. After an error that is not from the server, it is unknown whether it was
+        committed.
+        """
+        assert self._open is not None
+        transaction, self._open = self._open, None
+        await transaction.commit()
+
+    def break_off(self) -> None:
+        """Close the connection at once. The server rolls back what is open on it."""
+        self._open = None
+        with suppress(asyncpg.InterfaceError):  # the connection is closed already and has left its pool
+            self.connection.terminate()
+
+    async def end(self) -> None:
+        """Roll back what is not committed, and return the connection to its pool."""
+        try:
+            if self._open is not None:
+                transaction, self._open = self._open, None
+                with anyio.fail_after(ENDING, shield=True):
+                    await transaction.rollback()
+        except Exception:  # the connection is unusable, and closing it ends what was open on it
+            self.break_off()
+        finally:
+            await release(self._pool, self.connection)
+
+
+async def release(pool: asyncpg.Pool[asyncpg.Record], connection: Any) -> None:
+    """Return a connection to its pool. If that takes more than some seconds, because the network does not
+    respond, close it.
+    """
+    with suppress(TimeoutError):
+        await pool.release(connection, timeout=CANCELLING)

@@ -1,0 +1,396 @@
+"""Connections to Postgres: a bounded pool, detection of poolers, and translation of errors.
+
+Nothing here needs a session: no session-level advisory locks, and no `SET` that outlives its transaction.
+So a pgbouncer in transaction mode may be in between. Behind one, prepared statements can't be kept, and
+each call runs in an explicit transaction, so that the same server parses and executes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlsplit
+
+import anyio
+import asyncpg
+
+from headrace.model.errors import ConfigurationError, FilterTooSlow, StoreUnavailable, UnknownConsumer
+from headrace.store.database.addresses import Addresses
+from headrace.store.database.connection import Connection, Hold, Meter, ending_when_idle, release
+from headrace.store.database.errors import first_line, safe, translated
+from headrace.store.database.failure_detector import PROBE_PATIENCE, FailureDetector
+from headrace.store.database.keepalive import SERVER_SETTINGS
+from headrace.store.database.missing_objects import SweptAway, not_there, swept_away
+
+CONNECT_TIMEOUT = 10.0
+"""The timeout for connecting, and for waiting for a connection of the pool, in seconds."""
+
+COMMAND_TIMEOUT = 60.0
+"""The timeout of a statement that the server is working on, in seconds. `detector.py` detects lost calls much
+earlier.
+"""
+
+OLDEST_POSTGRES = 14  # the first version with multiranges
+
+
+class Executor(Protocol):
+    """Runs the verbs: a `Database`, or the user's connection inside a transaction."""
+
+    async def fetch(self, query: str, /, *args: Any) -> list[Any]: ...
+    async def fetchrow(self, query: str, /, *args: Any) -> Any: ...
+    async def fetchval(self, query: str, /, *args: Any) -> Any: ...
+
+
+# A process may freeze inside a call that is a transaction, or the connection may die silently behind a
+# pooler, where the backend is unknown. The call holds locks for which others wait: a consumer's lock,
+# or rows of leases. So the server ends it soon. The transaction has no reason to idle, and if a call
+# was ended by mistake, the caller makes it again.
+_BRIEFLY = ending_when_idle(2)
+
+# The same for transactions of several calls, each of which may send megabytes. The server considers the
+# transaction idle until the data has arrived.
+_AT_LAST = ending_when_idle(30)
+
+
+async def _keep_as_is(_: Any) -> None:
+    """Reset a returned connection. Does nothing, because Headrace changes no session state and a round trip
+    would be wasted.
+    """
+
+
+class Database:
+    """A pool of connections to one database.
+
+    Args:
+        dsn: a Postgres URL, as for libpq.
+        max_connections: the maximum size of the pool.
+        application_name: the name of the connections in `pg_stat_activity`.
+
+    Attributes:
+        pooled: whether a pooler is in between.
+        holds: the maximum number of open transactions of handlers and services. They last as long as user
+            code runs, so they may not use all connections. The rest is kept for leasing, settling and
+            extending.
+    """
+
+    def __init__(self, dsn: str, *, max_connections: int = 10, application_name: str = "headrace") -> None:
+        self.dsn = dsn
+        self.max_connections = max_connections
+        self.application_name = application_name
+        self.pooled = False
+        self.holds = max_connections - min(max(max_connections // 3, 1), 8) if max_connections > 1 else 1
+        self._held = anyio.Semaphore(self.holds, fast_acquire=True)
+        self._meter = Meter()
+        self._addresses = Addresses(dsn)
+        self._settings: dict[str, str] = {}  # settings of sessions, once it is known that the server accepts them
+        self._detector = FailureDetector(dsn, self._connect_probe, self._expire, self._addresses)
+        self._in_use = 0
+        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+
+    async def open(self) -> None:
+        """Connect. Raises `StoreUnavailable`, or `ConfigurationError` if the DSN can never work."""
+        if self._pool is not None:
+            return
+        self._settings = {}
+        with translated(self.dsn):
+            probe = await self.connect(statement_cache_size=0)
+            try:
+                await self._look_around(probe)
+            finally:
+                await probe.close(timeout=CONNECT_TIMEOUT)
+            self._pool = await asyncpg.create_pool(  # type: ignore[call-overload]
+                self.dsn,
+                min_size=0,
+                max_size=self.max_connections,
+                connect=self._connect,
+                connection_class=Connection,
+                init=self._meet,
+                reset=_keep_as_is,
+                statement_cache_size=0 if self.pooled else 200,
+                max_cached_statement_lifetime=0,
+                timeout=CONNECT_TIMEOUT,
+                command_timeout=COMMAND_TIMEOUT,
+                server_settings=self._session(),
+            )
+
+    async def connect(self, **options: Any) -> asyncpg.Connection[asyncpg.Record]:
+        """Open a connection outside the pool. The caller closes it. Raises asyncpg's own errors."""
+        connection = await self._connect(self.dsn, **(self._options() | options))
+        await self._meet(connection)
+        return connection  # type: ignore[no-any-return]
+
+    async def _connect(self, dsn: str, *, timeout: float = CONNECT_TIMEOUT, **options: Any) -> Any:
+        async def attempt() -> Any:
+            return await self._addresses.connect(functools.partial(asyncpg.connect, dsn), timeout, **options)
+
+        return await self._detector.connected(attempt)
+
+    async def _connect_probe(self) -> Any:
+        """Open a connection for the detector, which does not watch it."""
+        options = self._options() | {"timeout": PROBE_PATIENCE * len(self._addresses), "statement_cache_size": 0}
+        return await self._addresses.connect(
+            functools.partial(asyncpg.connect, self.dsn), options.pop("timeout"), **options
+        )
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "connection_class": Connection,
+            "timeout": CONNECT_TIMEOUT,
+            "command_timeout": COMMAND_TIMEOUT,
+            "server_settings": self._session(),
+        }
+
+    def _session(self) -> dict[str, str]:
+        """The settings of a session. Settings in the URL take precedence."""
+        ours = {"application_name": self.application_name, **self._settings}
+        given = {name for name, _ in parse_qsl(urlsplit(self.dsn).query)}
+        return {name: value for name, value in ours.items() if name not in given or name == "application_name"}
+
+    async def _look_around(self, probe: asyncpg.Connection[asyncpg.Record]) -> None:
+        version = probe.get_server_version().major
+        if version < OLDEST_POSTGRES:
+            raise ConfigurationError(
+                f"The server is PostgreSQL {version}, and Headrace needs {OLDEST_POSTGRES} or newer (it uses multiranges)."
+            )
+        async with probe.transaction():
+            backend = await probe.fetchval("select pg_backend_pid()")
+        # A pooler answers the handshake itself, with a process id that it made up.
+        self.pooled = self._detector.pooled = backend != probe.get_server_pid()
+        self._settings = {} if self.pooled else await _accepted(probe)
+
+    async def close(self) -> None:
+        """Close every connection, including those in use, within a few seconds."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.terminate()
+        await self._detector.close()
+
+    async def drain(self) -> None:
+        """Close every connection once it is not in use."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            with translated(self.dsn):
+                await pool.close()
+        await self._detector.close()
+
+    async def fetch(self, query: str, /, *args: Any) -> list[asyncpg.Record]:
+        return await self._run("fetch", query, args)  # type: ignore[no-any-return]
+
+    async def fetchrow(self, query: str, /, *args: Any) -> Any:
+        return await self._run("fetchrow", query, args)
+
+    async def fetchval(self, query: str, /, *args: Any) -> Any:
+        return await self._run("fetchval", query, args)
+
+    async def _run(self, method: str, query: str, args: tuple[Any, ...]) -> Any:
+        with translated(self.dsn, ours=True):
+            try:
+                return await self._call(method, query, args)
+            except asyncpg.PostgresError as error:
+                if not_there(error):
+                    await self.refuse_while_recovering()
+                if not swept_away(error):
+                    raise
+            return await self._call(method, query, args)
+
+    async def refuse_while_recovering(self) -> None:
+        """Raise `StoreUnavailable` if the server is in recovery. Call it when something is missing that may
+        exist a moment later.
+        """
+        with translated(self.dsn):
+            if await self._call("fetchval", "select pg_is_in_recovery()", ()):
+                raise StoreUnavailable(
+                    f"The database at {safe(self.dsn)} is in recovery, and may not have everything yet."
+                )
+
+    async def _call(self, method: str, query: str, args: tuple[Any, ...]) -> Any:
+        async with self._connection() as connection:
+            if not self.pooled:
+                return await getattr(connection, method)(query, *args)
+            connection.set_along(_BRIEFLY)
+            async with connection.transaction():
+                return await getattr(connection, method)(query, *args)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        """A connection inside a transaction, which commits at the end unless an exception is raised.
+
+        Raises:
+            SweptAway: the transaction has to be repeated, as `again` does. It can't be repeated here, where
+                the body is unknown.
+        """
+        with translated(self.dsn, ours=True):
+            try:
+                async with self._connection() as connection:
+                    if self.pooled:
+                        connection.set_along(_AT_LAST)
+                    async with connection.transaction():
+                        yield connection
+            except asyncpg.PostgresError as error:
+                if swept_away(error) and await self._has_schema():
+                    raise SweptAway(
+                        f"What the transaction used was replaced meanwhile, as by an upgrade ({first_line(error)}): try again."
+                    ) from error
+                raise
+
+    async def _has_schema(self) -> bool:
+        """Whether Headrace's functions exist. If they do, a missing one is only being replaced."""
+        found: bool = await self._call(
+            "fetchval",
+            "select exists (select from pg_proc where proname = 'lease' and pronamespace = to_regnamespace('headrace'))",
+            (),
+        )
+        return found
+
+    # --- long transactions
+
+    async def begin(self, idle: float) -> Hold:
+        """Begin a transaction for user code. The caller may commit it, and returns it with `end`.
+
+        Args:
+            idle: seconds after which the server ends an idle transaction, for example of a frozen process
+                or of code that waits for something else.
+
+        Raises:
+            StoreUnavailable: also if all `holds` were in use for too long.
+        """
+        with translated(self.dsn):
+            await self._turn()
+            try:
+                hold = Hold(*await self._acquire())
+            except BaseException:
+                self._held.release()
+                raise
+            try:
+                await hold.begin(idle)
+            except BaseException:
+                await self.end(hold)
+                raise
+        return hold
+
+    async def end(self, hold: Hold) -> None:
+        """Return what `begin` returned. Rolls back what is not committed."""
+        self._in_use -= 1
+        try:
+            await hold.end()
+        finally:
+            self._held.release()
+
+    async def _turn(self) -> None:
+        try:
+            self._held.acquire_nowait()
+        except anyio.WouldBlock:
+            with self._waiting(), anyio.move_on_after(CONNECT_TIMEOUT):
+                await self._held.acquire()
+                return
+            raise StoreUnavailable(
+                f"All {self.holds} transactions that this process may hold open have been in use for {CONNECT_TIMEOUT:g} s:"
+                f" shorten them, or raise max_connections={self.max_connections}."
+            ) from None
+
+    # --- connections
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        """A connection from the pool. It is closed instead of returned if the driver can't use it any more."""
+        pool, connection = await self._acquire()
+        try:
+            yield connection
+        except asyncpg.InternalClientError:
+            connection.terminate()
+            raise
+        finally:
+            self._in_use -= 1
+            await release(pool, connection)
+
+    async def _acquire(self) -> tuple[asyncpg.Pool[asyncpg.Record], Any]:
+        pool = self._opened()
+        if self._in_use < self.max_connections:
+            connection = await pool.acquire(timeout=CONNECT_TIMEOUT)
+        else:
+            with self._waiting():
+                connection = await pool.acquire(timeout=CONNECT_TIMEOUT)
+        self._in_use += 1
+        return pool, connection
+
+    async def _meet(self, connection: Any) -> None:
+        connection.begin(self._meter, self._detector)
+
+    async def _expire(self) -> None:
+        if self._pool is not None:
+            await self._pool.expire_connections()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self._meter.waits += 1
+        since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._meter.waited += time.monotonic() - since
+
+    def _opened(self) -> asyncpg.Pool[asyncpg.Record]:
+        if self._pool is None:
+            raise StoreUnavailable(
+                "The database connection is not open: use it inside `async with app:` or while the app runs."
+            )
+        return self._pool
+
+    def statistics(self) -> dict[str, float]:
+        """Statistics of the pool.
+
+        Gauges are the connections `open` and `idle`, of at most `max`, and the long transactions `held`, of
+        at most `holds`. Counters since the start are round trips to the server, waits for a connection and
+        their seconds, and connections that `died` silently.
+        """
+        pool = self._pool
+        return {
+            "open": pool.get_size() if pool else 0,
+            "idle": pool.get_idle_size() if pool else 0,
+            "max": self.max_connections,
+            "held": self.holds - self._held.value,
+            "holds": self.holds,
+            "round_trips": self._meter.round_trips,
+            "waits": self._meter.waits,
+            "waited": self._meter.waited,
+            "died": self._detector.ended,
+        }
+
+
+async def _accepted(probe: asyncpg.Connection[asyncpg.Record]) -> dict[str, str]:
+    """The session settings that have an effect. This depends on the server's system and on the kind of connection."""
+    set_them = "select name, set_config(name, value, false) from unnest($1::text[], $2::text[]) as given (name, value)"
+    for settings in (SERVER_SETTINGS, {name: SERVER_SETTINGS[name] for name in SERVER_SETTINGS if "tcp" in name}):
+        with suppress(asyncpg.PostgresError):  # this server can't check whether its client is connected
+            rows = await probe.fetch(set_them, list(settings), list(settings.values()))
+            return {name: settings[name] for name, value in rows if value != "0"}
+    return {}
+
+
+@asynccontextmanager
+async def within(executor: Any, limit: float) -> AsyncIterator[Any]:
+    """A connection inside a transaction in which no statement may take longer than `limit` seconds.
+
+    Args:
+        executor: a `Database`, or an asyncpg connection.
+
+    Raises:
+        FilterTooSlow: a statement took longer. The transaction is rolled back.
+    """
+    try:
+        async with executor.transaction() as transaction:
+            connection = transaction if isinstance(executor, Database) else executor
+            await connection.execute(f"{_BRIEFLY}; set local statement_timeout = {limit * 1000:.0f}")
+            try:
+                yield connection
+            except asyncpg.QueryCanceledError as error:
+                raise FilterTooSlow(
+                    f"Judging messages by the condition took longer than {limit:g} s: simplify it, most of all its regular expressions."
+                ) from error
+    except UnknownConsumer:
+        if isinstance(executor, Database):
+            await executor.refuse_while_recovering()
+        raise

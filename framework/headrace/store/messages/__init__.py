@@ -1,0 +1,1 @@
+"""Calls about messages: publish, lease, settle, seek, replay, and dead letters."""

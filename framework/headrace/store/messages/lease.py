@@ -1,0 +1,132 @@
+"""lease: lease a batch of messages, extend leases, and subscribe to notifications."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from asyncpg import Range
+
+from headrace.model.records import Batch
+from headrace.store.database.missing_objects import again
+from headrace.store.database.pool import Executor, within
+
+# Bounds of one call.
+MAX_LOOK = 2_000
+MAX_BYTES = 16_000_000
+
+# Columns by name, so that a newer schema may have more of them.
+_LEASE = """select lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version, crashes, lease_ids,
+                   history, timeline, coalesce(busy, false) as busy
+            from headrace.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7, $8, $9, $10)"""
+
+
+async def lease(
+    executor: Executor,
+    consumer: int,
+    owner: UUID,
+    limit: int,
+    *,
+    look: int = MAX_LOOK,
+    max_bytes: int = MAX_BYTES,
+    now: datetime | None = None,
+    judging: float | None = None,
+    shares: Sequence[int] | None = None,
+    known: Sequence[tuple[int, int]] | None = None,
+    history: UUID | None = None,
+    patient: bool = True,
+) -> Batch:
+    """Lease up to `limit` messages to `owner` for the consumer's `ack_wait`.
+
+    Args:
+        consumer: the consumer's id, from `declare_consumer`.
+        owner: the process that handles the messages. It handles those of one key in turn, so it may get
+            several of one key.
+        look: how many messages may be examined to find `limit` of them.
+        max_bytes: stop adding messages when the payloads of the batch have passed this size, as text.
+        now: the time, for tests. By default the server's clock.
+        judging: the timeout in seconds, for consumers with a condition that may be slow.
+        shares: divide the messages among this many new owners, each without other leases, instead of
+            `owner`. Each number is the size of a share, and `limit` is their sum. `Batch.lease_ids` has a
+            lease for each share, in their order, as far as there are messages. For an ordered consumer, no
+            share gets two messages of one key, or a key of another share.
+        known: ranges of seqs, inclusive, that the caller has cached. Their key, data, headers and time are
+            None in the batch.
+        patient: wait for the consumer's lock, however many callers do, see `Batch.busy`.
+        history: `Batch.history` of the cached messages. In another history the seqs may be other messages,
+            so everything is returned.
+
+    Raises:
+        FilterTooSlow: it took longer than `judging`. Nothing was leased.
+        UnknownConsumer: the consumer was deleted.
+        StoreUnavailable: no message is lost. Messages that were leased, if any, are delivered again.
+    """
+    ranges = None if not known else [Range(first, last + 1) for first, last in known]
+    arguments = (consumer, owner, limit, look, max_bytes, now, shares, ranges, history, patient)
+    row = await _lease(executor, judging, arguments)
+    if row["timeline"] is None and row["more"]:  # the database has just crashed, failed over or been restored
+        await executor.fetchval("select headrace.begin_timeline()")
+        row = await _lease(executor, judging, arguments)
+    if row[0] is not None:
+        return Batch(*row)
+    return Batch(
+        None, [], None, [], [], [], [], row["looked_at"], row["more"], row["due_in"], row["version"],
+        history=row["history"], timeline=row["timeline"], busy=row["busy"],
+    )  # fmt: skip
+
+
+async def _lease(executor: Executor, judging: float | None, arguments: tuple[Any, ...]) -> Any:
+    if judging is None:
+        return await executor.fetchrow(_LEASE, *arguments)
+    return await again(lambda: _lease_within(executor, judging, arguments))
+
+
+async def _lease_within(executor: Executor, judging: float, arguments: tuple[Any, ...]) -> Any:
+    async with within(executor, judging) as connection:
+        return await connection.fetchrow(_LEASE, *arguments)
+
+
+async def extend_leases(
+    executor: Executor, consumer: int, leases: Sequence[int], *, now: datetime | None = None
+) -> list[int]:
+    """Extend these leases to `ack_wait` from now. Returns the ids of those that still exist."""
+    alive: list[int] = await executor.fetchval(
+        "select headrace.extend_leases($1, $2, coalesce($3, clock_timestamp()))", consumer, leases, now
+    )
+    return alive
+
+
+async def reclaim(executor: Executor, consumer: int, owner: UUID, known: list[int]) -> int:
+    """Return messages that `owner` leased without knowing it, because the answer was lost: all leases except
+    those in `known`.
+
+    Returns how many messages. Their attempts don't count.
+    """
+    count: int = await executor.fetchval("select headrace.reclaim($1, $2, $3)", consumer, owner, known)
+    return count
+
+
+async def mark_started(executor: Executor, consumer: int, leases: list[int], seqs: list[int]) -> list[int]:
+    """Record that the process is starting these messages, for which `Batch.crashes` counts crashes.
+
+    If a lease expires, messages that were not recorded count neither the attempt nor another crash. The
+    lists are parallel.
+
+    Returns:
+        The leases that are lost. Their messages may be leased to another process by now.
+    """
+    lost: list[int] = await executor.fetchval("select headrace.mark_started($1, $2, $3)", consumer, leases, seqs)
+    return lost
+
+
+async def wait(executor: Executor, consumers: int | Sequence[int], seconds: float) -> None:
+    """Subscribe consumers to the notifications of publishers for `seconds` seconds."""
+    ids = [consumers] if isinstance(consumers, int) else list(consumers)
+    await executor.fetchval("select headrace.wait_for($1, make_interval(secs => $2))", ids, seconds)
+
+
+async def without_subscription(executor: Executor, consumers: Sequence[int]) -> set[int]:
+    """The consumers among these to which no process is subscribed. Raises `StoreUnavailable`."""
+    return set(await executor.fetchval("select headrace.without_subscription($1)", list(consumers)))

@@ -1,0 +1,101 @@
+"""peek: read messages without changing their state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from headrace.model import conditions
+from headrace.model.conditions import Condition
+from headrace.model.records import PeekedMessage, StoredMessage
+from headrace.store.database.pool import Executor
+
+
+async def peek(executor: Executor, consumer: int, *, limit: int = 10, raw: bool = False) -> list[PeekedMessage]:
+    """The current messages of a consumer: at most `limit` each that are in flight, parked, blocked, or next.
+
+    Next messages are searched among the 10,000 messages above the position. `raw` as for `messages`.
+    """
+    rows = await executor.fetch("select * from headrace.peek($1, $2)", consumer, limit)
+    return [
+        PeekedMessage(**{**read(row, raw), "owner": None if row["owner"] is None else str(row["owner"])})
+        for row in rows
+    ]
+
+
+async def messages(
+    executor: Executor,
+    stream: str,
+    *,
+    filters: Sequence[str] | None = None,
+    where: Condition | None = None,
+    start_seq: int | None = None,
+    limit: int = 10,
+    newest: bool = False,
+    raw: bool = False,
+) -> list[StoredMessage]:
+    """Messages of a stream that match, in the order of seq: the first ones from `start_seq` on, or the `newest`.
+
+    Args:
+        raw: return data and headers as `msgspec.Raw`, exactly as published. Python's numbers can't
+            represent all of JSON's.
+
+    Raises:
+        UnknownStream.
+    """
+    rows = await executor.fetch(
+        "select * from headrace.messages($1, $2, $3, $4, $5, $6)",
+        stream, filters, encoded(where), start_seq, limit, newest,
+    )  # fmt: skip
+    return [StoredMessage(**read(row, raw)) for row in rows]
+
+
+async def latest(executor: Executor, stream: str, key: str, *, raw: bool = False) -> StoredMessage | None:
+    """The latest message of a key, or None if there is none. `raw` as for `messages`. Raises `UnknownStream`."""
+    row = await executor.fetchrow("select * from headrace.latest($1, $2)", stream, key)
+    return None if row is None else StoredMessage(**read(row, raw))
+
+
+def read(row: Any, raw: bool) -> dict[str, Any]:
+    """The columns of a message. Its data and headers are decoded, or unchanged if `raw`."""
+    if raw:
+        headers = row["headers"]
+        return {**row, "data": msgspec.Raw(row["data"]), "headers": None if headers is None else msgspec.Raw(headers)}
+    return {**row, "data": decoded(row["data"]), "headers": decoded(row["headers"] or "null")}
+
+
+def decoded(text: str) -> Any:
+    """Decode JSON. Returns the text if Postgres accepts it as JSON and Python can't represent it."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+
+
+def encoded(where: Condition | None) -> str | None:
+    """A condition as the database takes it."""
+    return None if where is None else conditions.encode(where)
+
+
+# One statement, so that the rows and the history are from one server. It returns at least one row, for the history.
+_MESSAGES_AT = """select h.history, m.seq, m.key, m.data, m.headers, m.created_at
+                  from (select (
+                      select headrace.history_identity(headrace.timeline_identity(id, xmin)) from headrace.history order by id limit 1) as history) as h
+                  left join headrace.messages_at($1, $2) as m on true"""
+
+
+async def messages_at(
+    executor: Executor, stream: int, seqs: Sequence[int]
+) -> tuple[UUID | None, list[tuple[int, str, str, str | None, datetime]]]:
+    """Read the messages at these seqs, as far as they exist in the stream of that number.
+
+    Returns:
+        The identity of the history from which they were read, as in `Batch.history`, or None if it has none yet.
+        And the seq, key, data, headers and time of each message, as stored.
+    """
+    rows = await executor.fetch(_MESSAGES_AT, stream, seqs)
+    return rows[0]["history"], [tuple(row)[1:] for row in rows if row["seq"] is not None]

@@ -1,0 +1,126 @@
+"""publish: append messages to a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import TypeVar
+
+from headrace.store.database.missing_objects import again
+from headrace.store.database.pool import Database, Executor
+
+T = TypeVar("T")
+
+# The limits of one statement: large enough to amortise its cost, and small enough for everyone's memory.
+CHUNK_MESSAGES = 1000
+CHUNK_CHARACTERS = 8_000_000
+
+# With explicit types, because not every driver asks the server for them. JSON is passed as text.
+# Otherwise a connection on which the user has set a codec for JSON would encode it again.
+_PUBLISH = "select headrace.publish($1::text, $2::text, $3::text::json, $4::text::json"
+_PUBLISH_MANY = "select headrace.publish_many($1::text, $2::text[], $3::text[]::json[], $4::text[]::json[]"
+
+
+async def publish(
+    executor: Executor,
+    stream: str,
+    key: str,
+    data: str,
+    headers: str | None = None,
+    *,
+    message_id: str | None = None,
+    deliver_at: datetime | None = None,
+) -> int | None:
+    """Append one message. `data` and `headers` are JSON text.
+
+    Args:
+        message_id: a message with the same id is not published again within the stream's `dedupe_window`.
+        deliver_at: when to publish it, if later.
+
+    Returns:
+        Its seq. If it was published before, the seq of that time. None if it is scheduled for later.
+
+    Raises:
+        UnknownStream, InvalidInput, StreamFull.
+    """
+    if message_id is None and deliver_at is None:
+        return await executor.fetchval(f"{_PUBLISH})", stream, key, data, headers)  # type: ignore[no-any-return]
+    return await executor.fetchval(  # type: ignore[no-any-return]
+        f"{_PUBLISH}, $5::text, $6::timestamptz)", stream, key, data, headers, message_id, deliver_at
+    )
+
+
+async def publish_many(
+    executor: Executor,
+    stream: str,
+    keys: Sequence[str],
+    data: Sequence[str],
+    headers: Sequence[str | None] | None = None,
+    *,
+    message_ids: Sequence[str | None] | None = None,
+    deliver_at: Sequence[datetime | None] | None = None,
+) -> int:
+    """Append messages in their order, see `publish`. The lists are parallel.
+
+    Returns:
+        How many were published or scheduled. Messages with a known id, or that `dedupe` found unchanged, don't count.
+
+    It is all or nothing only if `executor` is inside a transaction, or if there is one chunk, see `chunks`.
+    """
+    published = 0
+    careful = message_ids is not None or deliver_at is not None
+    for start, end in chunks(data):
+        published += await executor.fetchval(
+            f"{_PUBLISH_MANY}, $5::text[], $6::timestamptz[])" if careful else f"{_PUBLISH_MANY})",
+            stream,
+            keys[start:end],
+            data[start:end],
+            _some(headers, start, end),
+            *((_some(message_ids, start, end), _some(deliver_at, start, end)) if careful else ()),
+        )
+    return published
+
+
+def _some(values: Sequence[T | None] | None, start: int, end: int) -> Sequence[T | None] | None:
+    """The slice, or None if it has only None."""
+    return values[start:end] if values is not None and any(map(_is_given, islice(values, start, end))) else None
+
+
+def _is_given(value: object) -> bool:
+    return value is not None
+
+
+async def publish_all(
+    database: Database,
+    stream: str,
+    keys: Sequence[str],
+    data: Sequence[str],
+    headers: Sequence[str | None] | None = None,
+    *,
+    message_ids: Sequence[str | None] | None = None,
+    deliver_at: Sequence[datetime | None] | None = None,
+) -> int:
+    """As `publish_many`, but all or nothing."""
+    if sum(1 for _ in chunks(data)) <= 1:
+        return await publish_many(database, stream, keys, data, headers, message_ids=message_ids, deliver_at=deliver_at)
+
+    async def publish() -> int:
+        async with database.transaction() as connection:
+            return await publish_many(
+                connection, stream, keys, data, headers, message_ids=message_ids, deliver_at=deliver_at
+            )
+
+    return await again(publish)
+
+
+def chunks(data: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """The bounds of the slices in which messages are sent."""
+    start = size = 0
+    for place, text in enumerate(data):
+        if place > start and (place - start >= CHUNK_MESSAGES or size + len(text) > CHUNK_CHARACTERS):
+            yield start, place
+            start, size = place, 0
+        size += len(text)
+    if start < len(data):
+        yield start, len(data)

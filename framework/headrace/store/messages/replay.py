@@ -1,0 +1,61 @@
+"""replay: deliver messages again to one consumer, or publish them again to another stream."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from headrace.model.conditions import Condition
+from headrace.store.database.pool import Executor
+from headrace.store.messages.peek import encoded
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """A selection of messages: those that match everything that is given. Seqs and times are inclusive at both ends."""
+
+    filters: tuple[str, ...] | None = None
+    where: Condition | None = None
+    start_seq: int | None = None
+    end_seq: int | None = None
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+
+    def arguments(self) -> tuple[object, ...]:
+        """The values in the order of the server functions' parameters."""
+        return (
+            self.filters, encoded(self.where), self.start_seq, self.end_seq, self.start_time, self.end_time,
+        )  # fmt: skip
+
+
+async def replay(executor: Executor, consumer: int, selection: Selection, *, dry_run: bool = False) -> int:
+    """Deliver messages of the selection to the consumer again, if they pass its filters and it has had them.
+
+    They come before new messages, in the order of seq, with attempts counted from zero. Messages that are
+    in flight, parked, blocked or not read yet are left out. With `dry_run` they are only counted.
+
+    Returns:
+        How many. Raises `UnknownConsumer`.
+    """
+    count: int = await executor.fetchval(
+        "select headrace.replay($1, $2, $3, $4, $5, $6, $7, $8)", consumer, *selection.arguments(), dry_run
+    )
+    return count
+
+
+async def republish(
+    executor: Executor, stream: str, target: str, selection: Selection, *, dry_run: bool = False
+) -> int:
+    """Publish messages of `stream` to `target`, in their order, all or nothing. `target` may be the same stream.
+
+    They become new messages there, with new seqs and the current time. With `dry_run` the matching ones are
+    only counted.
+
+    Returns:
+        How many were published. Raises `UnknownStream`, `StreamFull`.
+    """
+    count: int = await executor.fetchval(
+        "select headrace.republish($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        stream, target, *selection.arguments(), dry_run,
+    )  # fmt: skip
+    return count

@@ -1,0 +1,52 @@
+"""settle: write the outcomes of leased messages."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+from headrace.model.errors import TimelineChanged
+from headrace.model.outcomes import Settlement
+from headrace.model.records import Lost
+from headrace.store.database.pool import Executor
+
+
+async def settle(
+    executor: Executor, consumer: int, settlement: Settlement, *,
+    now: datetime | None = None, timeline: UUID | None = None,
+) -> list[Lost]:  # fmt: skip
+    """Settle outcomes of many leases in one transaction.
+
+    Args:
+        executor: a `Database`, or a connection.
+        consumer: the consumer's id.
+        settlement: the outcomes.
+        now: the time, for tests. By default the server's clock.
+        timeline: `Batch.timeline` of the leases, or None to skip the check.
+
+    Returns:
+        The outcomes that could not be settled because their lease was lost. They changed nothing.
+
+    Raises:
+        TimelineChanged: the database crashed, failed over or was restored since the leases were given.
+            Nothing was changed.
+        StoreUnavailable: it is unknown whether the outcomes were settled. Settle again: what had been
+            settled is then returned as lost.
+    """
+    failures = settlement.failures
+    rows = await executor.fetch(
+        "select lost_lease, lost_seq, lease_gone from headrace.settle($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, clock_timestamp()), $10)",
+        consumer,
+        settlement.whole,
+        settlement.leases,
+        settlement.seqs,
+        [failure.kind if failure else "ack" for failure in failures],
+        [failure.delay if failure else None for failure in failures],
+        [failure.error if failure else None for failure in failures],
+        [failure.traceback if failure else None for failure in failures],
+        now,
+        timeline,
+    )
+    if rows and rows[0][0] is None:
+        raise TimelineChanged("The database crashed, failed over or was restored, and the leases from before are void.")
+    return [Lost(*row) for row in rows]

@@ -1,0 +1,132 @@
+"""Acks that commit together with a handler's effects. See `sql/functions/transactions.sql`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal, NamedTuple
+from uuid import UUID, uuid4
+
+from headrace.model.errors import LeaseLost
+from headrace.store.database.errors import first_line, sqlstate
+from headrace.store.database.pool import Executor
+
+Status = Literal["committed", "aborted", "in progress", "unknown"]
+
+# With explicit types and a plain number as the result, because not every driver asks the server for
+# types or knows xid8.
+_ACK = """select headrace.ack($1::int, $2::bigint[], $3::bigint[], coalesce($4::timestamptz, clock_timestamp()), $5::uuid)::text::bigint"""
+
+
+async def ack(
+    executor: Executor, consumer: int, leases: list[int], seqs: list[int], *,
+    now: datetime | None = None, timeline: UUID | None = None,
+) -> int:  # fmt: skip
+    """Ack messages in the transaction of `executor`, as its last statement before the COMMIT. The lists are parallel.
+
+    From here until the COMMIT the server waits 5 seconds at most. Acking does not end a lease. Once all its
+    messages are done, the lease is settled like any other, and messages that were acked here may be acked
+    again there.
+
+    Args:
+        now: the time, for tests. By default the server's clock.
+        timeline: `Batch.timeline` of the leases, or None to skip the check. In another timeline the leases
+            are lost.
+
+    Returns:
+        The transaction's id, for `transaction_status`.
+
+    Raises:
+        LeaseLost: at least one message is no longer leased, or was acked before. The transaction can only
+            be rolled back.
+    """
+    try:
+        xid: int = await executor.fetchval(_ACK, consumer, leases, seqs, now, timeline)
+    except Exception as error:  # of any driver
+        if sqlstate(error) == "HR007":
+            raise LeaseLost(first_line(error)) from error
+        raise
+    return xid
+
+
+class Acks(NamedTuple):
+    """The messages that a transaction acked. The lists are parallel."""
+
+    consumer: int
+    leases: list[int]
+    seqs: list[int]
+
+
+class Witness(NamedTuple):
+    """The result of `leave_witness` in a transaction that has written something.
+
+    Attributes:
+        xid: the transaction's id.
+        nonce: a number that no other transaction has.
+        at: when the witness was left, by the server's clock. None if the transaction could not leave one.
+        timeline: the identity of the timeline then, as in `Batch.timeline`.
+    """
+
+    xid: int
+    nonce: UUID
+    at: datetime | None
+    timeline: UUID | None
+
+
+async def leave_witness(executor: Executor) -> Witness | None:
+    """Insert a row, as the last statement before a COMMIT, that later shows whether it committed. Returns None
+    if nothing was written.
+
+    Also raises if a statement has failed and the error was caught, because COMMIT would then roll back silently.
+    """
+    nonce = uuid4()
+    row = await executor.fetchrow("select xid, at, timeline from headrace.leave_witness($1)", nonce)
+    return None if row["xid"] is None else Witness(row["xid"], nonce, row["at"], row["timeline"])
+
+
+class Forgotten(NamedTuple):
+    """The time up to which witnesses were removed, and its timeline. `more` means that there may be more to
+    remove now.
+    """
+
+    floor: int = 0
+    timeline: UUID | None = None
+    more: bool = True
+
+
+async def forget_commits(executor: Executor, last: Forgotten, *, now: datetime | None = None) -> Forgotten:
+    """Remove witnesses that are no longer needed, from the end of the last call."""
+    row = await executor.fetchrow(
+        "select floor, timeline, more from headrace.forget_commits($1, $2, coalesce($3, clock_timestamp()))",
+        last.floor, last.timeline, now,
+    )  # fmt: skip
+    return Forgotten(*row)
+
+
+async def transaction_status(
+    executor: Executor, xid: int, *, acks: Acks | None = None, witness: Witness | None = None
+) -> Status:
+    """The outcome of a transaction after a COMMIT without an answer. Use another connection.
+
+    "aborted" means that the transaction can't commit any more. "in progress" means that this is still open,
+    so ask again. It is also returned for a transaction so old that the server has forgotten it, which takes
+    days. Then its lease decides. "unknown" is returned only if the witness has been removed meanwhile,
+    after `headrace.witnesses_kept()`, and the server's history was rewound.
+
+    Args:
+        acks: what it acked, if anything. A server that crashed may reuse the id of a transaction that had
+            written nothing to disk. While the leases exist, their acks distinguish the two.
+        witness: what it left, if anything, for the same reason.
+
+    Raises `StoreUnavailable`.
+    """
+    status: Status | None
+    if witness is not None and witness.at is not None:
+        status = await executor.fetchval("select headrace.commit_status($1::bigint, $2, $3, $4)", *witness)
+        return status or "unknown"
+    if acks is None:
+        status = await executor.fetchval("select headrace.transaction_status($1::bigint)", xid)
+    else:
+        status = await executor.fetchval(
+            "select headrace.ack_status($1::int, $2::bigint[], $3::bigint[], $4::bigint)", *acks, xid
+        )
+    return status or "in progress"
