@@ -30,7 +30,7 @@ class Pool: ...
 class Cache: ...
 
 
-class Shelf(Protocol): ...
+class MessageCache(Protocol): ...
 
 
 async def nothing() -> None: ...
@@ -107,7 +107,7 @@ async def test_lifespans_are_nested_and_a_later_one_may_use_the_state_of_an_earl
 
     @app.lifespan
     @asynccontextmanager
-    async def cache(app: App) -> AsyncIterator[Shelf]:
+    async def cache(app: App) -> AsyncIterator[MessageCache]:
         steps.append(("cache", type(app.state)))
         yield Cache()
         steps.append("cache ends")
@@ -117,7 +117,7 @@ async def test_lifespans_are_nested_and_a_later_one_may_use_the_state_of_an_earl
         yield
 
     @app.consumer("orders")
-    async def ship(number: int, pool: Depends[Pool], cache: Depends[Cache], shelf: Depends[Shelf]) -> None:
+    async def ship(number: int, pool: Depends[Pool], cache: Depends[Cache], shelf: Depends[MessageCache]) -> None:
         steps.append((type(pool), shelf is cache, app.state is cache))
 
     await work_off(app, ("a", 1))

@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from headrace import App
-from headrace.app.readiness import PATIENCE, Sight, judge
+from headrace.app.readiness import PATIENCE, ConsumerState, judge
 from headrace.model.errors import StoreUnavailable
 from headrace.runtime.pipeline.fetcher import Fetcher
 from tests.runtime.running import Gate, eventually, running
 
 
-def _sight(unanswered: float | None = None, *, breaker: str | None = None) -> Sight:
-    return Sight(unanswered=unanswered, leased=None, breaker=breaker)
+def _sight(unanswered: float | None = None, *, breaker: str | None = None) -> ConsumerState:
+    return ConsumerState(unanswered=unanswered, leased=None, breaker=breaker)
 
 
 def test_an_app_is_ready_while_the_database_answers_in_time() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from headrace import store
 from headrace.admin import Admin
-from headrace.cli.observe.consumer_screen import OfConsumer
+from headrace.cli.observe.consumer_screen import ConsumerScreen
 from headrace.cli.observe.dialogs import AskPlace, AskText, Page
-from headrace.cli.observe.home_screen import Everything
-from headrace.cli.observe.stream_screen import AT_ONCE, OfStream
+from headrace.cli.observe.home_screen import HomeScreen
+from headrace.cli.observe.stream_screen import AT_ONCE, StreamScreen
 from headrace.client import Remote, Server
 from headrace.model.outcomes import Failure
 from headrace.model.records import ConsumerAtWork, WorkerFacts
@@ -90,7 +90,7 @@ async def test_nothing_at_all_is_shown_as_nothing(admin: Admin) -> None:
         assert person.line("Streams 0")
         assert person.line("Consumers 0")
         await person.press("enter", "o", "1", "enter", "3", "enter")
-        assert isinstance(person.observer.screen, Everything)
+        assert isinstance(person.observer.screen, HomeScreen)
         await person.press("p")
         assert "Choose a consumer first" in person.said
 
@@ -132,7 +132,7 @@ async def test_a_stream_opens_with_its_newest_messages_and_goes_further_back(
     async with in_front_of(admin) as person:
         await person.choose("streams", "orders")
         await person.press("enter")
-        assert isinstance(person.observer.screen, OfStream)
+        assert isinstance(person.observer.screen, StreamScreen)
         await person.until(lambda: f"key-{AT_ONCE + 4}" in person.text)
         assert person.line('"n": 34')  # details of the newest message, beside the table
         await person.press("down", "enter")
@@ -144,7 +144,7 @@ async def test_a_stream_opens_with_its_newest_messages_and_goes_further_back(
         await person.press("u")
         await person.until(lambda: "key-34" in person.text)
         await person.press("q")
-        assert isinstance(person.observer.screen, Everything)
+        assert isinstance(person.observer.screen, HomeScreen)
 
 
 async def test_a_consumer_opens_with_what_it_is_at_and_its_dead_letters(
@@ -160,7 +160,7 @@ async def test_a_consumer_opens_with_what_it_is_at_and_its_dead_letters(
     async with in_front_of(admin) as person:
         await person.choose("consumers", "ship")
         await person.press("enter")
-        assert isinstance(person.observer.screen, OfConsumer)
+        assert isinstance(person.observer.screen, ConsumerScreen)
         await person.until(lambda: "flying" in person.text)
         assert person.line("flying").split()[:4] == ["in", "flight", "2", "flying"]
         assert person.line("later").split()[:3] == ["parked", "3", "later"]
@@ -190,7 +190,7 @@ async def test_help_says_what_a_look_costs(admin: Admin) -> None:
         await person.press("question_mark")
         assert person.line("A look is 4 queries")
         await person.press("escape")
-        assert isinstance(person.observer.screen, Everything)
+        assert isinstance(person.observer.screen, HomeScreen)
 
 
 async def test_an_open_screen_closes_when_its_consumer_is_deleted(admin: Admin, declare: Declare) -> None:
@@ -200,7 +200,7 @@ async def test_an_open_screen_closes_when_its_consumer_is_deleted(admin: Admin, 
         await person.press("enter")
         await admin.delete_consumer("orders", "ship")
         await person.look()
-        assert isinstance(person.observer.screen, Everything)
+        assert isinstance(person.observer.screen, HomeScreen)
         assert "not there any more" in person.said
 
 
@@ -357,7 +357,7 @@ async def test_a_store_that_is_away_leaves_the_last_picture_and_it_goes_on_with_
         assert person.line("orders", "ship")
         await person.choose("consumers", "ship")
         await person.press("enter")
-        assert isinstance(person.observer.screen, OfConsumer)
+        assert isinstance(person.observer.screen, ConsumerScreen)
         await person.press("escape")
         await database.open()
         await declare("bill")

@@ -8,8 +8,8 @@ import pytest_asyncio
 from headrace import store
 from headrace.admin import Admin
 from headrace.cli.observe.dialogs import Page
-from headrace.cli.observe.home_screen import Everything
-from headrace.cli.observe.source_screen import OfSource
+from headrace.cli.observe.home_screen import HomeScreen
+from headrace.cli.observe.source_screen import SourceScreen
 from headrace.client import Remote, Server
 from tests.cli.capturing import captured
 from tests.cli.observing import in_front_of
@@ -114,7 +114,7 @@ async def test_a_source_opens_with_its_backfills_and_what_failed(database: store
     async with in_front_of(admin) as person:
         await person.choose("sources", "shop")
         await person.press("enter")
-        assert isinstance(person.observer.screen, OfSource)
+        assert isinstance(person.observer.screen, SourceScreen)
         await person.until(lambda: "no street" in person.text)
         assert person.line("public.orders", "running", "500", "2,000", "25%")
         assert person.line("state", "stopped")
@@ -153,7 +153,7 @@ async def test_an_open_screen_closes_when_its_source_is_removed(database: store.
         await person.press("enter")
         await store.delete_source(database, shop.id)
         await person.look()
-        assert isinstance(person.observer.screen, Everything)
+        assert isinstance(person.observer.screen, HomeScreen)
         assert "shop is not there any more" in person.said
 
 

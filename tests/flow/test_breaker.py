@@ -6,15 +6,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.flow.circuit_breaker import Circuit
+from headrace.flow.circuit_breaker import CircuitBreaker
 from headrace.model.handling import Breaker
 
 WHY = "the warehouse is away"
 
 
-def opened(failures: int = 3, pause: float = 5.0, longest: float = 300.0) -> Circuit:
+def opened(failures: int = 3, pause: float = 5.0, longest: float = 300.0) -> CircuitBreaker:
     """A circuit that opened at 0."""
-    circuit = Circuit(Breaker(failures=failures, pause=pause, longest=longest))
+    circuit = CircuitBreaker(Breaker(failures=failures, pause=pause, longest=longest))
     assert [circuit.failed(0.0, WHY) for _ in range(failures)] == [False] * (failures - 1) + [True]
     return circuit
 
@@ -28,7 +28,7 @@ def test_failures_in_a_row_open_the_circuit_for_a_pause() -> None:
 
 
 def test_a_success_in_between_resets_the_count() -> None:
-    circuit = Circuit(Breaker(failures=2))
+    circuit = CircuitBreaker(Breaker(failures=2))
     for _ in range(10):
         assert not circuit.failed(0.0, WHY)
         assert not circuit.succeeded()
@@ -70,7 +70,7 @@ def test_handlers_that_end_while_it_is_open_change_nothing() -> None:
     step=st.floats(0, 100),
 )
 def test_it_is_open_only_by_failures_and_closed_only_by_success(failures: int, events: list[str], step: float) -> None:
-    circuit, now, row = Circuit(Breaker(failures=failures, pause=1, longest=64)), 0.0, 0
+    circuit, now, row = CircuitBreaker(Breaker(failures=failures, pause=1, longest=64)), 0.0, 0
     for event in events:
         now += step
         before = circuit.state

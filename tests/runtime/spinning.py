@@ -6,11 +6,11 @@ import os
 from collections.abc import AsyncIterator
 
 from headrace import App
-from tests.runtime import errands
+from tests.runtime import worker_functions
 
 app = App(streams=["orders"])
-app.consumer("orders", filter="spin", runner="process", concurrency=1)(errands.spin)
-app.consumer("orders", filter="wait", runner="process", concurrency=1)(errands.wait)
+app.consumer("orders", filter="spin", runner="process", concurrency=1)(worker_functions.spin)
+app.consumer("orders", filter="wait", runner="process", concurrency=1)(worker_functions.wait)
 
 
 @app.lifespan

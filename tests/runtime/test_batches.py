@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from headrace import App, Batch, Reject, Retry
-from headrace.runtime.execution.batch_executor import Together
+from headrace.runtime.execution.batch_executor import BatchAcknowledger
 from tests.runtime.batching import Order, orders
 from tests.runtime.running import (
     Gate,
@@ -360,4 +360,4 @@ async def test_nothing_of_a_batch_stays_in_memory_once_it_is_done(app: App) -> N
         await app.publish_many("orders", numbered("abcd"))
         await app.idle()
         gc.collect()
-        assert [one for one in gc.get_objects() if isinstance(one, Together)] == []
+        assert [one for one in gc.get_objects() if isinstance(one, BatchAcknowledger)] == []

@@ -12,7 +12,7 @@ import pytest
 
 from headrace import App, Batch, ConfigurationError, LeaseLost, Message, Reject, Retry
 from headrace.flow.in_flight import Lease
-from headrace.runtime.messages.message import Desk
+from headrace.runtime.messages.message import Acknowledger
 from tests.runtime.running import (
     Gate,
     Seen,
@@ -201,12 +201,16 @@ def test_the_acks_of_a_batch_leave_out_failed_messages_and_those_after_them() ->
 
 
 def batch_of(keys: str) -> Batch:
-    lease, desk, now = Lease(1, range(1, len(keys) + 1), keys, float("inf")), cast(Desk, None), datetime.now(UTC)
+    lease, acknowledger, now = (
+        Lease(1, range(1, len(keys) + 1), keys, float("inf")),
+        cast(Acknowledger, None),
+        datetime.now(UTC),
+    )
     return Batch(
         "orders",
         "ship",
         tuple(
-            Message("orders", "ship", key, seq, 1, now, str(seq), None, lease, key, desk)
+            Message("orders", "ship", key, seq, 1, now, str(seq), None, lease, key, acknowledger)
             for seq, key in enumerate(keys, 1)
         ),
     )

@@ -321,11 +321,11 @@ async def test_a_plain_function_runs_in_a_thread_with_payload_and_message(dsn: s
 @pytest.mark.asyncio
 async def test_plain_functions_run_side_by_side_as_many_as_the_concurrency_says(dsn: str) -> None:
     app = App(dsn)
-    together = threading.Barrier(3, timeout=20)
+    batch_acknowledger = threading.Barrier(3, timeout=20)
 
     @app.consumer("orders", concurrency=3, max_deliver=1)
     def handler(number: int) -> None:
-        together.wait()
+        batch_acknowledger.wait()
 
     async with running(app):
         await app.publish_many("orders", [(f"k{n}", n) for n in range(9)])

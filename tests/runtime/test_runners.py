@@ -16,7 +16,7 @@ import pytest
 from headrace import App, ConfigurationError, Depends, Message
 from headrace.runtime.handlers.worker_processes import Worker
 from headrace.runtime.handlers.worker_protocol import Place, ProcessFailed
-from tests.runtime import errands
+from tests.runtime import worker_functions
 from tests.runtime.running import Seen, consumer, dead_letters, eventually, numbered, parked, running, work_off
 
 
@@ -62,7 +62,7 @@ async def lines(path: Path, count: int) -> list[str]:
 
 @pytest.mark.asyncio
 async def test_a_handler_in_a_process_gets_its_payload_and_the_fields_of_its_message(app: App, notes: Path) -> None:
-    app.consumer("orders", runner="process", concurrency=1)(errands.add)
+    app.consumer("orders", runner="process", concurrency=1)(worker_functions.add)
     async with running(app):
         await app.publish("orders", "a", {"numbers": [1, 2], "into": str(notes)}, headers={"by": "us"})
         await app.publish("orders", "b", {"numbers": [3, 4], "into": str(notes)})
@@ -77,8 +77,10 @@ async def test_a_handler_in_a_process_gets_its_payload_and_the_fields_of_its_mes
 
 @pytest.mark.asyncio
 async def test_batches_run_in_processes_with_their_outcomes(app: App, notes: Path) -> None:
-    app.consumer("orders", runner="process", concurrency=1, batch=3, batch_timeout="60s")(errands.add_many)
-    app.consumer("orders", runner="process", concurrency=1, batch=3, batch_timeout="60s")(errands.reject_by_batch)
+    app.consumer("orders", runner="process", concurrency=1, batch=3, batch_timeout="60s")(worker_functions.add_many)
+    app.consumer("orders", runner="process", concurrency=1, batch=3, batch_timeout="60s")(
+        worker_functions.reject_by_batch
+    )
     async with running(app):
         await app.publish_many(
             "orders",
@@ -99,7 +101,7 @@ async def test_batches_run_in_processes_with_their_outcomes(app: App, notes: Pat
         ("value error", "exhausted", "ValueError: a wrong value"),
         ("reject", "rejected", "not for us"),
         ("returned reject", "rejected", "not for us either"),
-        ("unpicklable", "exhausted", "tests.runtime.errands.Picky: too picky"),
+        ("unpicklable", "exhausted", "tests.runtime.worker_functions.Picky: too picky"),
         ("local", "exhausted", "Local: very local"),
         ("unpicklable result", "exhausted", "What the handler 'fail' returned can't leave its process"),
         ("sys.exit", "exhausted", "SystemExit: 4"),
@@ -110,7 +112,7 @@ async def test_batches_run_in_processes_with_their_outcomes(app: App, notes: Pat
     ],
 )
 async def test_failures_come_back_from_the_process(app: App, how: str, reason: str, error: str) -> None:
-    app.consumer("orders", runner="process", concurrency=1, max_deliver=1)(errands.fail)
+    app.consumer("orders", runner="process", concurrency=1, max_deliver=1)(worker_functions.fail)
     async with running(app):
         await app.publish_many("orders", [("a", {"how": how}), ("a", {"how": "not at all"})])
         await app.idle()
@@ -123,13 +125,15 @@ async def test_failures_come_back_from_the_process(app: App, how: str, reason: s
 
 @pytest.mark.asyncio
 async def test_a_retry_keeps_its_delay_on_its_way_back(app: App) -> None:
-    app.consumer("orders", runner="process", concurrency=1, backoff="1h")(errands.fail)
+    app.consumer("orders", runner="process", concurrency=1, backoff="1h")(worker_functions.fail)
     await work_off(app, ("a", {"how": "retry"}))
 
 
 @pytest.mark.asyncio
 async def test_a_process_that_dies_fails_only_its_own_attempt(app: App, notes: Path) -> None:
-    app.consumer("orders", runner="process", concurrency=2, max_deliver=2, backoff=0, name="ship")(errands.spin)
+    app.consumer("orders", runner="process", concurrency=2, max_deliver=2, backoff=0, name="ship")(
+        worker_functions.spin
+    )
     async with running(app):
         await app.publish_many("orders", [(key, {"into": str(notes.with_name(key)), "once": True}) for key in "ab"])
         (first,) = await lines(notes.with_name("a"), 1)
@@ -144,7 +148,9 @@ async def test_a_process_that_dies_fails_only_its_own_attempt(app: App, notes: P
 
 @pytest.mark.asyncio
 async def test_a_timeout_kills_a_busy_process_and_the_next_attempt_has_a_new_one(app: App, notes: Path) -> None:
-    app.consumer("orders", runner="process", concurrency=1, timeout="300ms", backoff=0, name="ship")(errands.spin)
+    app.consumer("orders", runner="process", concurrency=1, timeout="300ms", backoff=0, name="ship")(
+        worker_functions.spin
+    )
     await work_off(app, ("a", {"into": str(notes), "once": True}))
     first, second = map(int, written(notes))
     assert first != second
@@ -153,7 +159,7 @@ async def test_a_timeout_kills_a_busy_process_and_the_next_attempt_has_a_new_one
 
 @pytest.mark.asyncio
 async def test_the_end_of_a_drain_kills_a_busy_process_and_releases_its_message(app: App, notes: Path) -> None:
-    app.consumer("orders", runner="process", concurrency=1, name="ship")(errands.spin)
+    app.consumer("orders", runner="process", concurrency=1, name="ship")(worker_functions.spin)
     async with app:
         async with running(app):
             await app.publish("orders", "a", {"into": str(notes)})
@@ -167,7 +173,7 @@ async def test_the_end_of_a_drain_kills_a_busy_process_and_releases_its_message(
 async def test_signals_to_the_whole_group_do_not_stop_a_process(app: App, notes: Path) -> None:
     """Ctrl-C in a terminal and service managers send signals to the whole group. The drain decides
     when a process ends."""
-    app.consumer("orders", runner="process", concurrency=1, name="ship")(errands.spin)
+    app.consumer("orders", runner="process", concurrency=1, name="ship")(worker_functions.spin)
     async with running(app):
         await app.publish("orders", "a", {"into": str(notes)})
         (pid,) = await lines(notes, 1)
@@ -179,7 +185,7 @@ async def test_signals_to_the_whole_group_do_not_stop_a_process(app: App, notes:
 
 
 def test_a_signal_to_the_whole_group_does_not_stop_a_process_that_is_about_to_start() -> None:
-    worker = Worker(Place("tests.runtime.errands", "add"), batch=False)
+    worker = Worker(Place("tests.runtime.worker_functions", "add"), batch=False)
     worker.start()
     try:
         os.kill(worker.pid, signal.SIGINT)
@@ -192,7 +198,7 @@ def test_a_signal_to_the_whole_group_does_not_stop_a_process_that_is_about_to_st
 
 
 def test_a_process_that_can_not_import_the_handler_reports_why() -> None:
-    worker = Worker(Place("tests.runtime.errands", "no_such_handler"), batch=False)
+    worker = Worker(Place("tests.runtime.worker_functions", "no_such_handler"), batch=False)
     worker.start()
     with pytest.raises(ProcessFailed, match="no attribute 'no_such_handler'"):
         worker.ready()
@@ -205,7 +211,7 @@ async def waiting(app: App) -> bool:
 
 @pytest.mark.asyncio
 async def test_a_process_that_died_while_it_was_idle_is_replaced_and_costs_no_attempt(app: App, notes: Path) -> None:
-    app.consumer("orders", runner="process", concurrency=1, max_deliver=1)(errands.add)
+    app.consumer("orders", runner="process", concurrency=1, max_deliver=1)(worker_functions.add)
     async with running(app):
         await app.publish("orders", "a", {"numbers": [1], "into": str(notes)})
         await app.idle()
@@ -248,7 +254,7 @@ async def nothing_is_left(app: App) -> None:
 
 @pytest.mark.asyncio
 async def test_messages_that_a_handler_in_a_process_returns_are_published(app: App) -> None:
-    app.consumer("orders", filter="a", runner="process", concurrency=1, publishes="orders")(errands.forward)
+    app.consumer("orders", filter="a", runner="process", concurrency=1, publishes="orders")(worker_functions.forward)
     seen = Seen()
 
     @app.consumer("orders", filter="b")

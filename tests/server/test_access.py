@@ -441,7 +441,7 @@ async def test_a_database_that_does_not_answer_delays_no_call_for_long(
 # --- properties
 
 
-class Shelf:
+class MessageCache:
     """A token in memory, for properties that need many runs."""
 
     def __init__(self, *scopes: str) -> None:
@@ -467,7 +467,7 @@ class Shelf:
 
 
 ALTERED = ("replace", "insert", "delete", "swap", "case", "double")
-_shelf = Shelf("admin")
+_cache = MessageCache("admin")
 _letters = st.sampled_from(string.digits + string.ascii_letters + "_ -.") | st.characters()
 
 
@@ -475,7 +475,7 @@ _letters = st.sampled_from(string.digits + string.ascii_letters + "_ -.") | st.c
 @example("case", 0, "a")
 @example("insert", 55, "\n")
 def test_no_altered_token_is_accepted(how: str, place: int, letter: str) -> None:
-    text = _shelf.minted.text
+    text = _cache.minted.text
     place %= len(text)
     before, char, after = text[:place], text[place], text[place + 1 :]
     altered = {
@@ -487,7 +487,7 @@ def test_no_altered_token_is_accepted(how: str, place: int, letter: str) -> None
         "double": before + char + char + after,
     }[how]
     wanted = None if altered == text else Unauthorized
-    assert _shelf.judge(f"Bearer {altered}") is wanted
+    assert _cache.judge(f"Bearer {altered}") is wanted
 
 
 @given(
@@ -498,9 +498,9 @@ def test_no_altered_token_is_accepted(how: str, place: int, letter: str) -> None
 def test_no_scope_opens_what_it_does_not_name(
     held: list[tuple[Need, str | None]], need: Need, stream: str | None
 ) -> None:
-    shelf = Shelf(*(action if place is None else f"{action}:{place}" for action, place in held))
+    cache = MessageCache(*(action if place is None else f"{action}:{place}" for action, place in held))
     fits = any(action in (need, "admin") and place in (None, stream) for action, place in held)
-    assert shelf.judge(f"Bearer {shelf.minted.text}", need, stream) is (None if fits else Forbidden)
+    assert cache.judge(f"Bearer {cache.minted.text}", need, stream) is (None if fits else Forbidden)
 
 
 def test_random_tokens_are_not_accepted() -> None:
@@ -508,7 +508,7 @@ def test_random_tokens_are_not_accepted() -> None:
     letters = string.digits + string.ascii_letters
     for _ in range(200):
         secret = "".join(chance.choices(letters, k=40))
-        assert _shelf.judge(f"Bearer hr_{_shelf.minted.id}_{secret}") is Unauthorized
+        assert _cache.judge(f"Bearer hr_{_cache.minted.id}_{secret}") is Unauthorized
 
 
 # --- descriptions for people

@@ -69,11 +69,11 @@ async def test_a_request_that_comes_while_the_engine_ends_is_answered(dsn: str) 
 
     async with asyncio.timeout(60), app:
         stream = await engine.stream("orders")
-        for turns in range(12):  # turns of the loop between the start of the shutdown and the request
+        for coalescer in range(12):  # turns of the loop between the start of the shutdown and the request
             async with app.running():
                 await eventually(is_up)
                 engine.hurry()
-                for _ in range(turns):
+                for _ in range(coalescer):
                     await asyncio.sleep(0)
                 messages = Incoming()
                 messages.add("k", "1")

@@ -18,7 +18,7 @@ from headrace.model.errors import StoreUnavailable
 from headrace.server.asgi import Server
 from headrace.server.monitoring.health import FRESH, Health
 from headrace.server.monitoring.metrics import BUCKETS, Requests, Text
-from headrace.server.monitoring.peer_metrics import Siblings
+from headrace.server.monitoring.peer_metrics import PeerMetrics
 from headrace.server.options import Options
 
 pytestmark = pytest.mark.asyncio
@@ -255,13 +255,13 @@ async def test_metrics_of_several_processes_are_grouped_under_one_header() -> No
 
 async def test_peers_exchange_metrics_and_leave_out_those_that_do_not_answer(tmp_path: Path) -> None:
     (tmp_path / "9").touch()  # left behind by a killed process
-    siblings = [Siblings(tmp_path, number, lambda number=number: f"told by {number}") for number in (1, 2)]  # type: ignore[misc]
+    peer_metrics = [PeerMetrics(tmp_path, number, lambda number=number: f"told by {number}") for number in (1, 2)]  # type: ignore[misc]
     async with anyio.create_task_group() as group:
-        for one in siblings:
+        for one in peer_metrics:
             group.start_soon(one.answer)
         async with asyncio.timeout(10):
             while not (tmp_path / "2").exists() or not (tmp_path / "1").exists():  # noqa: ASYNC110 - files send no events
                 await asyncio.sleep(0)
-        assert await siblings[0].ask() == [("told by 2", (("process", "2"),))]
-        assert await siblings[1].ask() == [("told by 1", (("process", "1"),))]
+        assert await peer_metrics[0].ask() == [("told by 2", (("process", "2"),))]
+        assert await peer_metrics[1].ask() == [("told by 1", (("process", "1"),))]
         group.cancel_scope.cancel()

@@ -46,7 +46,7 @@ async def test_a_failover_between_a_lease_and_the_reading_of_its_messages_is_not
         batch = await lease(*args, **options)
         monkeypatch.undo()
         assert batch.keys == [None]
-        engine._shelves.clear()  # as a batch of another consumer in the new history does
+        engine._caches.clear()  # as a batch of another consumer in the new history does
         await database.fetch("""update headrace_streams.orders set data = '"new"'""")
         await database.fetch(REWIND)
         return batch

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from headrace import App, Message
-from headrace.runtime.execution.single_executor import Singles
+from headrace.runtime.execution.single_executor import SingleExecutor
 from tests.runtime.running import running
 
 PROGRAM = """
@@ -62,5 +62,5 @@ async def test_an_actor_calls_the_handler_itself_when_it_is_off(dsn: str) -> Non
     async with running(app):
         assert app._service is not None
         work = app._service.pipelines[0].actors._work
-        assert isinstance(work, Singles)
+        assert isinstance(work, SingleExecutor)
         assert work._call is ship

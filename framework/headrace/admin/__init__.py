@@ -1,9 +1,9 @@
 """Administration of streams, consumers and sources, from Python and from the command line."""
 
 from headrace.admin.consumers import Consumers
-from headrace.admin.manual_acks import ByHand
-from headrace.admin.overview import AtAGlance
-from headrace.admin.publish import Sending
+from headrace.admin.manual_acks import ManualAcks
+from headrace.admin.overview import OverviewCalls
+from headrace.admin.publish import PublishCalls
 from headrace.admin.sources import Sources
 from headrace.admin.streams import Streams
 from headrace.admin.tokens import Tokens
@@ -12,7 +12,7 @@ from headrace.admin.validation import MOST
 __all__ = ["MOST", "Admin"]
 
 
-class Admin(Streams, Sending, Consumers, ByHand, Sources, AtAGlance, Tokens):
+class Admin(Streams, PublishCalls, Consumers, ManualAcks, Sources, OverviewCalls, Tokens):
     """Operations on streams, consumers, sources and messages. Get it as `app.admin`.
 
     Args:

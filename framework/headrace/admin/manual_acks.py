@@ -22,7 +22,7 @@ _POLL = 0.1
 _PATIENCE = 1.0  # seconds to read on while nothing matches, even without `wait`
 
 
-class ByHand(Base):
+class ManualAcks(Base):
     """The calls for handling messages without a worker."""
 
     async def receive(self, stream: str, name: str, *, limit: int = 1, wait: float = 0.0) -> list[Received]:

@@ -7,7 +7,7 @@ from headrace.admin.base import Base
 from headrace.model.records import Overview
 
 
-class AtAGlance(Base):
+class OverviewCalls(Base):
     """The overview call, for monitoring."""
 
     async def overview(self) -> Overview:

@@ -12,7 +12,7 @@ from headrace.model.errors import InDoubt, StoreFull, StoreUnavailable
 from headrace.model.keys import check_key
 
 
-class Sending(Base):
+class PublishCalls(Base):
     """The calls that publish. Data and headers are JSON text, which is stored unchanged."""
 
     async def send(

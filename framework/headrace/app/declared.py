@@ -10,7 +10,7 @@ from headrace.app import capture
 from headrace.app.checks import Check
 from headrace.app.consumer import Consumer, check_together, define
 from headrace.app.lifespan import Lifespan
-from headrace.app.resources import Surroundings
+from headrace.app.resources import Resources
 from headrace.model.conditions import Condition
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError
@@ -35,7 +35,7 @@ class Declared:
         self.captures: list[PostgresSpec] = []
         self._streams: dict[str, StreamSpec | None] = dict.fromkeys(streams)
         self._middleware: list[Middleware] = []
-        self._surroundings = Surroundings()
+        self._surroundings = Resources()
 
     def stream(
         self,

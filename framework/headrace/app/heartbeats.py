@@ -49,7 +49,7 @@ def this_process_is(kind: Kind) -> None:
     _kind = kind
 
 
-class Roster:
+class Heartbeats:
     """Sends the heartbeats of one app in a process.
 
     Args:

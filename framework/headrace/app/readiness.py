@@ -61,7 +61,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
         return self.ready
 
 
-class Sight(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumerState(msgspec.Struct, frozen=True, kw_only=True):
     """What a consumer has observed. See `ConsumerReadiness`."""
 
     unanswered: float | None
@@ -70,7 +70,7 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     deleted: bool = False
 
 
-def judge(sights: Mapping[str, Sight], *, draining: bool) -> Readiness:
+def judge(sights: Mapping[str, ConsumerState], *, draining: bool) -> Readiness:
     """Judge the readiness of a process from what its consumers have observed."""
     consumers = {name: _judged(sight) for name, sight in sights.items()}
     reasons = [f"{name}: {one.reason}." for name, one in consumers.items() if not one.ready]
@@ -85,7 +85,7 @@ def judge(sights: Mapping[str, Sight], *, draining: bool) -> Readiness:
     )
 
 
-def _judged(sight: Sight) -> ConsumerReadiness:
+def _judged(sight: ConsumerState) -> ConsumerReadiness:
     silent = sight.unanswered is not None and sight.unanswered > PATIENCE and not sight.deleted
     reason = f"it has been asking the database in vain for {sight.unanswered:.0f} s" if silent else ""
     return ConsumerReadiness(

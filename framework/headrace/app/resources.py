@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.runtime.handlers.providers import Providers
 
 
-class Surroundings:
+class Resources:
     """The resources of one app, as they are declared.
 
     Attributes:

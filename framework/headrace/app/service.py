@@ -15,14 +15,14 @@ from headrace import store
 from headrace.app import capture
 from headrace.app.attached import Attached, Telling
 from headrace.app.consumer import Consumer
-from headrace.app.heartbeats import MOST_CONSUMERS, Roster
-from headrace.app.readiness import NOT_RUNNING, Readiness, Sight, judge
+from headrace.app.heartbeats import MOST_CONSUMERS, Heartbeats
+from headrace.app.readiness import NOT_RUNNING, ConsumerState, Readiness, judge
 from headrace.runtime.maintenance.janitor import Janitor
 from headrace.runtime.maintenance.survey import Survey
 from headrace.runtime.pipeline.pipeline import Pipeline
 from headrace.runtime.pipeline.shared import Shared
 from headrace.sources.postgres.spec import PostgresSpec
-from headrace.store.database.retry import Weather, keep_going
+from headrace.store.database.retry import DatabaseRetry, run_with_retry
 
 logger = logging.getLogger("headrace")
 
@@ -85,17 +85,17 @@ class Service:
     async def run(self) -> None:
         """Run until `stop`, and until the drain has ended."""
         async with anyio.create_task_group() as others:
-            others.start_soon(keep_going, "listening", self._listen)
+            others.start_soon(run_with_retry, "listening", self._listen)
             others.start_soon(self._mind_listening)
-            others.start_soon(keep_going, "subscriptions of other processes", self._find_deserted)
-            others.start_soon(keep_going, "subscribing", self._shared.idle.run)
+            others.start_soon(run_with_retry, "subscriptions of other processes", self._find_deserted)
+            others.start_soon(run_with_retry, "subscribing", self._shared.idle.run)
             if self._shared.witness is None:
                 others.start_soon(self._janitor.run)
-                others.start_soon(Roster(self._database, self._summary).run)
+                others.start_soon(Heartbeats(self._database, self._summary).run)
             instruments = self._shared.instruments
             if instruments is not None and instruments.survey_every is not None:
                 names = [(consumer.spec.stream, consumer.spec.name) for consumer in self._consumers]
-                others.start_soon(keep_going, "surveying", Survey(self._database, names, instruments).run)
+                others.start_soon(run_with_retry, "surveying", Survey(self._database, names, instruments).run)
             self._at_work = True
             try:
                 async with anyio.create_task_group() as consumers:
@@ -142,9 +142,9 @@ class Service:
         finally:
             self._at_it.remove(one)
 
-    async def _listen(self, weather: Weather) -> None:
+    async def _listen(self, database_retry: DatabaseRetry) -> None:
         def ready() -> None:
-            weather.cleared()
+            database_retry.cleared()
             self._shared.idle.reset()
             self._hear(deaf=False)
 
@@ -157,7 +157,7 @@ class Service:
                 finally:
                     self._hear(deaf=True)
 
-    async def _find_deserted(self, weather: Weather) -> None:
+    async def _find_deserted(self, database_retry: DatabaseRetry) -> None:
         """Listen again for consumers to which no other process is subscribed any more. Raises `StoreUnavailable`."""
         while True:
             await anyio.sleep(DESERTED * (0.5 + random()))
@@ -165,7 +165,7 @@ class Service:
             if fetchers:
                 for consumer in await store.without_subscription(self._database, list(fetchers)):
                     fetchers[consumer].listen_again()
-            weather.cleared()
+            database_retry.cleared()
 
     async def _mind_listening(self) -> None:
         """Stop listening when no consumer of this process benefits from it."""
@@ -240,10 +240,10 @@ class Service:
             return NOT_RUNNING
         now = self._shared.time.clock()
         sights = {
-            f"{p.spec.stream}:{p.spec.name}": Sight(
+            f"{p.spec.stream}:{p.spec.name}": ConsumerState(
                 unanswered=_since(p.fetcher.unanswered_since, now),
                 leased=_since(p.fetcher.leased_at, now),
-                breaker=None if p.guard is None else p.guard.statistics()["state"],
+                breaker=None if p.breaker is None else p.breaker.statistics()["state"],
                 deleted=p.gone,
             )
             for p in self.pipelines

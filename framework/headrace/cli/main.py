@@ -26,7 +26,10 @@ _USAGE = 64  # EX_USAGE
 _COMMANDS = {
     "run": ("headrace.cli.commands.run:run", "Run the consumers of an application."),
     "serve": ("headrace.cli.commands.serve:serve", "Serve the HTTP API, for clients in any language."),
-    "publish": ("headrace.cli.commands.publish:publish", "Publish the lines of a file or of standard input to a stream."),
+    "publish": (
+        "headrace.cli.commands.publish:publish",
+        "Publish the lines of a file or of standard input to a stream.",
+    ),
     "stream": ("headrace.cli.groups:stream", "Make, see and change streams, and the messages in them."),
     "consumer": (
         "headrace.cli.groups:consumer",
@@ -49,7 +52,10 @@ _COMMANDS = {
     "migrate": ("headrace.cli.commands.migrate:migrate", "Bring the database's schema up to this version of Headrace."),
     "pg": ("headrace.cli.commands.pg:pg", "Start, stop and enter the embedded Postgres."),
     "new": ("headrace.cli.commands.new:new", "Make a new service to start from."),
-    "completion": ("headrace.cli.commands.completion:completion", "Print the script that completes commands in a shell."),
+    "completion": (
+        "headrace.cli.commands.completion:completion",
+        "Print the script that completes commands in a shell.",
+    ),
     "demo": (
         "headrace.cli.demo.command:demo",
         "Send a git repository's history through a stream, and check the result.",

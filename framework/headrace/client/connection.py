@@ -24,7 +24,7 @@ _CONNECTING = 10.0
 _LARGEST = 512 * 1024 * 1024
 
 
-class Heard(msgspec.Struct, frozen=True):
+class HttpResponse(msgspec.Struct, frozen=True):
     """An HTTP response."""
 
     status: int
@@ -32,7 +32,7 @@ class Heard(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class Line:
+class Connection:
     """One connection. Its calls block. Only one thread may use it at a time, but any thread may call `hang_up`."""
 
     def __init__(self, server: Server) -> None:
@@ -42,7 +42,7 @@ class Line:
         self._busy = False
         self._hung_up = False
 
-    def ask(self, request: Request) -> Heard:
+    def ask(self, request: Request) -> HttpResponse:
         """Send a request and return the response, whatever its status.
 
         Raises:
@@ -60,7 +60,7 @@ class Line:
                 if self._hung_up:
                     self._connection.close()
 
-    def _ask(self, request: Request) -> Heard:
+    def _ask(self, request: Request) -> HttpResponse:
         fresh = self._connect()
         try:
             return self._exchange(request)
@@ -108,14 +108,14 @@ class Line:
             raise StoreUnavailable("The client has hung up.")
         return True
 
-    def _exchange(self, request: Request) -> Heard:
+    def _exchange(self, request: Request) -> HttpResponse:
         self._connection.sock.settimeout(TIMEOUT + request.wait)
         sent = False
         try:
             self._send(request)
             sent = True
             response = self._connection.getresponse()
-            return Heard(response.status, response.reason, self._body(response))
+            return HttpResponse(response.status, response.reason, self._body(response))
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             if isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError):

@@ -20,7 +20,7 @@ class _Delivery(msgspec.Struct):
     message: Message
 
 
-class ByHand(Base):
+class ManualAcks(Base):
     """The calls for manual acknowledgement. See `headrace.admin`."""
 
     async def receive(self, stream: str, name: str, *, limit: int = 1, wait: float = 0.0) -> list[Received]:

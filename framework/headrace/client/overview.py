@@ -13,7 +13,7 @@ class _Told(msgspec.Struct):
     data: Overview
 
 
-class AtAGlance(Base):
+class OverviewCalls(Base):
     """The overview call. See `headrace.admin`."""
 
     async def overview(self) -> Overview:

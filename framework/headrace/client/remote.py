@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from headrace.client.address import DEFAULT_URL, Server
 from headrace.client.consumers import Consumers
-from headrace.client.manual_acks import ByHand
-from headrace.client.overview import AtAGlance
+from headrace.client.manual_acks import ManualAcks
+from headrace.client.overview import OverviewCalls
 from headrace.client.sources import Sources
 from headrace.client.streams import Streams
 from headrace.client.tokens import Tokens
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Remote"]
 
 
-class Remote(Streams, Consumers, ByHand, Sources, AtAGlance, Tokens):
+class Remote(Streams, Consumers, ManualAcks, Sources, OverviewCalls, Tokens):
     """Read and change the streams, consumers, messages, sources and tokens of a server. It has the
     methods of `Admin`, which does the same with a database.
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from headrace.client.address import Server
-from headrace.client.connection import Line
+from headrace.client.connection import Connection
 from headrace.client.errors import error_of
 from headrace.client.request import Answer, Request
 
@@ -37,13 +37,13 @@ class Http:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._idle: list[Line] = []
+        self._idle: list[Connection] = []
         self._places = asyncio.Semaphore(_MOST_AT_A_TIME)
 
     async def send(self, request: Request) -> Answer:
         """Send a request and return the answer. Raises the error of an error response, or `StoreUnavailable`."""
         async with self._places:
-            line = self._idle.pop() if self._idle else Line(self._server)
+            line = self._idle.pop() if self._idle else Connection(self._server)
             try:
                 heard = await _in_thread(lambda: line.ask(request))
             except asyncio.CancelledError:

@@ -25,7 +25,7 @@ from headrace.embedded.paths import (
     socket_directory,
 )
 from headrace.embedded.postmaster import Phase, StopMode
-from headrace.embedded.startup import START_LIMIT, STOP_LIMIT, Wishes, bring_down, bring_up
+from headrace.embedded.startup import START_LIMIT, STOP_LIMIT, StartOptions, bring_down, bring_up
 from headrace.embedded.users import Tenancy
 from headrace.model.errors import ConfigurationError, EmbeddedPostgresError
 
@@ -85,7 +85,7 @@ class EmbeddedPostgres:
         named = Path(data_dir).expanduser() if data_dir is not None else default_data_dir()
         self.data_dir = named.resolve()
         self.port = _valid_port(port)
-        self._wishes = Wishes(self.data_dir, self.port, dict(settings or {}))
+        self._wishes = StartOptions(self.data_dir, self.port, dict(settings or {}))
 
     def acquire(self) -> Tenancy:
         """Use the server: start it if it isn't running, and keep it running until the release."""

@@ -26,7 +26,7 @@ ORPHAN_LIMIT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class StartOptions:
     """What to start the server with."""
 
     home: Path
@@ -34,7 +34,7 @@ class Wishes:
     settings: Mapping[str, str]
 
 
-def bring_up(seat: Seat, account: Account, wishes: Wishes) -> None:
+def bring_up(seat: Seat, account: Account, wishes: StartOptions) -> None:
     """Make the server ready, if it isn't."""
     phase = _settle(seat)
     if phase is Phase.CHANGING:
@@ -44,7 +44,7 @@ def bring_up(seat: Seat, account: Account, wishes: Wishes) -> None:
     _check_port(seat, wishes)
 
 
-def bring_down(seat: Seat, account: Account, wishes: Wishes, mode: StopMode) -> None:
+def bring_down(seat: Seat, account: Account, wishes: StartOptions, mode: StopMode) -> None:
     """Stop the server, if there is one, and wait until its last process is gone."""
     phase, _ = postmaster.observe(seat)
     if phase is not Phase.DOWN:
@@ -52,7 +52,7 @@ def bring_down(seat: Seat, account: Account, wishes: Wishes, mode: StopMode) -> 
     shutil.rmtree(socket_directory(wishes.home, account), ignore_errors=True)  # only for tidiness
 
 
-def _stop(seat: Seat, wishes: Wishes, mode: StopMode) -> None:
+def _stop(seat: Seat, wishes: StartOptions, mode: StopMode) -> None:
     limit = STOP_LIMIT if postmaster.living(seat) else ORPHAN_LIMIT
     postmaster.ask_to_stop(seat, mode)
     if not postmaster.wait_until_down(seat, limit):
@@ -77,7 +77,7 @@ def _settle(seat: Seat) -> Phase:
     return phase
 
 
-def _stuck(seat: Seat, wishes: Wishes) -> EmbeddedPostgresError:
+def _stuck(seat: Seat, wishes: StartOptions) -> EmbeddedPostgresError:
     if postmaster.living(seat):
         return EmbeddedPostgresError(
             f"Postgres on {wishes.home} is still recovering after {START_LIMIT:.0f} s: "
@@ -86,7 +86,7 @@ def _stuck(seat: Seat, wishes: Wishes) -> EmbeddedPostgresError:
     return EmbeddedPostgresError(orphans(wishes.home, postmaster.processes(seat)))
 
 
-def _start(seat: Seat, account: Account, wishes: Wishes) -> None:
+def _start(seat: Seat, account: Account, wishes: StartOptions) -> None:
     version = seat.version()
     installation = usable_by(account, find_installation(version))
     if version is None:
@@ -115,7 +115,7 @@ def _log_since(seat: Seat, position: int) -> str:
         return file.read().decode(errors="replace")
 
 
-def _check_port(seat: Seat, wishes: Wishes) -> None:
+def _check_port(seat: Seat, wishes: StartOptions) -> None:
     _, file = postmaster.observe(seat)
     if wishes.port is None or file is None or (file.listens_on_tcp and file.port == wishes.port):
         return

@@ -22,7 +22,7 @@ BEHIND = 1.5
 case the failed probe itself is the cause."""
 
 
-class Circuit:
+class CircuitBreaker:
     """The state of one circuit breaker.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The in-flight tracker (`Custody`): the leases of this process, the outcomes of their messages, and
+"""The in-flight tracker (`InFlightTracker`): the leases of this process, the outcomes of their messages, and
 what to settle next.
 
 If all messages of a lease are acked, the lease is settled whole, by its id. The store rewrites a
@@ -91,7 +91,7 @@ class Lease:
         return any(seq < latest.get(other.lane(seq), seq) for seq in other.done)
 
 
-class Held(Protocol):
+class InFlightMessage(Protocol):
     """A message in flight."""
 
     @property
@@ -102,7 +102,7 @@ class Held(Protocol):
     def lease(self) -> Lease: ...
 
 
-T = TypeVar("T", bound=Held)
+T = TypeVar("T", bound=InFlightMessage)
 
 
 class Parcel:
@@ -132,7 +132,7 @@ class Parcel:
             for seq in seqs:
                 yield lease.lane(seq), seq
 
-    def add_failure(self, message: Held, failure: Failure) -> None:
+    def add_failure(self, message: InFlightMessage, failure: Failure) -> None:
         """Add a message that failed or is released."""
         lease = message.lease
         self.messages += 1
@@ -169,7 +169,7 @@ class Parcel:
         return seqs
 
 
-class Custody(Generic[T]):
+class InFlightTracker(Generic[T]):
     """Tracks the leases and in-flight messages of one consumer in one process.
 
     `ack` and `fail` record outcomes, and `collect` gathers them for the store. Parcels are sent one

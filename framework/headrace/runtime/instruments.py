@@ -25,7 +25,7 @@ class Sending(Protocol):
     seq: int | None
 
 
-class Untold:
+class NoInstruments:
     """A publish that no telemetry observes."""
 
     __slots__ = ("headers", "seq")

@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import Any
 
-from headrace.runtime.execution.slot import at_work
+from headrace.runtime.execution.slot import current_slot
 
 FIELDS = ("stream", "consumer", "key", "seq", "attempt", "messages", "trace_id", "span_id")
 """The fields that it adds to a record, if they exist.
@@ -42,8 +42,8 @@ def in_work() -> dict[str, Any]:
 
 
 def _delivery() -> dict[str, Any]:
-    bench = at_work.get()
-    delivery = None if bench is None else bench.delivery
+    slot = current_slot.get()
+    delivery = None if slot is None else slot.delivery
     if delivery is None:
         return {}
     fields: dict[str, Any] = {"stream": delivery.stream, "consumer": delivery.consumer}

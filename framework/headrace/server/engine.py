@@ -26,12 +26,12 @@ from headrace.model.ack_ids import AckId, AckIds
 from headrace.model.errors import HeadraceError, InvalidInput, StoreUnavailable, UnknownConsumer, UnknownStream
 from headrace.model.outcomes import Failure
 from headrace.runtime.pipeline.shared import Shared
-from headrace.server.data_plane.coalescing import Turns
-from headrace.server.data_plane.message_cache import Shelves
+from headrace.server.data_plane.coalescing import Coalescer
+from headrace.server.data_plane.message_cache import MessageCaches
 from headrace.server.data_plane.publish_batching import Incoming, Publishes
 from headrace.server.data_plane.receive_request import Gone, Share
 from headrace.server.data_plane.receiving import Receivers
-from headrace.server.data_plane.registry import Directory, KnownConsumer, KnownStream
+from headrace.server.data_plane.registry import KnownConsumer, KnownStream, Registry
 from headrace.server.data_plane.settle_batching import Settles
 
 logger = logging.getLogger("headrace")
@@ -78,8 +78,8 @@ class Engine:
         self.counts = Counts()
         self.requests: Callable[[], dict[str, int]] = dict
         self._clock = clock
-        self._directory = Directory(lambda: app.database, clock)
-        self._memories = [self._directory.forget]
+        self._registry = Registry(lambda: app.database, clock)
+        self._memories = [self._registry.forget]
         self._ack_ids: AckIds | None = None
         self._history: UUID | None = None  # of the last lease call
         self._group: anyio.abc.TaskGroup | None = None
@@ -90,24 +90,24 @@ class Engine:
         self._publishes: dict[str, Publishes] = {}
         self._receivers: dict[int, Receivers] = {}
         self._settles: dict[int, Settles] = {}
-        self._leasing, self._settling = Turns(), Turns()
-        self._shelves = Shelves()
+        self._leasing, self._settling = Coalescer(), Coalescer()
+        self._caches = MessageCaches()
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- names
 
     async def stream(self, ref: str) -> KnownStream:
         """Return a stream by its id or name. Raises `UnknownStream`."""
-        return await self._directory.stream(ref)
+        return await self._registry.stream(ref)
 
     async def consumer(self, stream: str, ref: str) -> KnownConsumer:
         """Return a consumer by its id or name, of a stream given by its id or name. Raises
         `UnknownStream`, `UnknownConsumer`."""
-        return await self._directory.consumer(stream, ref)
+        return await self._registry.consumer(stream, ref)
 
     def known(self, stream: str, ref: str) -> KnownConsumer | None:
         """Like `consumer`, from the cache only."""
-        return self._directory.known(stream, ref)
+        return self._registry.known(stream, ref)
 
     async def consumer_anywhere(self, ref: str) -> KnownConsumer:
         """Return a consumer by its id, by a name that is unique among all streams, or as
@@ -115,7 +115,7 @@ class Engine:
 
         Raises `UnknownConsumer`, or a `Problem` if several streams have a consumer of this name.
         """
-        return await self._directory.consumer_anywhere(ref)
+        return await self._registry.consumer_anywhere(ref)
 
     def forget(self) -> None:
         """Clear all caches after something was created, changed or deleted."""
@@ -281,7 +281,7 @@ class Engine:
                     self._start,
                     self._gave_back,
                     self._leasing,
-                    self._shelves,
+                    self._caches,
                     shared.idle,
                     self._sealing_in,
                     self._clock,
@@ -333,7 +333,7 @@ class Engine:
             self._publishes.clear()
             self._receivers.clear()
             self._settles.clear()
-            self._shelves = Shelves()
+            self._caches = MessageCaches()
             with anyio.CancelScope(shield=True):
                 await asyncio.sleep(
                     0
@@ -368,7 +368,7 @@ class Engine:
     def hear(self, *, deaf: bool) -> None:
         self._deaf = deaf
         if deaf:  # history may be rewound, which the next lease call detects
-            self._shelves.clear()
+            self._caches.clear()
         for receivers in self._receivers.values():
             receivers.deaf = deaf
             receivers.wake()

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from headrace.flow.in_flight import Custody, Lease, Parcel
+from headrace.flow.in_flight import InFlightTracker, Lease, Parcel
 from headrace.model.errors import InvalidData
 from headrace.model.outcomes import Failure
 from headrace.model.records import Lost
@@ -73,7 +73,7 @@ class Record:
         return errors
 
 
-class WatchedCustody(Custody[Message]):
+class WatchedTracker(InFlightTracker[Message]):
     """An in-flight tracker that records outcomes. It ignores what the parts of a crashed worker still report."""
 
     def __init__(self, spec: ConsumerSpec, record: Record, dead: Callable[[], bool]) -> None:

@@ -14,7 +14,7 @@ import anyio.lowlevel
 from headrace import store
 from headrace.app.app import App
 from headrace.app.service import Service
-from headrace.flow.in_flight import Custody
+from headrace.flow.in_flight import InFlightTracker
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Reject, Retry
 from headrace.model.specs import ConsumerSpec
@@ -22,7 +22,7 @@ from headrace.runtime.messages.message import Message
 from headrace.runtime.pipeline.pipeline import Pipeline
 from headrace.runtime.pipeline.wiring import Call
 from headrace.testing.clock import Clock
-from headrace.testing.outcomes import Record, WatchedCustody
+from headrace.testing.outcomes import Record, WatchedTracker
 
 NOW = 0.01
 """Something scheduled counts as due if it is due within this number of seconds."""
@@ -106,9 +106,9 @@ class Worker:
 
     # --- called by the service
 
-    def custody(self, spec: ConsumerSpec) -> Custody[Message]:
+    def in_flight(self, spec: ConsumerSpec) -> InFlightTracker[Message]:
         """An in-flight tracker that records outcomes."""
-        return WatchedCustody(spec, self._record, lambda: self.crashed)
+        return WatchedTracker(spec, self._record, lambda: self.crashed)
 
     def inside(self, spec: ConsumerSpec, call: Call) -> Call:
         """Wrap the handler's call. The worker may crash after it."""
@@ -168,7 +168,7 @@ class Worker:
             pipeline.be_patient(patient)
 
     def _idle(self) -> bool:
-        return not self.at_work and not any(p.custody.held or p.actors.busy for p in self.pipelines)
+        return not self.at_work and not any(p.in_flight.held or p.actors.busy for p in self.pipelines)
 
     def _leased(self) -> int:
         return sum(pipeline.fetcher.leased for pipeline in self.pipelines)
@@ -184,14 +184,14 @@ class Worker:
 
     def longest_step(self) -> float:
         """The most seconds by which the clock may be moved at a time, so that leases in use can be extended."""
-        return min((p.settings.spec.ack_wait / 2 for p in self.pipelines if p.custody.leases), default=float("inf"))
+        return min((p.settings.spec.ack_wait / 2 for p in self.pipelines if p.in_flight.leases), default=float("inf"))
 
     async def notice_time(self, *, extend: bool) -> None:
         """After the clock was moved, do what the parts would have done in between, or would do when they next
         wake up.
         """
         for pipeline in self.pipelines:
-            if not extend and pipeline.custody.leases and not pipeline.gone:
+            if not extend and pipeline.in_flight.leases and not pipeline.gone:
                 await self._expire(pipeline.spec)
             await pipeline.notice_time(extend=extend)
 

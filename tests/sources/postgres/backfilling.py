@@ -29,7 +29,7 @@ from headrace.sources.postgres.pgoutput.messages import (
     Truncate,
     Update,
 )
-from headrace.sources.postgres.shaping.shaped import Portion, Transaction
+from headrace.sources.postgres.shaping.shaped import ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.values import SETTINGS, TypeInfo, load_types
@@ -150,19 +150,19 @@ class Capture:
             "select data from pg_logical_slot_get_binary_changes($1, null, null, 'proto_version', '1', 'publication_names', $2, 'messages', 'true')",
             self._slot, self._slot,
         )  # fmt: skip
-        portion = Portion()
+        shaped_changes = ShapedChanges()
         for (payload,) in payloads:
-            self._take(payload, portion)
-        if portion.keys or portion.chunks:
-            if portion.chunks and reached is not None:
+            self._take(payload, shaped_changes)
+        if shaped_changes.keys or shaped_changes.chunks:
+            if shaped_changes.chunks and reached is not None:
                 reached()
-            await store.append_captured(self.database, self.number, self.epoch, STREAM, portion)
-            for chunk in portion.chunks:
+            await store.append_captured(self.database, self.number, self.epoch, STREAM, shaped_changes)
+            for chunk in shaped_changes.chunks:
                 self.backfiller.appended(chunk.id)
-        assert not portion.failures
-        return len(portion.keys)
+        assert not shaped_changes.failures
+        return len(shaped_changes.keys)
 
-    def _take(self, payload: bytes, portion: Portion) -> None:
+    def _take(self, payload: bytes, shaped_changes: ShapedChanges) -> None:
         match self._decoder.decode(payload):
             case Begin(lsn, at, xid):
                 self._transaction, self._idx = Transaction(lsn, at, xid), 0
@@ -172,23 +172,25 @@ class Capture:
             case Relation() as relation:
                 self._shaper.learn(relation, self._table(relation), self._types)
             case Message(prefix="headrace", content=content):
-                self._mark(content, portion)
+                self._mark(content, shaped_changes)
             case Insert() | Update() | Delete() | Truncate() as change:
                 assert self._transaction is not None
                 if self.backfiller.tracking:
                     for table, key in self._shaper.identities(change):
                         self.backfiller.saw(table, key, self._transaction.xid)
-                self._idx += self._shaper.change(change, self._transaction, self._idx, portion)
+                self._idx += self._shaper.change(change, self._transaction, self._idx, shaped_changes)
 
     def _table(self, relation: Relation) -> Table | None:
         return next((table for table in self.tables.values() if table.oid == relation.oid), None)
 
-    def _mark(self, content: bytes, portion: Portion) -> None:
+    def _mark(self, content: bytes, shaped_changes: ShapedChanges) -> None:
         chunk = self.backfiller.reached(content)
         if chunk is not None:
             assert self._transaction is not None
-            made = self._shaper.read(chunk.table, self._types, chunk.rows, chunk.columns, self._transaction, portion)
-            portion.chunks.append(msgspec.structs.replace(chunk.done, published=made))
+            made = self._shaper.read(
+                chunk.table, self._types, chunk.rows, chunk.columns, self._transaction, shaped_changes
+            )
+            shaped_changes.chunks.append(msgspec.structs.replace(chunk.done, published=made))
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:

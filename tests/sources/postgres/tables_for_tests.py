@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.sources.postgres.database.tables import Table, TableColumn
 from headrace.sources.postgres.pgoutput.messages import Column, Relation, Row
-from headrace.sources.postgres.shaping.shaped import Portion, Transaction
+from headrace.sources.postgres.shaping.shaped import ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.values import TypeInfo
@@ -63,34 +63,34 @@ class Shaped:
         self.columns = [name for name, _ in columns]
         self.types = types or {}
         self.shaper.learn(relation(columns, key, identity), self.table, self.types)
-        self.portion = Portion()
+        self.shaped_changes = ShapedChanges()
 
     def take(self, change: Any, idx: int = 0) -> int:
-        return self.shaper.change(change, TRANSACTION, idx, self.portion)
+        return self.shaper.change(change, TRANSACTION, idx, self.shaped_changes)
 
     def read(self, *rows: Sequence[bytes | None]) -> int:
-        return self.shaper.read(self.table, self.types, list(rows), self.columns, TRANSACTION, self.portion)
+        return self.shaper.read(self.table, self.types, list(rows), self.columns, TRANSACTION, self.shaped_changes)
 
     @property
     def keys(self) -> list[str]:
-        return self.portion.keys
+        return self.shaped_changes.keys
 
     @property
     def messages(self) -> list[Any]:
-        return [json.loads(data) for data in self.portion.data]
+        return [json.loads(data) for data in self.shaped_changes.data]
 
     @property
     def message(self) -> Any:
         """Return the only message."""
-        assert not self.portion.failures
-        (data,) = self.portion.data
+        assert not self.shaped_changes.failures
+        (data,) = self.shaped_changes.data
         return json.loads(data)
 
     @property
     def error(self) -> str:
         """Return the error of the only failure. There must be no other output."""
-        assert self.portion.data == []
-        (failure,) = self.portion.failures
+        assert self.shaped_changes.data == []
+        (failure,) = self.shaped_changes.failures
         return failure.error
 
 

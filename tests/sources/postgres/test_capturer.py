@@ -89,7 +89,7 @@ async def test_messages_that_the_stream_refuses_are_sorted_out_and_all_others_ar
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Shaping prevents this. If it overlooks a case, capture must go on nevertheless.
-    put = message_builder.Publisher.put
+    put = message_builder.MessageBuilder.put
 
     def overlooking(self: Any, key: str, data: bytes, into: Any, *args: Any) -> int:
         if b'"bad"' not in data:
@@ -98,7 +98,7 @@ async def test_messages_that_the_stream_refuses_are_sorted_out_and_all_others_ar
         into.data.append('{"record": "\\u0000"}')
         return 1
 
-    monkeypatch.setattr(message_builder.Publisher, "put", overlooking)
+    monkeypatch.setattr(message_builder.MessageBuilder, "put", overlooking)
     info = await shop.source()
     async with shop.captured():
         await shop.until_running()

@@ -13,8 +13,8 @@ from headrace.sources.postgres.pgoutput import positions
 
 
 def change(outbox: Outbox, key: str) -> None:
-    outbox.portion.keys.append(key)
-    outbox.portion.data.append("{}")
+    outbox.shaped_changes.keys.append(key)
+    outbox.shaped_changes.data.append("{}")
     outbox.changed(1, 10)
 
 
@@ -103,12 +103,12 @@ def test_whenever_it_is_taken_all_comes_out_once_and_in_order(
         count = 0
 
         def take() -> None:
-            portion = outbox._cut()
-            if portion is None:
+            shaped_changes = outbox._cut()
+            if shaped_changes is None:
                 return
-            taken.extend(portion.keys)
-            if portion.position is not None:
-                assert ends[portion.position] == len(taken) == portion.captured
+            taken.extend(shaped_changes.keys)
+            if shaped_changes.position is not None:
+                assert ends[shaped_changes.position] == len(taken) == shaped_changes.captured
 
         for number, size in enumerate(transactions, 1):
             outbox.begin()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Delete, Insert, Truncate, Update
-from headrace.sources.postgres.shaping.shaped import Portion, Transaction
+from headrace.sources.postgres.shaping.shaped import ShapedChanges, Transaction
 from tests.sources.postgres.tables_for_tests import (
     BOOL,
     INT8,
@@ -165,7 +165,7 @@ def test_a_column_that_is_not_selected_is_not_missed() -> None:
 def test_metadata_are_those_of_each_transaction() -> None:
     shaped = Shaped()
     for lsn in (1000, 1000, 2000):
-        shaped.shaper.change(Insert(1, order()), Transaction(lsn, lsn, 8), 0, shaped.portion)
+        shaped.shaper.change(Insert(1, order()), Transaction(lsn, lsn, 8), 0, shaped.shaped_changes)
     assert [message["metadata"]["commit_lsn"] for message in shaped.messages] == [1000, 1000, 2000]
     assert shaped.messages[-1]["metadata"]["commit_timestamp"] == "2000-01-01T00:00:00.002000Z"
 
@@ -180,7 +180,7 @@ def test_odd_names_and_text_are_json() -> None:
 def test_numbers_can_be_had_as_numbers() -> None:
     shaped = Shaped(numeric="number")
     shaped.take(Insert(1, order(total=b"12345678901234567890.10")))
-    assert '"total":12345678901234567890.10,' in shaped.portion.data[0]
+    assert '"total":12345678901234567890.10,' in shaped.shaped_changes.data[0]
 
 
 # --- tables that change, and other tables
@@ -193,7 +193,7 @@ def test_changes_of_other_tables_are_passed_over() -> None:
     for oid in (2, 3, 4):
         assert shaped.take(Insert(oid, order())) == 0
         assert shaped.shaper.identities(Insert(oid, order())) == []
-    assert shaped.portion == Portion()
+    assert shaped.shaped_changes == ShapedChanges()
 
 
 def test_columns_come_and_go() -> None:
@@ -215,7 +215,7 @@ def test_rows_of_another_length_raise_nothing(row: list[bytes], mode: str) -> No
     ):  # fmt: skip
         assert shaped.take(change) <= 2
         shaped.shaper.identities(change)
-    assert all(failure.error for failure in shaped.portion.failures)
+    assert all(failure.error for failure in shaped.shaped_changes.failures)
 
 
 def test_a_key_column_that_was_renamed_since_is_found_by_the_identity() -> None:
@@ -251,11 +251,11 @@ def test_a_mistake_of_ours_becomes_a_failure_with_the_change_in_it(monkeypatch: 
     shaped.shaper.learn(relation(), shaped.table, {})
     assert shaped.take(Insert(1, order())) == 1
     assert "no such time" in shaped.error
-    assert json.loads(shaped.portion.failures[0].data)["record"] == {
+    assert json.loads(shaped.shaped_changes.failures[0].data)["record"] == {
         "id": "3", "status": "new", "total": "1.50", "at": "2023-10-07 13:20:00+00",
     }  # fmt: skip
     assert shaped.read(order()) == 0
-    assert len(shaped.portion.failures) == 2
+    assert len(shaped.shaped_changes.failures) == 2
 
 
 # --- keys
@@ -279,8 +279,8 @@ def test_a_delete_that_lacks_the_values_of_its_group_becomes_a_failure_with_the_
     shaped = Shaped(group=("status",))
     assert shaped.take(Delete(1, ONLY_KEY, key_only=True)) == 1
     assert "alter table public.orders replica identity full" in shaped.error
-    assert shaped.portion.failures[0].key is None
-    assert json.loads(shaped.portion.failures[0].data)["record"] == {"id": 3}
+    assert shaped.shaped_changes.failures[0].key is None
+    assert json.loads(shaped.shaped_changes.failures[0].data)["record"] == {"id": 3}
 
 
 def test_a_table_without_a_primary_key_keeps_all_of_its_changes_in_order() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.sources.postgres.pgoutput.messages import Delete, Insert, Truncate, Update
-from headrace.sources.postgres.shaping.shaped import Portion
+from headrace.sources.postgres.shaping.shaped import ShapedChanges
 from headrace.sources.postgres.shaping.shaper import Shaper
 from tests.sources.postgres.tables_for_tests import (
     INT8,
@@ -59,7 +59,7 @@ def test_a_condition_may_look_at_all_of_a_message(where: str, met: list[str]) ->
     shaped.take(Update(1, row, [b"3", b"old", row[2]], key_only=False))
     shaped.take(Truncate((1,), cascade=False, restart_identity=False))
     assert [message["action"] for message in shaped.messages] == met
-    assert not shaped.portion.failures
+    assert not shaped.shaped_changes.failures
 
 
 def test_a_condition_on_a_value_that_the_wal_lacks_makes_a_failure_and_is_not_guessed() -> None:
@@ -84,14 +84,14 @@ def test_a_condition_on_a_value_that_the_wal_lacks_makes_a_failure_and_is_not_gu
 def test_a_condition_is_true_false_or_unknown(where: str, made: str) -> None:
     shaped = Shaped(where=where)
     shaped.take(Delete(1, ONLY_KEY, key_only=True))
-    found = {"message": len(shaped.keys), "failure": len(shaped.portion.failures)}
+    found = {"message": len(shaped.keys), "failure": len(shaped.shaped_changes.failures)}
     assert found == {"message": int(made == "message"), "failure": int(made == "failure")}
 
 
 def test_a_condition_that_is_decided_by_what_is_there_is_decided() -> None:
     shaped = Shaped(where="data.record.id > 5 and not data.record.total = '1'")
     assert shaped.take(Delete(1, ONLY_KEY, key_only=True)) == 0
-    assert shaped.portion == Portion()
+    assert shaped.shaped_changes == ShapedChanges()
 
 
 # --- transforms, and changes that can't be published
@@ -100,13 +100,13 @@ def test_a_condition_that_is_decided_by_what_is_there_is_decided() -> None:
 def test_a_transform_makes_what_is_published() -> None:
     shaped = Shaped(transform=lambda message: [message["action"], message["record"]["id"]])
     assert shaped.take(Insert(1, order())) == 1
-    assert shaped.portion.data == ['["insert",3]']
+    assert shaped.shaped_changes.data == ['["insert",3]']
 
 
 def test_none_publishes_nothing() -> None:
     shaped = Shaped(transform=lambda message: None)
     assert shaped.take(Insert(1, order())) == 0
-    assert shaped.portion == Portion()
+    assert shaped.shaped_changes == ShapedChanges()
 
 
 @pytest.mark.parametrize("row", [b'"a\\u0000b"', b'["\\ud800"]', b"[" * 5000 + b"]" * 5000])
@@ -114,7 +114,7 @@ def test_none_publishes_nothing() -> None:
 def test_json_that_not_everybody_can_read_never_raises(row: bytes, settings: dict[str, Any]) -> None:
     shaped = Shaped((("id", INT8), ("data", JSON)), **settings)
     assert shaped.take(Insert(1, [b"1", row])) == 1
-    assert "u0000" not in "".join(shaped.portion.data)
+    assert "u0000" not in "".join(shaped.shaped_changes.data)
 
 
 @pytest.mark.parametrize(
@@ -142,15 +142,15 @@ def test_a_failing_transform_makes_a_failure_that_can_be_tried_again() -> None:
 
     shaped = Shaped(transform=transform)
     assert shaped.take(Insert(1, order())) == 1
-    (failure,) = shaped.portion.failures
+    (failure,) = shaped.shaped_changes.failures
     assert failure.key == "public.orders.3"
     assert failure.error.startswith("KeyError: ")
     assert failure.error.encode()
     assert "\0" not in failure.error
 
-    into = Portion()
+    into = ShapedChanges()
     assert shaped.shaper.again(failure.data, into) == failure.error
-    assert into == Portion()
+    assert into == ShapedChanges()
     broken = False
     fresh = Shaper(spec(), transform)  # the new shaper knows no table
     assert fresh.again(failure.data, into) is None
@@ -162,24 +162,26 @@ def test_a_failing_transform_makes_a_failure_that_can_be_tried_again() -> None:
 
 @pytest.mark.parametrize("data", ['"text"', "{}", '{"a":1,"message_key":5}}', '{"a":,"message_key":"k"}}', ""])
 def test_data_that_is_not_a_failure_is_reported_and_not_raised(data: str) -> None:
-    into = Portion()
+    into = ShapedChanges()
     assert Shaper(spec()).again(data, into)
-    assert into == Portion()
+    assert into == ShapedChanges()
 
 
 def test_a_failure_without_a_key_stays_one() -> None:
     shaped = Shaped(group=("status",))
     shaped.take(Delete(1, ONLY_KEY, key_only=True))
-    assert "its key, can't be made" in (shaped.shaper.again(shaped.portion.failures[0].data, Portion()) or "")
+    assert "its key, can't be made" in (
+        shaped.shaper.again(shaped.shaped_changes.failures[0].data, ShapedChanges()) or ""
+    )
 
 
 def test_a_failure_for_its_condition_is_judged_again() -> None:
     shaped = Shaped(where="data.record.total > 1")
     shaped.take(Delete(1, ONLY_KEY, key_only=True))
-    data, into = shaped.portion.failures[0].data, Portion()
+    data, into = shaped.shaped_changes.failures[0].data, ShapedChanges()
     assert "depends on total" in (shaped.shaper.again(data, into) or "")
     assert Shaper(spec(where="data.record.id = 4")).again(data, into) is None
-    assert into == Portion()
+    assert into == ShapedChanges()
     assert Shaper(spec(where="data.record.id = 3")).again(data, into) is None
     assert into.keys == ["public.orders.3"]
 
@@ -189,11 +191,11 @@ def test_a_message_that_is_too_large_becomes_a_failure_without_its_record(monkey
     shaped = Shaped()
     shaped.take(Insert(1, order(status=b"x" * 200)))
     assert "300" in shaped.error
-    kept = json.loads(shaped.portion.failures[0].data)
+    kept = json.loads(shaped.shaped_changes.failures[0].data)
     assert kept["record"] is None
     assert kept["metadata"] == METADATA
-    assert shaped.portion.failures[0].key == "public.orders.3"
-    assert "was kept" in (shaped.shaper.again(shaped.portion.failures[0].data, Portion()) or "")
+    assert shaped.shaped_changes.failures[0].key == "public.orders.3"
+    assert "was kept" in (shaped.shaper.again(shaped.shaped_changes.failures[0].data, ShapedChanges()) or "")
 
 
 def test_numeric_columns_are_no_floats_to_a_transform() -> None:
@@ -203,4 +205,4 @@ def test_numeric_columns_are_no_floats_to_a_transform() -> None:
     shaped.take(Insert(1, order(total=b"0.25")))
     assert [str(value) for value in seen] == ["0.1000000000000000000001", "0.25"]
     assert isinstance(seen[1], float)
-    assert '"total":0.1000000000000000000001' in shaped.portion.data[0]
+    assert '"total":0.1000000000000000000001' in shaped.shaped_changes.data[0]

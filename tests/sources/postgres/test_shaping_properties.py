@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.sources.postgres.database.tables import Table, TableColumn
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Column, Delete, Insert, Relation, Truncate, Update
-from headrace.sources.postgres.shaping.shaped import Portion, Transaction
+from headrace.sources.postgres.shaping.shaped import ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.templates import token
 from tests.sources.postgres.tables_for_tests import spec
@@ -183,18 +183,18 @@ def test_the_messages_are_those_that_an_obvious_formulation_makes(
         identity_columns=tuple(world.key),
     )  # fmt: skip
     shaper.learn(Relation(1, "public", "orders", world.identity, flags), shape, {})
-    transaction, portion, wanted, idx = Transaction(lsn, at, 5), Portion(), [], 0
+    transaction, shaped_changes, wanted, idx = Transaction(lsn, at, 5), ShapedChanges(), [], 0
     for action, old, new in world.changes:
         if action == "read":
-            assert shaper.read(shape, {}, [new], [n for n, _ in world.columns], transaction, portion) == 1
+            assert shaper.read(shape, {}, [new], [n for n, _ in world.columns], transaction, shaped_changes) == 1
             wanted.append(expected(world, action, old, new, 0, transaction, made.numeric))
             continue
-        used = shaper.change(change_of(world, action, old, new), transaction, idx, portion)
+        used = shaper.change(change_of(world, action, old, new), transaction, idx, shaped_changes)
         assert used == (action in made.actions)
         if used:
             wanted.append(expected(world, action, old, new, idx, transaction, made.numeric))
         idx += used
-    assert not portion.failures
-    assert portion.keys == [key for key, _ in wanted]
-    for data, (_, message) in zip(portion.data, wanted, strict=True):
+    assert not shaped_changes.failures
+    assert shaped_changes.keys == [key for key, _ in wanted]
+    for data, (_, message) in zip(shaped_changes.data, wanted, strict=True):
         assert same(read(data), message), (data, message)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Delete, Insert, Truncate, Update
-from headrace.sources.postgres.shaping.shaped import Incomplete, Portion
+from headrace.sources.postgres.shaping.shaped import Incomplete, ShapedChanges
 from headrace.sources.postgres.shaping.shaper import Shaper
 from tests.sources.postgres.tables_for_tests import METADATA, TEXT, TRANSACTION, Shaped, order, spec
 
@@ -49,7 +49,7 @@ def test_a_row_that_was_read_looks_the_same() -> None:
 def test_a_row_that_was_deleted_leaves_its_last_version_or_a_tombstone(change: Any) -> None:
     ignoring = rows()
     assert ignoring.take(change) == 0
-    assert ignoring.portion == Portion()
+    assert ignoring.shaped_changes == ShapedChanges()
     shaped = tombstones()
     assert shaped.take(change) == 1
     assert shaped.message == tombstone()
@@ -85,12 +85,12 @@ def test_a_table_that_was_emptied_is_seen_to_where_it_was_emptied() -> None:
     shaped = tombstones()
     shaped.take(Insert(1, order()))
     assert shaped.take(Truncate((1, 9), cascade=False, restart_identity=False), idx=1) == 0
-    (emptied,) = shaped.portion.emptied
+    (emptied,) = shaped.shaped_changes.emptied
     assert (emptied.place, emptied.table) == (1, shaped.table)
     assert json.loads(emptied.metadata) == {**METADATA, "commit_idx": 1}
     ignoring = rows()
     ignoring.take(Truncate((1,), cascade=False, restart_identity=False))
-    assert ignoring.portion == Portion()
+    assert ignoring.shaped_changes == ShapedChanges()
 
 
 def test_rows_with_similar_keys_do_not_share_a_key() -> None:
@@ -132,7 +132,7 @@ def test_a_row_that_no_longer_meets_the_condition_is_gone(change: Any, made: lis
     ignoring = rows(where=PAID)
     ignoring.take(change)
     assert len(ignoring.keys) == made.count("row")
-    assert not shaped.portion.failures
+    assert not shaped.shaped_changes.failures
 
 
 def test_tombstones_are_not_transformed() -> None:
@@ -148,7 +148,7 @@ def test_a_row_that_lacks_values_is_reported_as_incomplete() -> None:
     shaped = rows()
     shaped.take(Insert(1, order(b"2")))
     assert shaped.take(Update(1, order(status=UNCHANGED), None, key_only=False)) == 1
-    assert shaped.portion.incomplete == [Incomplete(1, shaped.table, (b"3",), ["status"])]
+    assert shaped.shaped_changes.incomplete == [Incomplete(1, shaped.table, (b"3",), ["status"])]
     assert shaped.messages[1]["record"] == {name: value for name, value in RECORD.items() if name != "status"}
 
 
@@ -156,16 +156,16 @@ def test_a_row_is_completed_by_its_old_version() -> None:
     shaped = rows(identity="f")
     shaped.take(Update(1, order(status=UNCHANGED), order(), key_only=False))
     assert shaped.message["record"] == RECORD
-    assert not shaped.portion.incomplete
+    assert not shaped.shaped_changes.incomplete
 
 
 def complete(shaped: Shaped) -> None:
     """Complete the row as the capturer does."""
-    for one in shaped.portion.incomplete:
-        message = json.loads(shaped.portion.data[one.place])
+    for one in shaped.shaped_changes.incomplete:
+        message = json.loads(shaped.shaped_changes.data[one.place])
         message["record"] |= dict.fromkeys(one.missing, "paid" if one.key == (b"3",) else "open")
-        shaped.portion.data[one.place] = json.dumps(message)
-    shaped.shaper.completed(shaped.portion)
+        shaped.shaped_changes.data[one.place] = json.dumps(message)
+    shaped.shaper.completed(shaped.shaped_changes)
 
 
 def test_an_incomplete_row_is_judged_and_transformed_when_it_is_complete() -> None:
@@ -180,8 +180,8 @@ def test_an_incomplete_row_is_judged_and_transformed_when_it_is_complete() -> No
     assert first["id"] == 1
     assert second == tombstone(2, idx=1)
     assert third == {**RECORD, "status": "paid"}
-    assert shaped.portion.incomplete == []
-    assert shaped.portion.emptied[0].place == 3
+    assert shaped.shaped_changes.incomplete == []
+    assert shaped.shaped_changes.emptied[0].place == 3
 
 
 def test_rows_that_completion_drops_shift_the_places_of_later_ones() -> None:
@@ -191,17 +191,17 @@ def test_rows_that_completion_drops_shift_the_places_of_later_ones() -> None:
     shaped.take(Insert(1, order(b"5")))
     complete(shaped)
     assert shaped.keys == ["public.orders.5"]
-    assert shaped.portion.emptied[0].place == 0
+    assert shaped.shaped_changes.emptied[0].place == 0
 
 
 def test_a_completed_row_that_cannot_be_transformed_is_a_failure() -> None:
     shaped = rows(transform=lambda message: message["nope"])
     shaped.take(Update(1, order(status=UNCHANGED), None, key_only=False))
-    assert not shaped.portion.failures
+    assert not shaped.shaped_changes.failures
     complete(shaped)
     assert "KeyError" in shaped.error
-    into = Portion()
-    assert Shaper(spec(mode="rows")).again(shaped.portion.failures[0].data, into) is None
+    into = ShapedChanges()
+    assert Shaper(spec(mode="rows")).again(shaped.shaped_changes.failures[0].data, into) is None
     assert json.loads(into.data[0])["record"] == {**RECORD, "status": "paid"}
 
 
@@ -214,7 +214,7 @@ def test_a_row_is_read_by_the_columns_that_were_asked_for() -> None:
     shaped = rows(selected=("id", "status"))
     columns = ["total", "status", "id"]
     for names, row in ((columns, [b"1", b"x", b"7"]), (columns[::-1], [b"8", b"y", b"1"])):
-        shaped.shaper.read(shaped.table, {}, [row], names, TRANSACTION, shaped.portion)
+        shaped.shaper.read(shaped.table, {}, [row], names, TRANSACTION, shaped.shaped_changes)
     assert [message["record"] for message in shaped.messages] == [
         {"status": "x", "id": 7}, {"id": 8, "status": "y"},
     ]  # fmt: skip

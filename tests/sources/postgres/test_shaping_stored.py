@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace import store
 from headrace.sources.postgres.pgoutput.messages import Insert
-from headrace.sources.postgres.shaping.shaped import Portion
+from headrace.sources.postgres.shaping.shaped import ShapedChanges
 from headrace.sources.postgres.shaping.shaper import Shaper
 from tests.sources.postgres.tables_for_tests import INT8, JSON, TEXT, Shaped, spec
 
@@ -28,19 +28,19 @@ TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 )
 
 
-async def append(database: store.Database, portion: Portion) -> list[str]:
+async def append(database: store.Database, shaped_changes: ShapedChanges) -> list[str]:
     """Append the chunk as the capturer does. Returns the data of the failures."""
     await store.create_stream(database, "orders")
     await store.create_source(database, "shop", "postgres", "orders", spec().settings())
     (todo,) = await store.captures_to_do(database)
     epoch = await store.take_capture(database, todo.number, uuid4(), 60.0)
     assert epoch is not None
-    await store.append_captured(database, todo.number, epoch, "orders", portion)
+    await store.append_captured(database, todo.number, epoch, "orders", shaped_changes)
     failures = await store.capture_failures(database, todo.id, limit=1000)
     await store.retry_capture_failures(database, todo.id)
     kept = [one.data for one in await store.failures_to_retry(database, todo.number, 1000)]
-    assert len(failures) == len(kept) == len(portion.failures)
-    assert [failure.key for failure in failures] == [failure.key for failure in portion.failures]
+    assert len(failures) == len(kept) == len(shaped_changes.failures)
+    assert [failure.key for failure in failures] == [failure.key for failure in shaped_changes.failures]
     await store.release_capture(database, todo.number, epoch)
     return kept
 
@@ -54,16 +54,16 @@ async def test_odd_json_is_stored_or_is_a_failure(database: store.Database, tran
     shaped = Shaped(COLUMNS, transform=transform)
     for number, data in enumerate(ODD_JSON):
         shaped.take(Insert(1, [b"%d" % number, b"name", data]))
-    kept = await append(database, shaped.portion)
+    kept = await append(database, shaped.shaped_changes)
     assert await database.fetchval("select count(*) from headrace_streams.orders") == len(ODD_JSON) - len(kept)
     if transform is broken:
         assert len(kept) == len(ODD_JSON)
-    into = Portion()
+    into = ShapedChanges()
     again = [Shaper(spec()).again(data, into) for data in kept]
     assert again.count(None) == len(into.keys)
     assert not any('"record":null' in data for data in into.data)
     await database.fetch("delete from headrace.capture_failures")
-    await append(database, Portion(keys=into.keys, data=into.data))
+    await append(database, ShapedChanges(keys=into.keys, data=into.data))
 
 
 async def test_random_rows_under_random_keys_are_stored(database: store.Database) -> None:
@@ -78,11 +78,11 @@ async def test_random_rows_under_random_keys_are_stored(database: store.Database
         Shaped(COLUMNS, key_template="{record.name}-{record.data}.{table}"),
     ]
     shape()
-    whole = Portion()
+    whole = ShapedChanges()
     for shaped in both:
         whole.keys += shaped.keys
-        whole.data += shaped.portion.data
-        whole.failures += shaped.portion.failures
+        whole.data += shaped.shaped_changes.data
+        whole.failures += shaped.shaped_changes.failures
     kept = await append(database, whole)
     assert await database.fetchval("select count(*) from headrace_streams.orders") == len(whole.keys)
     assert len(whole.keys) > len(kept)

@@ -189,16 +189,16 @@ class _Serve:
         """Add the metrics of the app, and of other processes on the port, to `/metrics`."""
         from prometheus_client import CollectorRegistry, generate_latest
 
-        from headrace.server.monitoring.peer_metrics import Siblings
+        from headrace.server.monitoring.peer_metrics import PeerMetrics
 
         registry = CollectorRegistry()
         wanted = Telemetry.of(self._found.telemetry) or Telemetry(traces=None, metrics=None)
         self._app.telemetry = msgspec.structs.replace(wanted, prometheus_registry=registry)
         server.monitoring.further = lambda: generate_latest(registry).decode()
         if self._me is not None and self._me.directory is not None and self._me.number is not None:
-            siblings = Siblings(Path(self._me.directory), self._me.number, server.monitoring.own)
+            siblings = PeerMetrics(Path(self._me.directory), self._me.number, server.monitoring.own)
             server.monitoring.labels = siblings.labels
-            server.monitoring.siblings = siblings.ask
+            server.monitoring.peer_metrics = siblings.ask
             beside.append(siblings.answer)
 
     async def _supervise(self, listening: socket.socket) -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.cli.observe.observer import Observer
 
 
-class Operating(Screen[None]):
+class Actions(Screen[None]):
     """A screen on which a consumer can be selected."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container, VerticalScroll
 from textual.widgets import DataTable, Footer, Static
 
-from headrace.cli.observe.actions import Operating, told_of_redriving
+from headrace.cli.observe.actions import Actions, told_of_redriving
 from headrace.cli.observe.board import Board
 from headrace.cli.observe.columns import WORDS, Column
 from headrace.cli.observe.details import about
@@ -62,7 +62,7 @@ DEAD: Sequence[Column[DeadLetter]] = (
 )
 
 
-class OfConsumer(Operating):
+class ConsumerScreen(Actions):
     """Two tables, and the message under the cursor. They are read on request and after each change."""
 
     HORIZONTAL_BREAKPOINTS = NARROW_OR_WIDE

@@ -9,18 +9,18 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Static
 
-from headrace.cli.observe.actions import Operating
+from headrace.cli.observe.actions import Actions
 from headrace.cli.observe.board import Board
 from headrace.cli.observe.columns import CONSUMERS, STREAMS, WORKERS
-from headrace.cli.observe.consumer_screen import OfConsumer
+from headrace.cli.observe.consumer_screen import ConsumerScreen
 from headrace.cli.observe.dialogs import AskText
 from headrace.cli.observe.history import ConsumerLine, Picture, SourceLine, StreamLine, WorkerLine
 from headrace.cli.observe.source_columns import SOURCES
-from headrace.cli.observe.source_screen import OfSource
-from headrace.cli.observe.stream_screen import OfStream
+from headrace.cli.observe.source_screen import SourceScreen
+from headrace.cli.observe.stream_screen import StreamScreen
 
 
-class Everything(Operating):
+class HomeScreen(Actions):
     """A table of each kind. If room is short, the focused table is the largest. Sources are shown if there are any."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -78,11 +78,11 @@ class Everything(Operating):
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         line = event.data_table.current if isinstance(event.data_table, Board) else None
         if isinstance(line, StreamLine):
-            self.app.push_screen(OfStream(line.info.name))
+            self.app.push_screen(StreamScreen(line.info.name))
         elif isinstance(line, ConsumerLine):
-            self.app.push_screen(OfConsumer(line))
+            self.app.push_screen(ConsumerScreen(line))
         elif isinstance(line, SourceLine):
-            self.app.push_screen(OfSource(line))
+            self.app.push_screen(SourceScreen(line))
         elif isinstance(line, WorkerLine):
             self.observer.tell_of_worker(line)
 

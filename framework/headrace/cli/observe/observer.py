@@ -23,7 +23,7 @@ from headrace.cli.observe.dialogs import Page
 from headrace.cli.observe.figures import BAD, FAINT, GOOD, WARN, lasting, pace, short
 from headrace.cli.observe.help import help_page
 from headrace.cli.observe.history import History, Picture, WorkerLine
-from headrace.cli.observe.home_screen import Everything
+from headrace.cli.observe.home_screen import HomeScreen
 from headrace.model.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Observer(App[None]):
         return datetime.now(UTC) if self.picture is None else self.picture.at
 
     def on_mount(self) -> None:
-        self.push_screen(Everything())
+        self.push_screen(HomeScreen())
         if self._interval is not None:
             self.run_worker(self._watch(self._interval), name="watch")
 

@@ -63,7 +63,7 @@ AT_ONCE = 100
 """Maximum number of failed changes read."""
 
 
-class OfSource(Screen[None]):
+class SourceScreen(Screen[None]):
     """Two tables, and next to them the details of the source or of the failed change under the cursor.
 
     The source's state is updated at each interval. The tables are read on request and after each

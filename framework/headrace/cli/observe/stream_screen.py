@@ -53,7 +53,7 @@ MESSAGES: Sequence[Column[StoredMessage]] = (
 )
 
 
-class OfStream(Screen[None]):
+class StreamScreen(Screen[None]):
     """The messages of one stream. They are read on request, not at each interval."""
 
     HORIZONTAL_BREAKPOINTS = NARROW_OR_WIDE

@@ -11,7 +11,7 @@ import anyio.abc
 
 from headrace.flow.lanes import Lane, Lanes
 from headrace.flow.priority import Rank
-from headrace.runtime.execution.slot import NEVER, Bench, at_work
+from headrace.runtime.execution.slot import NEVER, ActorSlot, current_slot
 from headrace.runtime.messages.message import Message
 
 
@@ -22,7 +22,7 @@ class Work(Protocol):
     def unit(self) -> int:
         """The largest number of messages that it takes at a time."""
 
-    async def run(self, lane: Lane[Message], bench: Bench) -> bool:
+    async def run(self, lane: Lane[Message], slot: ActorSlot) -> bool:
         """Work on the lane. Returns whether that is done. After a timeout it must continue with a
         fresh scope."""
 
@@ -49,7 +49,7 @@ class Actors:
         self._lanes = lanes
         self._timed = timed
         self._idle: deque[anyio.Event] = deque()
-        self._benches: set[Bench] = set()
+        self._slots: set[ActorSlot] = set()
         self._group: anyio.abc.TaskGroup | None = None
         self._over = anyio.Event()
         self.rank: Rank | None = None
@@ -113,11 +113,11 @@ class Actors:
 
     def overdue(self, now: float) -> Iterator[None]:
         """Stop handlers that have exceeded their timeout. Yields once for each."""
-        for bench in list(self._benches):
-            if bench.until <= now:
-                bench.until = NEVER
-                bench.overdue = True
-                bench.scope.cancel()
+        for slot in list(self._slots):
+            if slot.until <= now:
+                slot.until = NEVER
+                slot.overdue = True
+                slot.scope.cancel()
                 yield
 
     def _wake_one(self) -> None:
@@ -125,8 +125,8 @@ class Actors:
             self._idle.popleft().set()
 
     async def _actor(self) -> None:
-        bench = Bench()
-        at_work.set(bench)
+        slot = ActorSlot()
+        current_slot.set(slot)
         work = self._work_timed if self._timed else self._work.run
         lanes, rank = self._lanes, self.rank
         try:
@@ -137,10 +137,10 @@ class Actors:
                 if lane is not None:
                     self.busy += 1
                     try:
-                        await work(lane, bench)
+                        await work(lane, slot)
                     finally:
                         self.busy -= 1
-                        bench.delivery = None
+                        slot.delivery = None
                 else:
                     self.starved += 1
                     event = anyio.Event()
@@ -149,21 +149,21 @@ class Actors:
         finally:
             self.count -= 1
 
-    async def _work_timed(self, lane: Lane[Message], bench: Bench) -> None:
+    async def _work_timed(self, lane: Lane[Message], slot: ActorSlot) -> None:
         """Work on a lane with a timeout. The scope belongs to the actor slot, since one per message
         would cost more than all the rest.
 
         A timeout cancels the scope. Then the work on the lane continues with a fresh one.
         """
         done = False
-        self._benches.add(bench)
+        self._slots.add(slot)
         try:
             while not done:
-                bench.clear()
-                with bench.scope:
-                    done = await self._work.run(lane, bench)
+                slot.clear()
+                with slot.scope:
+                    done = await self._work.run(lane, slot)
         finally:
-            self._benches.discard(bench)
+            self._slots.discard(slot)
 
     def statistics(self) -> dict[str, int]:
         """Return the current number of actors, the target, and the number of busy actors."""

@@ -21,19 +21,19 @@ from headrace.model.errors import LeaseLost
 from headrace.model.handling import Handling
 from headrace.model.outcomes import RELEASE, Failure, Release
 from headrace.model.specs import Backoff
-from headrace.runtime.execution.failure_handler import Verdicts, from_within
-from headrace.runtime.execution.slot import NEVER, Bench
+from headrace.runtime.execution.failure_handler import FailureHandler, cancelled_inside
+from headrace.runtime.execution.slot import NEVER, ActorSlot
 from headrace.runtime.execution.suspects import Suspects, parts
-from headrace.runtime.execution.transaction_acks import OwnAcks
+from headrace.runtime.execution.transaction_acks import TransactionAcks
 from headrace.runtime.handlers.handler import Decode
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.publisher import Publisher
-from headrace.runtime.pipeline.acknowledger import Desk
+from headrace.runtime.pipeline.acknowledger import Acknowledger
 from headrace.runtime.pipeline.wiring import Call, Clock
 
 
-class Batches:
+class BatchExecutor:
     """Gathers batches from lanes, and runs them.
 
     If several actors wait for a batch to fill, only the first gets more messages, until it has
@@ -42,22 +42,22 @@ class Batches:
 
     def __init__(
         self, decode: Decode, call: Call, handling: Handling,
-        lanes: Lanes[Message], desk: Desk, verdicts: Verdicts, suspects: Suspects, clock: Clock,
+        lanes: Lanes[Message], acknowledger: Acknowledger, failure_handler: FailureHandler, suspects: Suspects, clock: Clock,
     ) -> None:  # fmt: skip
         self.unit = handling.unit
         self._decode = decode
         self._call = call
         self._handling = handling
         self._lanes = lanes
-        self._desk = desk
-        self._verdicts = verdicts
+        self._acknowledger = acknowledger
+        self._failure_handler = failure_handler
         self._suspects = suspects
         self._clock = clock
         self._waiting: dict[Gathering[Message], anyio.Event] = {}  # batches that wait for more messages
         self._patient = True
         lanes.on_more = self._fill
 
-    async def run(self, lane: Lane[Message], bench: Bench) -> bool:
+    async def run(self, lane: Lane[Message], slot: ActorSlot) -> bool:
         """Fill a batch, beginning with this lane, and run it.
 
         Returns True, since a timeout stops only one call of the handler.
@@ -66,14 +66,14 @@ class Batches:
         try:
             if self._handling.batch_timeout:
                 await self._wait(batch)
-            await self._handle(batch.messages, bench)
+            await self._handle(batch.messages, slot)
         except BaseException:
             for message in batch.messages:
                 if (
                     message.xid is not None
                 ):  # It isn't known whether that was committed. If it was, giving it back changes nothing.
                     message.xid, message.settled = None, False
-                self._verdicts.settle(message, RELEASE)  # unless it has an outcome
+                self._failure_handler.settle(message, RELEASE)  # unless it has an outcome
             raise
         finally:
             batch.put_down()
@@ -111,25 +111,27 @@ class Batches:
 
     # --- running
 
-    async def _handle(self, messages: list[Message], bench: Bench) -> None:
+    async def _handle(self, messages: list[Message], slot: ActorSlot) -> None:
         """Run the handler with these messages, in as many calls as needed, until each has an outcome."""
-        together = Together(self._desk, messages)
+        batch_acknowledger = BatchAcknowledger(self._acknowledger, messages)
         try:
-            await self._work_off(parts(messages, self._desk.max_deliver)[::-1], together, bench)
+            await self._work_off(parts(messages, self._acknowledger.max_deliver)[::-1], batch_acknowledger, slot)
         finally:
-            together.part()
+            batch_acknowledger.part()
 
-    async def _work_off(self, todo: list[list[Message]], together: Together, bench: Bench) -> None:
+    async def _work_off(
+        self, todo: list[list[Message]], batch_acknowledger: BatchAcknowledger, slot: ActorSlot
+    ) -> None:
         """Call the handler with each part in turn. The halves of a bisected part come next."""
         while todo:
-            part = self._startable(todo.pop(), together)
+            part = self._startable(todo.pop(), batch_acknowledger)
             if not part:
                 continue
             batch = Batch(part[0].stream, part[0].consumer, tuple(part))
-            error = await self._attempt(batch, bench)
-            await self._confirm(batch, together)
+            error = await self._attempt(batch, slot)
+            await self._confirm(batch, batch_acknowledger)
             if error is None:
-                self._settle(batch, together)
+                self._settle(batch, batch_acknowledger)
             elif (
                 len(part) > 1
                 and self._handling.on_batch_error == "bisect"
@@ -138,9 +140,9 @@ class Batches:
                 middle = len(part) // 2
                 todo += [part[middle:], part[:middle]]
             else:
-                self._fail(part, error, bench, together)
+                self._fail(part, error, slot, batch_acknowledger)
 
-    def _startable(self, part: list[Message], together: Together) -> list[Message]:
+    def _startable(self, part: list[Message], batch_acknowledger: BatchAcknowledger) -> list[Message]:
         """Return the messages that can be started, decoded anew for each call, since a handler may
         have changed a payload."""
         found = []
@@ -149,61 +151,61 @@ class Batches:
             if message.settled:
                 continue
             if message.lease.deadline <= now:
-                self._verdicts.settle(message, RELEASE)
-                together.release_behind(message)
+                self._failure_handler.settle(message, RELEASE)
+                batch_acknowledger.release_behind(message)
                 continue
             try:
                 message._payload = self._decode(message.raw)
             except Exception as error:
-                self._verdicts.undecodable(message, error)
-                together.release_behind(message)
+                self._failure_handler.undecodable(message, error)
+                batch_acknowledger.release_behind(message)
             else:
                 found.append(message)
         return found
 
-    async def _attempt(self, batch: Batch, bench: Bench) -> BaseException | None:
+    async def _attempt(self, batch: Batch, slot: ActorSlot) -> BaseException | None:
         """Make one call of the handler, with its own cancel scope and timeout. Returns the error that
         it failed with."""
         timeout = self._handling.timeout
         payloads = [message._payload for message in batch.messages]
         error: BaseException | None = None
-        bench.delivery, bench.overdue = batch, False
-        with anyio.CancelScope() as bench.scope:
+        slot.delivery, slot.overdue = batch, False
+        with anyio.CancelScope() as slot.scope:
             try:
                 async with self._admission(batch):
                     if timeout is not None:
-                        bench.until = self._clock() + timeout
+                        slot.until = self._clock() + timeout
                     await self._call(payloads, batch)
             except Exception as problem:
                 error = problem
             except BaseException as problem:
-                if not from_within(problem):
+                if not cancelled_inside(problem):
                     raise
                 error = problem
             finally:
-                bench.until = NEVER
-        return TimeoutError() if bench.overdue else error
+                slot.until = NEVER
+        return TimeoutError() if slot.overdue else error
 
     def _admission(self, batch: Batch) -> Any:
         if any(message.crashes for message in batch.messages):
             return self._suspects.starting(batch.messages)
         return nullcontext()
 
-    async def _confirm(self, batch: Batch, together: Together) -> None:
+    async def _confirm(self, batch: Batch, batch_acknowledger: BatchAcknowledger) -> None:
         """Look up the outcome of messages that the handler has acked in its own transaction."""
 
         def failed(message: Message, error: BaseException) -> None:
-            self._verdicts.failed(message, error)
-            together.release_behind(message)
+            self._failure_handler.failed(message, error)
+            batch_acknowledger.release_behind(message)
 
         for message in batch.messages:
             if message.xid is not None:
-                await self._desk.own.confirm(message, failed)
+                await self._acknowledger.transaction_acks.confirm(message, failed)
 
-    def _settle(self, batch: Batch, together: Together) -> None:
+    def _settle(self, batch: Batch, batch_acknowledger: BatchAcknowledger) -> None:
         """Ack all messages after the handler has returned, except those that it failed and later
         messages of their keys."""
-        ack, failures = self._desk.ack, batch.failures
+        ack, failures = self._acknowledger.ack, batch.failures
         for message in batch.messages:
             if message.settled:
                 continue
@@ -212,25 +214,27 @@ class Batches:
                 message.settled = True
                 ack(message)
             else:
-                self._verdicts.failed(message, failed)
-                together.release_behind(message)
+                self._failure_handler.failed(message, failed)
+                batch_acknowledger.release_behind(message)
 
-    def _fail(self, part: list[Message], error: BaseException, bench: Bench, together: Together) -> None:
+    def _fail(
+        self, part: list[Message], error: BaseException, slot: ActorSlot, batch_acknowledger: BatchAcknowledger
+    ) -> None:
         """Settle messages after the handler has failed with all of them. Each counts its attempt.
 
         Messages behind the last of a key are given back without counting the attempt.
         """
         failed = [message for message in part if not message.settled]
         for message in failed:
-            if bench.overdue:
-                self._verdicts.stopped(message, bench)
+            if slot.overdue:
+                self._failure_handler.stopped(message, slot)
             else:
-                self._verdicts.failed(message, error)
+                self._failure_handler.failed(message, error)
         for message in reversed(failed):
-            together.release_behind(message)
+            batch_acknowledger.release_behind(message)
 
 
-class Together:
+class BatchAcknowledger:
     """The acknowledger of one batch. A failed message takes back the later messages of its key, at
     once and in the same parcel.
 
@@ -238,36 +242,36 @@ class Together:
     batch have left the lane.
     """
 
-    def __init__(self, desk: Desk, messages: Sequence[Message]) -> None:
-        self._desk = desk
+    def __init__(self, acknowledger: Acknowledger, messages: Sequence[Message]) -> None:
+        self._acknowledger = acknowledger
         self._messages = messages
-        self.publisher: Publisher = desk.publisher
-        self.own: OwnAcks = desk.own
+        self.publisher: Publisher = acknowledger.publisher
+        self.transaction_acks: TransactionAcks = acknowledger.transaction_acks
         for message in messages:
-            message._desk = self
+            message._acknowledger = self
 
     def part(self) -> None:
         """Detach the messages after all have outcomes. Python's garbage collector doesn't track
         messages, so they must not keep reference cycles."""
         for message in self._messages:
-            message._desk = self._desk
+            message._acknowledger = self._acknowledger
         self._messages = ()
         self.__dict__.pop("_lanes", None)
 
     @property
     def backoff(self) -> Backoff:
         """The backoff before the next attempt."""
-        return self._desk.backoff
+        return self._acknowledger.backoff
 
     async def settle_now(self, message: Message, failure: Failure | None) -> None:
         """Settle a message on behalf of the handler, and wait until the store has the outcome."""
         if failure is not None:
             self.release_behind(message)
-        await self._desk.settle_now(message, failure)
+        await self._acknowledger.settle_now(message, failure)
 
     async def extend_now(self, message: Message) -> None:
         """Extend the leases. Raises `LeaseLost`."""
-        await self._desk.extend_now(message)
+        await self._acknowledger.extend_now(message)
 
     def release_behind(self, message: Message) -> None:
         """Give back the later messages of its lane, because the message has failed. Their attempts
@@ -277,7 +281,7 @@ class Together:
             behind = lane.pop()
             if not behind.settled:
                 behind.settled = True
-                self._desk.release((behind,))
+                self._acknowledger.release((behind,))
 
     @cached_property
     def _lanes(self) -> dict[Hashable, list[Message]]:

@@ -8,13 +8,13 @@ import msgspec
 from headrace.model.outcomes import RELEASE, Failure
 from headrace.runtime.execution.failure_log import FailureLog
 from headrace.runtime.execution.failures import failure_of, invalid, timed_out
-from headrace.runtime.execution.slot import Bench
+from headrace.runtime.execution.slot import ActorSlot
 from headrace.runtime.messages.message import Message
-from headrace.runtime.pipeline.acknowledger import Desk
+from headrace.runtime.pipeline.acknowledger import Acknowledger
 from headrace.runtime.pipeline.wiring import Clock
 
 
-class Verdicts:
+class FailureHandler:
     """Handles the failures of one consumer.
 
     Args:
@@ -22,8 +22,8 @@ class Verdicts:
         stoppable: whether a handler that exceeds the timeout can be stopped.
     """
 
-    def __init__(self, desk: Desk, clock: Clock, timeout: float | None, *, stoppable: bool) -> None:
-        self._desk = desk
+    def __init__(self, acknowledger: Acknowledger, clock: Clock, timeout: float | None, *, stoppable: bool) -> None:
+        self._acknowledger = acknowledger
         self._timeout = timeout
         self._stoppable = stoppable
         self._log = FailureLog(clock)
@@ -37,15 +37,16 @@ class Verdicts:
 
     def failed(self, message: Message, error: BaseException) -> None:
         """Settle a message after its handler raised an exception, or returned a `Retry` or a `Reject`."""
-        self.settle(message, failure_of(error, message.attempt, self._desk.backoff))
+        self.settle(message, failure_of(error, message.attempt, self._acknowledger.backoff))
 
-    def stopped(self, message: Message, bench: Bench) -> None:
+    def stopped(self, message: Message, slot: ActorSlot) -> None:
         """Settle a message after its handler was cancelled. A timeout counts as a failure, the end of
         a drain doesn't."""
-        if bench.overdue:
+        if slot.overdue:
             assert self._timeout is not None
             self.settle(
-                message, timed_out(self._timeout, message.attempt, self._desk.backoff, stoppable=self._stoppable)
+                message,
+                timed_out(self._timeout, message.attempt, self._acknowledger.backoff, stoppable=self._stoppable),
             )
         else:
             self.settle(message, RELEASE)
@@ -54,12 +55,12 @@ class Verdicts:
         """Record this outcome, unless the message has one already."""
         if not message.settled:
             message.settled = True
-            self._desk.fail(message, failure)
+            self._acknowledger.fail(message, failure)
             if failure.kind != "release":
                 self._log.tell(message, failure)
 
 
-def from_within(error: BaseException) -> bool:
+def cancelled_inside(error: BaseException) -> bool:
     """Whether it is a cancellation from within the handler, which waited for something else that was
     cancelled."""
     return isinstance(error, anyio.get_cancelled_exc_class()) and anyio.current_effective_deadline() > float("-inf")

@@ -1,4 +1,4 @@
-"""The actor slot (`Bench`): the context of an actor. Code that runs below the actor, such as a log
+"""The actor slot (`ActorSlot`): the context of an actor. Code that runs below the actor, such as a log
 filter, can read the current delivery."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NEVER = float("inf")
 
 
-class Bench:
+class ActorSlot:
     """The slot of one actor.
 
     Attributes:
@@ -41,6 +41,6 @@ class Bench:
         self.scope = anyio.CancelScope()
 
 
-at_work: ContextVar[Bench | None] = ContextVar("headrace_bench", default=None)
+current_slot: ContextVar[ActorSlot | None] = ContextVar("headrace_bench", default=None)
 """The slot of the actor that this code runs below. It is set once per actor, since setting it for each
 message would cost too much."""

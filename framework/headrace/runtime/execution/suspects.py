@@ -22,7 +22,7 @@ import anyio
 from headrace import store
 from headrace.model.errors import LeaseLost, StoreUnavailable
 from headrace.runtime.messages.message import Message
-from headrace.runtime.pipeline.acknowledger import Desk
+from headrace.runtime.pipeline.acknowledger import Acknowledger
 
 ALONE = 2
 """Number of crashes after which a message runs alone, if there are few such messages."""
@@ -37,10 +37,10 @@ ATTEMPTS_LEFT = 3
 class Suspects:
     """Controls the start of the suspects of one consumer."""
 
-    def __init__(self, database: store.Database, consumer: int, desk: Desk) -> None:
+    def __init__(self, database: store.Database, consumer: int, acknowledger: Acknowledger) -> None:
         self._database = database
         self._consumer = consumer
-        self._desk = desk
+        self._acknowledger = acknowledger
         self._alone = anyio.Lock()
 
     @asynccontextmanager
@@ -58,7 +58,7 @@ class Suspects:
             async with self._alone:
                 # Settle earlier acks first. If this message is the culprit and kills the process,
                 # unsettled messages would count as suspects, too.
-                await self._desk.settler.flush()
+                await self._acknowledger.settler.flush()
                 await self._mark(suspects)
                 yield
 

@@ -29,14 +29,14 @@ class Acking(Protocol):
     def give_up(self, message: Message) -> None: ...
 
 
-class OwnAcks:
+class TransactionAcks:
     """Acks messages of one consumer in the transactions of its handlers."""
 
-    def __init__(self, database: store.Database, consumer: int, name: str, desk: Acking, time: Time) -> None:
+    def __init__(self, database: store.Database, consumer: int, name: str, acknowledger: Acking, time: Time) -> None:
         self._database = database
         self._consumer = consumer
         self._name = name
-        self._desk = desk
+        self._acknowledger = acknowledger
         self._clock = time.clock
         self._now = time.now
 
@@ -50,7 +50,7 @@ class OwnAcks:
             return
         executor = drivers.executor(tx)
         await drivers.check_transaction(executor)
-        await self._desk.settle_before(message)
+        await self._acknowledger.settle_before(message)
         with translated("the given connection"):
             message.xid = await store.ack(
                 executor,
@@ -75,11 +75,11 @@ class OwnAcks:
             error = await self._look_up(message)
         except BaseException:
             # If it turns out to be committed, giving the message back changes nothing in the store.
-            self._desk.give_up(message)
+            self._acknowledger.give_up(message)
             raise
         if error is None:
             message.lease.note_durable(message.seq)
-            self._desk.ack(message)
+            self._acknowledger.ack(message)
         else:
             message.settled = False
             failed(message, error)

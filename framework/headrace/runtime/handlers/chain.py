@@ -13,13 +13,13 @@ from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.handlers.middleware import around
 from headrace.runtime.handlers.runners import Runner
 from headrace.runtime.handlers.transactional import Transactional
-from headrace.runtime.pipeline.acknowledger import Desk
+from headrace.runtime.pipeline.acknowledger import Acknowledger
 from headrace.runtime.pipeline.shared import Shared
 from headrace.runtime.pipeline.wiring import Call
 
 
 def chain(
-    consumer: int, spec: ConsumerSpec, handler: Handler, runner: Runner, handling: Handling, desk: Desk, shared: Shared
+    consumer: int, spec: ConsumerSpec, handler: Handler, runner: Runner, handling: Handling, acknowledger: Acknowledger, shared: Shared
 ) -> Call:  # fmt: skip
     """Return the handler's call with all layers that this consumer uses."""
     call: Call = runner.call
@@ -28,7 +28,7 @@ def chain(
     if handler.dependencies:
         call = shared.dependencies.resolve(call, handler.dependencies)
     if handling.transactional or handling.publishes is not None:
-        call = Transactional(consumer, spec, handling, desk, shared).around(call)
+        call = Transactional(consumer, spec, handling, acknowledger, shared).around(call)
     call = around(call, [*shared.middleware, *handling.middleware], batch=handling.batch is not None)
     if shared.instruments is not None:
         call = shared.instruments.process(spec, call, batch=handling.batch is not None)

@@ -27,11 +27,11 @@ from headrace.model.specs import ConsumerSpec
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.transaction import Transaction
-from headrace.runtime.pipeline.acknowledger import Desk
+from headrace.runtime.pipeline.acknowledger import Acknowledger
 from headrace.runtime.pipeline.shared import Shared
 from headrace.runtime.pipeline.wiring import Call
 from headrace.store.database.missing_objects import swept_away
-from headrace.store.database.retry import Weather
+from headrace.store.database.retry import DatabaseRetry
 
 Delivery = Message | Batch
 
@@ -46,14 +46,16 @@ class Transactional:
             to.
     """
 
-    def __init__(self, consumer: int, spec: ConsumerSpec, handling: Handling, desk: Desk, shared: Shared) -> None:
+    def __init__(
+        self, consumer: int, spec: ConsumerSpec, handling: Handling, acknowledger: Acknowledger, shared: Shared
+    ) -> None:
         self._consumer = consumer
         self._begins = f"{spec.name}: a transaction"
         self._commits = f"{spec.name}: a commit"
         self._idle = spec.ack_wait
         self._handling = handling
         self._publishes = handling.publishes
-        self._desk = desk
+        self._acknowledger = acknowledger
         self._database = shared.database
         self._publisher = shared.publisher
         self._clock = shared.time.clock
@@ -92,13 +94,13 @@ class Transactional:
         Raises:
             LeaseLost: the outage was longer than the lease.
         """
-        weather = None
+        database_retry = None
         while True:
             try:
                 return await Transaction.begin(self._database, self._publisher, self._idle)
             except StoreUnavailable as error:
-                weather = weather or Weather(self._begins)
-                await weather.wait_out(error)
+                database_retry = database_retry or DatabaseRetry(self._begins)
+                await database_retry.wait_after(error)
                 if any(message.lease.deadline <= self._clock() for message in delivery.messages):
                     raise LeaseLost("The database was away for longer than the lease of a message.") from error
 
@@ -151,7 +153,7 @@ class Transactional:
         await transaction.commit(ack, self._commits, acks=acks)
         for message in done:
             message.settled = True
-            self._desk.ack(message)
+            self._acknowledger.ack(message)
 
 
 def _refused(delivery: Delivery, result: Any) -> bool:

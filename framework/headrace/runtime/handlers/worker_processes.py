@@ -25,13 +25,13 @@ import anyio
 import anyio.to_thread
 
 from headrace.model.handling import Handling
-from headrace.runtime.execution.slot import NEVER, at_work
+from headrace.runtime.execution.slot import NEVER, current_slot
 from headrace.runtime.handlers.worker_protocol import (
     LEFT_ALONE,
     Place,
     ProcessFailed,
-    errand,
     opened,
+    request,
     serve,
 )
 from headrace.runtime.messages.batch import Batch
@@ -142,7 +142,7 @@ class Processes:
     async def run(self, _payload: Any, delivery: Message | Batch) -> Any:
         """Run the handler. A cancellation kills the process."""
         worker = await self._take()
-        answer = await self._use(worker, partial(worker.ask, errand(delivery)))
+        answer = await self._use(worker, partial(worker.ask, request(delivery)))
         self._idle.append(worker)
         return opened(answer, delivery)
 
@@ -161,13 +161,13 @@ class Processes:
                 return worker
             worker.end()  # returns at once, since the process is dead
         worker = Worker(self._place, batch=self._batch)
-        bench = at_work.get()
-        if bench is not None:
-            bench.until = NEVER
+        slot = current_slot.get()
+        if slot is not None:
+            slot.until = NEVER
         await anyio.to_thread.run_sync(worker.start, limiter=self._threads)
         await self._use(worker, worker.ready)
-        if bench is not None and self._timeout is not None:
-            bench.until = self._clock() + self._timeout
+        if slot is not None and self._timeout is not None:
+            slot.until = self._clock() + self._timeout
         return worker
 
     async def _use(self, worker: Worker, act: Callable[[], R]) -> R:

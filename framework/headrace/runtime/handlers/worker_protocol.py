@@ -62,7 +62,7 @@ class Sent(msgspec.Struct, array_like=True):
     lane: Hashable
 
 
-class Errand(msgspec.Struct, array_like=True):
+class Request(msgspec.Struct, array_like=True):
     """A request: one call of a handler."""
 
     stream: str
@@ -102,10 +102,10 @@ def _refuse(what: str, instead: str) -> NoReturn:
     raise ConfigurationError(f"A handler with runner='process' can't {what} a message: {instead}.")
 
 
-def errand(delivery: Message | Batch) -> bytes:
+def request(delivery: Message | Batch) -> bytes:
     """Return the pickled request for a delivery."""
     return pickle.dumps(
-        Errand(
+        Request(
             delivery.stream,
             delivery.consumer,
             [Sent(m.key, m.seq, m.attempt, m.created_at, m.raw, m.raw_headers, m.lane) for m in delivery.messages],
@@ -160,9 +160,9 @@ def _die_with_the_parent() -> None:
     os._exit(1)
 
 
-def _answer(handler: Handler, errand: Errand) -> bytes:
+def _answer(handler: Handler, request: Request) -> bytes:
     try:
-        answer = _run(handler, errand)
+        answer = _run(handler, request)
     except BaseException as error:
         answer = Answer(error=_sendable(error), trace=_trace(error))
     sys.stdout.flush()
@@ -173,19 +173,19 @@ def _answer(handler: Handler, errand: Errand) -> bytes:
         return pickle.dumps(Answer(error=problem), pickle.HIGHEST_PROTOCOL)
 
 
-def _run(handler: Handler, errand: Errand) -> Answer:
+def _run(handler: Handler, request: Request) -> Answer:
     held = Lease(0, (), (), float("inf"))
-    desk: Any = None
+    acknowledger: Any = None
     messages = [
         DetachedMessage(
-            errand.stream, errand.consumer, sent.key, sent.seq, sent.attempt, sent.created_at, sent.raw, sent.raw_headers,
-            held, sent.lane, desk, handler.decode(sent.raw),
+            request.stream, request.consumer, sent.key, sent.seq, sent.attempt, sent.created_at, sent.raw, sent.raw_headers,
+            held, sent.lane, acknowledger, handler.decode(sent.raw),
         )
-        for sent in errand.messages
+        for sent in request.messages
     ]  # fmt: skip
     if not handler.batch:
         return Answer(handler.apply(messages[0].data, messages[0]))
-    batch = Batch(errand.stream, errand.consumer, tuple(messages))
+    batch = Batch(request.stream, request.consumer, tuple(messages))
     return Answer(handler.apply(batch.payloads, batch), batch.failures)
 
 

@@ -19,7 +19,7 @@ import anyio
 
 from headrace import store
 from headrace.model.errors import HeadraceError, StoreError, StoreUnavailable
-from headrace.store.database.retry import Weather, keep_going
+from headrace.store.database.retry import DatabaseRetry, run_with_retry
 
 logger = logging.getLogger("headrace")
 
@@ -86,15 +86,15 @@ class Janitor:
                     ("missed notifications", self.notify),
                     ("the roster", self.forget),
                 ):
-                    group.start_soon(keep_going, what, _again_and_again(what, chore))
+                    group.start_soon(run_with_retry, what, _again_and_again(what, chore))
         finally:
             await self._resign()
 
-    async def lead(self, weather: Weather) -> None:
+    async def lead(self, database_retry: DatabaseRetry) -> None:
         """Lead as long as no other process does. Raises `StoreUnavailable`."""
         while True:
             leads, again_in = await store.lead(self._database, self._id, TERM)
-            weather.cleared()
+            database_retry.cleared()
             if not leads and self._leading.is_set():
                 self._leading = anyio.Event()
             elif leads and not self._leading.is_set():
@@ -110,7 +110,7 @@ class Janitor:
             with anyio.move_on_after(GOODBYE, shield=True), suppress(Exception):
                 await store.resign(self._database, self._id)
 
-    async def sweep(self, weather: Weather) -> None:
+    async def sweep(self, database_retry: DatabaseRetry) -> None:
         """Sweep until cancelled. Raises `StoreUnavailable`."""
         rest = USUAL / 2
         while True:
@@ -123,12 +123,12 @@ class Janitor:
                     raise
                 _tell("retention", failure)
                 swept = store.Swept()
-            weather.cleared()
+            database_retry.cleared()
             rest = BUSY if swept.something else min(max(2 * rest, USUAL), IDLE)
             took = 0.0 if swept.more else monotonic() - began
             await anyio.sleep(max(_until(swept, rest), took))
 
-    async def deliver(self, weather: Weather) -> None:
+    async def deliver(self, database_retry: DatabaseRetry) -> None:
         """Publish due scheduled messages until cancelled. Raises `StoreUnavailable`."""
         while True:
             self._schedule = anyio.Event()
@@ -136,29 +136,29 @@ class Janitor:
                 await self._schedule.wait()
                 continue
             _, due_in = await self._scheduled.deliver(published=self._published)
-            weather.cleared()
+            database_retry.cleared()
             self._own = due_in is not None and due_in <= SCHEDULE
             with anyio.move_on_after(SCHEDULE if due_in is None else min(max(due_in, SOON), SCHEDULE)):
                 await self._schedule.wait()
 
-    async def vacuum(self, weather: Weather) -> None:
+    async def vacuum(self, database_retry: DatabaseRetry) -> None:
         """Vacuum tables that need it until cancelled. Raises `StoreUnavailable`."""
         while True:
             await self._leading.wait()
             await self._vacuum.run()
-            weather.cleared()
+            database_retry.cleared()
             await anyio.sleep(USUAL)
 
-    async def notify(self, weather: Weather) -> None:
+    async def notify(self, database_retry: DatabaseRetry) -> None:
         """Check for missed notifications until cancelled. Raises `StoreUnavailable`."""
         reached: int | None = None
         while True:
             await self._leading.wait()
             reached, _ = await store.notify_waiting(self._database, reached or 0)
-            weather.cleared()
+            database_retry.cleared()
             await anyio.sleep(MISSED)
 
-    async def forget(self, weather: Weather) -> None:
+    async def forget(self, database_retry: DatabaseRetry) -> None:
         """Delete the records of processes that are gone, and old witness rows of commits, until
         cancelled. Raises `StoreUnavailable`."""
         forgotten = store.Forgotten()
@@ -168,7 +168,7 @@ class Janitor:
             await store.forget_workers(self._database)
             while (forgotten := await store.forget_commits(self._database, forgotten)).more:
                 pass
-            weather.cleared()
+            database_retry.cleared()
 
 
 def _until(swept: store.Swept, rest: float) -> float:
@@ -178,11 +178,13 @@ def _until(swept: store.Swept, rest: float) -> float:
     return rest if swept.again_in is None else min(max(swept.again_in, SOONEST), rest)
 
 
-def _again_and_again(what: str, chore: Callable[[Weather], Awaitable[None]]) -> Callable[[Weather], Awaitable[None]]:
-    async def loop(weather: Weather) -> None:
+def _again_and_again(
+    what: str, chore: Callable[[DatabaseRetry], Awaitable[None]]
+) -> Callable[[DatabaseRetry], Awaitable[None]]:
+    async def loop(database_retry: DatabaseRetry) -> None:
         while True:
             try:
-                await chore(weather)
+                await chore(database_retry)
             except Exception as failure:
                 if _passes(failure):
                     raise

@@ -12,7 +12,7 @@ from headrace.model.errors import FilterTooSlow, UnknownConsumer
 from headrace.model.records import ConsumerInfo
 from headrace.runtime.instruments import Instruments
 from headrace.store.database.pool import within
-from headrace.store.database.retry import Weather
+from headrace.store.database.retry import DatabaseRetry
 
 LOOK = 1000
 """Largest number of messages after a consumer's position that are examined to count the pending ones."""
@@ -36,12 +36,12 @@ class Survey:
         self._consumers = consumers
         self._instruments = instruments
 
-    async def run(self, weather: Weather) -> None:
+    async def run(self, database_retry: DatabaseRetry) -> None:
         """Survey until cancelled. Raises `StoreUnavailable`."""
         assert self._instruments.survey_every is not None
         while True:
             await self.once()
-            weather.cleared()
+            database_retry.cleared()
             await anyio.sleep(self._instruments.survey_every)
 
     async def once(self) -> None:

@@ -15,7 +15,7 @@ from headrace.runtime.messages.message import Message
 if TYPE_CHECKING:
     from headrace.runtime.messages.transaction import Transaction
 
-Said = Retry | Reject | None
+BatchOutcome = Retry | Reject | None
 """The outcome that a handler returns for one message of its batch. None is an ack."""
 
 
@@ -69,7 +69,7 @@ class Batch(msgspec.Struct, eq=False):
         """Make a message a dead letter when the handler returns."""
         self.failures[message.seq] = Reject(reason)
 
-    def say(self, outcomes: list[Said]) -> None:
+    def say(self, outcomes: list[BatchOutcome]) -> None:
         """Set the outcome of each message, in their order. Raises `InvalidInput` for a list that
         doesn't fit."""
         if len(outcomes) != len(self.messages):

@@ -17,15 +17,15 @@ from headrace.runtime.execution.failures import nacked, rejected
 from headrace.runtime.messages.publisher import Publisher
 
 if TYPE_CHECKING:
-    from headrace.runtime.execution.transaction_acks import OwnAcks
+    from headrace.runtime.execution.transaction_acks import TransactionAcks
     from headrace.runtime.messages.transaction import Transaction
 
 
-class Desk(Protocol):
+class Acknowledger(Protocol):
     """The acknowledger, which receives the outcomes. See `headrace.runtime.pipeline.acknowledger`."""
 
     publisher: Publisher
-    own: OwnAcks
+    transaction_acks: TransactionAcks
 
     @property
     def backoff(self) -> Backoff: ...
@@ -56,7 +56,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
     raw_headers: str | None
     lease: Lease
     lane: Hashable
-    _desk: Desk
+    _acknowledger: Acknowledger
     _payload: Any = msgspec.UNSET
     settled: bool = False
     """Whether it has an outcome, because of `ack`, `nack` or `reject`, or because the handler has ended."""
@@ -95,7 +95,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """
         if self.transaction is not None:
             options.setdefault("tx", self.transaction)
-        return await self._desk.publisher.publish(stream, key, data, **options)
+        return await self._acknowledger.publisher.publish(stream, key, data, **options)
 
     async def ack(self, tx: Any = None) -> None:
         """Ack the message now, before the handler ends. What the handler does afterwards has no effect
@@ -114,7 +114,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
                 ack is in its own transaction.
         """
         if tx is not None or self.transaction is not None:
-            await self._desk.own.ack(self, tx)
+            await self._acknowledger.transaction_acks.ack(self, tx)
         else:
             await self._settle(None)
 
@@ -122,7 +122,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """Request redelivery after `delay`, or after the consumer's backoff if it is None. Raises
         `LeaseLost`."""
         after = None if delay is None else seconds(delay, "delay")
-        await self._settle(nacked(after, self.attempt, self._desk.backoff))
+        await self._settle(nacked(after, self.attempt, self._acknowledger.backoff))
 
     async def reject(self, reason: str = "rejected by the handler") -> None:
         """Make it a dead letter. Raises `LeaseLost`."""
@@ -136,13 +136,13 @@ class Message(msgspec.Struct, eq=False, gc=False):
         Raises:
             LeaseLost: this process no longer holds the lease.
         """
-        await self._desk.extend_now(self)
+        await self._acknowledger.extend_now(self)
 
     async def _settle(self, failure: Failure | None) -> None:
         if self.settled:
             return
         self.settled = True
-        await self._desk.settle_now(self, failure)
+        await self._acknowledger.settle_now(self, failure)
         if self.lease.lost:
             raise LeaseLost(
                 f"The lease of message {self.seq} of {self.stream!r} was lost; its outcome changed nothing."

@@ -12,7 +12,7 @@ from headrace.model import payloads
 from headrace.model.durations import Duration, when
 from headrace.model.errors import InvalidInput
 from headrace.model.keys import check_key
-from headrace.runtime.instruments import Instruments, Sending, Untold
+from headrace.runtime.instruments import Instruments, NoInstruments, Sending
 from headrace.runtime.messages.transaction import Transaction, transaction
 from headrace.store.database.errors import translated
 
@@ -98,7 +98,9 @@ class Publisher:
 
     def _told(self, stream: str, headers: Sequence[str | None]) -> AbstractContextManager[Sending]:
         return (
-            nullcontext(Untold(headers)) if self.instruments is None else self.instruments.publishing(stream, headers)
+            nullcontext(NoInstruments(headers))
+            if self.instruments is None
+            else self.instruments.publishing(stream, headers)
         )
 
     def _translated(self, tx: Any) -> AbstractContextManager[None]:

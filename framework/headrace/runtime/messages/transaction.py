@@ -20,7 +20,7 @@ from headrace import store
 from headrace.model.errors import ConfigurationError, InDoubt, StoreUnavailable
 from headrace.store.database.connection import ENDING
 from headrace.store.database.errors import translated
-from headrace.store.database.retry import Weather
+from headrace.store.database.retry import DatabaseRetry
 
 if TYPE_CHECKING:
     from headrace.runtime.messages.publisher import Publisher
@@ -174,16 +174,16 @@ async def was_committed(
     Raises:
         InDoubt: the outcome can't be known any more.
     """
-    weather = Weather(what)
+    database_retry = DatabaseRetry(what)
     witness = left if isinstance(left, store.Witness) else None
     xid = left.xid if isinstance(left, store.Witness) else left
     while not until():
         try:
             status = await store.transaction_status(database, xid, acks=acks, witness=witness)
         except StoreUnavailable as failure:
-            await weather.wait_out(failure)
+            await database_retry.wait_after(failure)
             continue
-        weather.cleared()
+        database_retry.cleared()
         if status == "unknown":
             raise InDoubt(
                 f"The connection broke at the commit of transaction {xid}. The database was restored or failed over since, and was away for too"

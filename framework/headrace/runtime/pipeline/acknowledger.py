@@ -1,4 +1,4 @@
-"""The acknowledger (`Desk`): receives the outcomes of handlers, without waiting for the store.
+"""The acknowledger (`Acknowledger`): receives the outcomes of handlers, without waiting for the store.
 
 A failed message takes back the messages behind it in its lane, in the same parcel. Otherwise a
 later message of its key would overtake it.
@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from headrace.flow.in_flight import Custody
+from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import RELEASE, Failure
 from headrace.model.specs import Backoff
-from headrace.runtime.execution.transaction_acks import OwnAcks
+from headrace.runtime.execution.transaction_acks import TransactionAcks
 from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.publisher import Publisher
-from headrace.runtime.pipeline.breaker import Guard
+from headrace.runtime.pipeline.breaker import PipelineBreaker
 from headrace.runtime.pipeline.settings import Settings
 from headrace.runtime.pipeline.wiring import Clock, Keeping, Settling
 
 
-class Desk:
+class Acknowledger:
     """Records outcomes in the in-flight tracker, keeps lanes and tracker consistent, and wakes the
     settler.
 
@@ -30,18 +30,18 @@ class Desk:
     """
 
     def __init__(
-        self, lanes: Lanes[Message], custody: Custody[Message], settings: Settings, publisher: Publisher, clock: Clock,
-        guard: Guard | None = None,
+        self, lanes: Lanes[Message], in_flight: InFlightTracker[Message], settings: Settings, publisher: Publisher, clock: Clock,
+        breaker: PipelineBreaker | None = None,
     ) -> None:  # fmt: skip
         self.publisher = publisher
         self._settings = settings
         self._lanes = lanes
-        self._custody = custody
+        self._in_flight = in_flight
         self._clock = clock
-        self._guard = guard
+        self._breaker = breaker
         self.settler: Settling  # the next parts, set by the pipeline
         self.keeper: Keeping
-        self.own: OwnAcks
+        self.transaction_acks: TransactionAcks
         self.on_cleared: Callable[[], None] = lambda: None
 
     @property
@@ -56,12 +56,12 @@ class Desk:
 
     def ack(self, message: Message) -> None:
         """Ack a message."""
-        if self._custody.ack(message, self._clock()):
+        if self._in_flight.ack(message, self._clock()):
             self.settler.wake()
 
     async def settle_before(self, message: Message) -> None:
         """Wait until the earlier messages of its lane are settled, so that its own ack may be committed."""
-        if self._custody.unsettled(message.lane):
+        if self._in_flight.unsettled(message.lane):
             await self.settler.flush()
 
     def fail(self, message: Message, failure: Failure) -> None:
@@ -69,15 +69,15 @@ class Desk:
 
         If the failure opens the circuit breaker, all waiting messages are released.
         """
-        guard = self._guard
-        if guard is None:
+        breaker = self._breaker
+        if breaker is None:
             self._back(message, failure)
             self.release(self._lanes.close(message.lane))
             return
-        was_closed = guard.closed
-        self._back(message, guard.judge(message, failure))
+        was_closed = breaker.closed
+        self._back(message, breaker.judge(message, failure))
         self.release(self._lanes.close(message.lane))
-        if was_closed and not guard.closed:
+        if was_closed and not breaker.closed:
             self.release_waiting()
 
     def give_up(self, message: Message) -> None:
@@ -98,10 +98,10 @@ class Desk:
         self.on_cleared()
 
     def _back(self, message: Message, failure: Failure) -> None:
-        if self._guard is not None:
-            self._guard.back(message)
+        if self._breaker is not None:
+            self._breaker.back(message)
         self._lanes.give_back(message.lane)
-        self._custody.fail(message, failure)
+        self._in_flight.fail(message, failure)
         self.settler.wake()
 
     async def settle_now(self, message: Message, failure: Failure | None) -> None:

@@ -1,4 +1,4 @@
-"""The circuit breaker of one consumer (`Guard`), applied to its pipeline.
+"""The circuit breaker of one consumer (`PipelineBreaker`), applied to its pipeline.
 
 The acknowledger reports failures to it. When they open the breaker, waiting messages are given back
 and no more are leased. Handlers that run are not stopped, and failures of theirs during that time
@@ -13,29 +13,29 @@ from typing import Any
 
 import msgspec
 
-from headrace.flow.circuit_breaker import BEHIND, Circuit
-from headrace.flow.in_flight import Custody
+from headrace.flow.circuit_breaker import BEHIND, CircuitBreaker
+from headrace.flow.in_flight import InFlightTracker
 from headrace.model.handling import Breaker
 from headrace.model.outcomes import Failure
-from headrace.runtime.execution.slot import at_work
+from headrace.runtime.execution.slot import current_slot
 from headrace.runtime.messages.message import Message
 from headrace.runtime.pipeline.wiring import Clock
 
 logger = logging.getLogger("headrace")
 
 
-class Guard:
+class PipelineBreaker:
     """Opens and closes the circuit breaker of one consumer.
 
     Attributes:
         probe: the message that is tried in the half-open state. Otherwise None.
     """
 
-    def __init__(self, name: str, settings: Breaker, custody: Custody[Message], clock: Clock) -> None:
+    def __init__(self, name: str, settings: Breaker, in_flight: InFlightTracker[Message], clock: Clock) -> None:
         self._name = name
-        self._custody = custody
+        self._in_flight = in_flight
         self._clock = clock
-        self._circuit = Circuit(settings)
+        self._circuit = CircuitBreaker(settings)
         self._acked = 0  # the tracker's count of acks at the failure before
         self._call: Any = None  # the delivery that failed last
         self.probe: Message | None = None
@@ -60,8 +60,8 @@ class Guard:
                 self._failed(failure)
                 return msgspec.structs.replace(failure, kind="release", delay=self._circuit.pause * BEHIND)
             return msgspec.structs.replace(failure, kind="release")
-        if self._custody.acked != self._acked:
-            self._acked = self._custody.acked
+        if self._in_flight.acked != self._acked:
+            self._acked = self._in_flight.acked
             self._circuit.succeeded()
         if self._is_another_call():
             self._failed(failure)
@@ -74,8 +74,8 @@ class Guard:
     def _is_another_call(self) -> bool:
         """Whether this failure is of another call than the last one, and not of one more message of
         the same batch."""
-        bench = at_work.get()
-        call = None if bench is None else bench.delivery
+        slot = current_slot.get()
+        call = None if slot is None else slot.delivery
         before, self._call = self._call, call
         return call is None or call is not before
 
@@ -104,7 +104,7 @@ class Guard:
         acked = self.probe is not None and not self.probe.lease.left and not self._went_back
         self.probe, self._went_back, self._call = None, False, None
         if acked and self._circuit.succeeded():
-            self._acked = self._custody.acked
+            self._acked = self._in_flight.acked
             logger.info("%s goes on: a message was handled", self._name)
 
     def statistics(self) -> dict[str, Any]:

@@ -7,11 +7,11 @@ import logging
 
 import anyio
 
-from headrace.flow.in_flight import Custody
+from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
 from headrace.runtime.execution.actors import Actors
 from headrace.runtime.messages.message import Message
-from headrace.runtime.pipeline.acknowledger import Desk
+from headrace.runtime.pipeline.acknowledger import Acknowledger
 from headrace.runtime.pipeline.fetcher import Fetcher
 from headrace.runtime.pipeline.settler import Settler
 
@@ -44,19 +44,19 @@ class Drain:
         self._patience.cancel()
 
     async def run(
-        self, fetcher: Fetcher, fetched: anyio.Event, lanes: Lanes[Message], desk: Desk,
-        actors: Actors, acted: anyio.Event, settler: Settler, custody: Custody[Message],
+        self, fetcher: Fetcher, fetched: anyio.Event, lanes: Lanes[Message], acknowledger: Acknowledger,
+        actors: Actors, acted: anyio.Event, settler: Settler, in_flight: InFlightTracker[Message],
     ) -> None:  # fmt: skip
         """Drain. `fetched` and `acted` are set when the fetcher and the actors have ended."""
         fetcher.stop()
         with self._patience:
-            desk.release(lanes.clear())
+            acknowledger.release(lanes.clear())
             await fetched.wait()
-            desk.release(lanes.clear())
+            acknowledger.release(lanes.clear())
             actors.finish()
             await acted.wait()
         if not acted.is_set():
-            desk.release(lanes.clear())
+            acknowledger.release(lanes.clear())
             logger.warning(
                 "%s: %d handlers were stopped %s; their messages are given back",
                 self._name,
@@ -67,10 +67,10 @@ class Drain:
             with anyio.move_on_after(LAST_SETTLE):
                 await acted.wait()
                 await fetched.wait()  # a lease call in progress may still bring messages, which must be given back
-            desk.release(lanes.clear())
-        with anyio.move_on_after(LAST_SETTLE + custody.held / SETTLED_A_SECOND):
+            acknowledger.release(lanes.clear())
+        with anyio.move_on_after(LAST_SETTLE + in_flight.held / SETTLED_A_SECOND):
             await settler.flush()
-        if custody.held:
+        if in_flight.held:
             logger.warning(
-                "%s: %d messages could not be settled; they come again after their lease", self._name, custody.held
+                "%s: %d messages could not be settled; they come again after their lease", self._name, in_flight.held
             )

@@ -13,18 +13,18 @@ import anyio
 
 from headrace import store
 from headrace.flow.demand import JUDGING, Demand, ListenPolicy, Look, NotificationBackoff, Poll, until_token
-from headrace.flow.in_flight import Custody
+from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
 from headrace.model.errors import FilterTooSlow, StoreUnavailable, UnknownConsumer
 from headrace.model.records import Batch
 from headrace.runtime.instruments import Instruments
 from headrace.runtime.messages.message import Message
-from headrace.runtime.pipeline.acknowledger import Desk
-from headrace.runtime.pipeline.breaker import Guard
+from headrace.runtime.pipeline.acknowledger import Acknowledger
+from headrace.runtime.pipeline.breaker import PipelineBreaker
 from headrace.runtime.pipeline.idle import IdleConsumers
 from headrace.runtime.pipeline.settings import Settings
 from headrace.runtime.pipeline.wiring import Acting, Settling, Time
-from headrace.store.database.retry import Weather
+from headrace.store.database.retry import DatabaseRetry
 
 logger = logging.getLogger("headrace")
 
@@ -48,16 +48,16 @@ class Fetcher:
 
     def __init__(
         self, database: store.Database, consumer: int, settings: Settings, owner: UUID,
-        lanes: Lanes[Message], custody: Custody[Message], desk: Desk, actors: Acting, settler: Settling, time: Time, idle: IdleConsumers,
-        instruments: Instruments | None = None, guard: Guard | None = None,
+        lanes: Lanes[Message], in_flight: InFlightTracker[Message], acknowledger: Acknowledger, actors: Acting, settler: Settling, time: Time, idle: IdleConsumers,
+        instruments: Instruments | None = None, breaker: PipelineBreaker | None = None,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
         self._settings = settings
         self._owner = owner
         self._lanes = lanes
-        self._custody = custody
-        self._desk = desk
+        self._in_flight = in_flight
+        self._acknowledger = acknowledger
         self._actors = actors
         self._settler = settler
         self._clock = time.clock
@@ -65,7 +65,7 @@ class Fetcher:
         self._lease_calls = idle.lease_calls
         self._idle = idle.consumer(consumer)
         self._instruments = instruments
-        self._guard = guard
+        self._breaker = breaker
         self._demand = Demand(settings.spec.max_ack_pending)
         self._poll = Poll()
         self._backoff = NotificationBackoff()
@@ -116,7 +116,7 @@ class Fetcher:
     def room(self) -> None:
         """Look for room, because fewer messages wait or are unsettled."""
         self._room.set()
-        if self._watched and not self._custody.held:
+        if self._watched and not self._in_flight.held:
             self.wake()  # callers of `dry` needn't wait for the poll
 
     def stop(self) -> None:
@@ -128,21 +128,21 @@ class Fetcher:
         self._news.set()
         self._ended.set()
 
-    async def run(self, weather: Weather) -> None:
+    async def run(self, database_retry: DatabaseRetry) -> None:
         """Fetch until stopped. Raises `StoreUnavailable`."""
         try:
-            await self._run(weather)
+            await self._run(database_retry)
         finally:
             self._idle.leave()
 
-    async def _run(self, weather: Weather) -> None:
+    async def _run(self, database_retry: DatabaseRetry) -> None:
         while not self._stopping:
             if self._in_doubt:
                 await self._reconcile()
-            if self._guard is not None and not self._guard.closed:
-                batch = await self._probe(self._guard, weather)
+            if self._breaker is not None and not self._breaker.closed:
+                batch = await self._probe(self._breaker, database_retry)
             elif (want := self._want()) > 0:
-                batch = await self._fetch(want, weather)
+                batch = await self._fetch(want, database_retry)
             else:
                 batch = None
                 with anyio.move_on_after(ASK):
@@ -155,7 +155,7 @@ class Fetcher:
             with suppress(StoreUnavailable):  # if this fails, the leases expire
                 await self._reconcile()
 
-    async def _fetch(self, want: int, weather: Weather) -> Batch | None:
+    async def _fetch(self, want: int, database_retry: DatabaseRetry) -> Batch | None:
         """Make one lease call and put its messages into the lanes. Returns None if the condition took
         too long."""
         notified, self._notified = self._notified, False
@@ -166,7 +166,7 @@ class Fetcher:
             self._look.too_slow()
             await anyio.sleep(JUDGING / 5)
             return None
-        weather.cleared()
+        database_retry.cleared()
         if self._in_doubt:
             return None
         if batch.version != self._settings.version:
@@ -185,10 +185,10 @@ class Fetcher:
         self._note_end(quiet=quiet, dry=quiet and batch.due_in is None)
         return batch
 
-    async def _probe(self, guard: Guard, weather: Weather) -> Batch | None:
+    async def _probe(self, breaker: PipelineBreaker, database_retry: DatabaseRetry) -> Batch | None:
         """Wait out the pause of the open circuit breaker, lease one message as the probe, and wait for
         its outcome."""
-        while (left := guard.left) > 0 and not self._stopping and not self._in_doubt:
+        while (left := breaker.left) > 0 and not self._stopping and not self._in_doubt:
             self._news = anyio.Event()
             self._tell_watchers()
             self._begun += 1
@@ -197,19 +197,19 @@ class Fetcher:
                 await self._news.wait()
         if self._stopping or self._in_doubt:
             return None
-        guard.begin_probe()
-        batch = await self._fetch(1, weather)
-        while guard.probe is not None and guard.probe.lease.left and not self._stopping:
+        breaker.begin_probe()
+        batch = await self._fetch(1, database_retry)
+        while breaker.probe is not None and breaker.probe.lease.left and not self._stopping:
             self._room = anyio.Event()
             await self._room.wait()
-        guard.end_probe()
+        breaker.end_probe()
         return batch if batch is not None and batch.lease_id is None else None
 
     def _want(self) -> int:
         self._room = anyio.Event()
-        self._demand.observe(self._clock(), self._custody.acked, self._actors.appetite)
+        self._demand.observe(self._clock(), self._in_flight.acked, self._actors.appetite)
         self._lanes.low_water = self._demand.target // 2
-        return min(self._demand.want(self._lanes.waiting), self._settings.spec.max_ack_pending - self._custody.held)
+        return min(self._demand.want(self._lanes.waiting), self._settings.spec.max_ack_pending - self._in_flight.held)
 
     async def _lease(self, want: int) -> Batch:
         self._news = anyio.Event()
@@ -259,7 +259,7 @@ class Fetcher:
         order.
         """
         self._rewinds += 1
-        leases = self._custody.void()
+        leases = self._in_flight.void()
         if leases:
             logger.warning(
                 "%s: the database crashed, failed over or was restored: %d leases from before are void, their messages come again",
@@ -284,7 +284,7 @@ class Fetcher:
         if self._settings.version is None:
             await self._learn_settings()
         rewinds = self._rewinds
-        await store.reclaim(self._database, self._consumer, self._owner, list(self._custody.leases))
+        await store.reclaim(self._database, self._consumer, self._owner, list(self._in_flight.leases))
         self._in_doubt = self._rewinds > rewinds  # then some leases that were tracked no longer are
 
     def _asking(self) -> float:
@@ -314,7 +314,7 @@ class Fetcher:
             self._lanes.add(())
             if isinstance(error, UnknownConsumer):
                 with suppress(UnknownConsumer):
-                    await store.reclaim(self._database, self._consumer, self._owner, list(self._custody.leases))
+                    await store.reclaim(self._database, self._consumer, self._owner, list(self._in_flight.leases))
             raise
 
     async def _read_settings(self) -> None:
@@ -338,15 +338,15 @@ class Fetcher:
         lanes = batch.keys if self._settings.spec.ordered or self._lanes.by_key else batch.seqs
         # The deadline counts from before the call, so that it is never later than the deadline in
         # the store.
-        lease = self._custody.take(
+        lease = self._in_flight.take(
             lease_id, batch.seqs, lanes, self._called_at + self._settings.spec.ack_wait, batch.timeline
         )
         self.leased += len(batch.seqs)
         self.leased_at = self._called_at
         self._demand.weigh(batch.data)
-        stream, consumer, desk = self._settings.spec.stream, self._settings.spec.name, self._desk
+        stream, consumer, acknowledger = self._settings.spec.stream, self._settings.spec.name, self._acknowledger
         messages = [
-            Message(stream, consumer, key, seq, attempt, created_at, data, headers, lease, lane, desk)
+            Message(stream, consumer, key, seq, attempt, created_at, data, headers, lease, lane, acknowledger)
             for key, seq, attempt, created_at, data, headers, lane in zip(
                 batch.keys, batch.seqs, batch.attempts or repeat(1), batch.created_at, batch.data, batch.headers, lanes,
                 strict=False,
@@ -355,7 +355,7 @@ class Fetcher:
         if batch.crashes is not None:
             for message, crashes in zip(messages, batch.crashes, strict=True):
                 message.crashes = crashes
-        if self._guard is None or self._guard.admits(messages):
+        if self._breaker is None or self._breaker.admits(messages):
             refused = self._lanes.add(messages)
             self._actors.wake()
         else:
@@ -364,7 +364,7 @@ class Fetcher:
         if refused:
             # Another lease call before the store has these back could bring later messages of their
             # keys.
-            self._desk.release(refused)
+            self._acknowledger.release(refused)
             await self._settler.flush()
 
     async def _rest(self, batch: Batch) -> None:
@@ -417,7 +417,7 @@ class Fetcher:
 
     @property
     def _paused(self) -> bool:
-        return self._guard is not None and not self._guard.closed and self._guard.left > 0
+        return self._breaker is not None and not self._breaker.closed and self._breaker.left > 0
 
     async def _until(self, nothing: Callable[[int], bool]) -> None:
         """Wait until a lease call that started after this method returns nothing and nothing is in
@@ -429,7 +429,7 @@ class Fetcher:
         asked = self._begun
         self._watched += 1
         try:
-            while not (nothing(asked) and not self._custody.held) and not self._stopping:
+            while not (nothing(asked) and not self._in_flight.held) and not self._stopping:
                 await self._ended.wait()
         finally:
             self._watched -= 1

@@ -14,7 +14,7 @@ import anyio
 
 from headrace import store
 from headrace.flow.demand import LONGEST
-from headrace.store.database.retry import Weather
+from headrace.store.database.retry import DatabaseRetry
 
 SHORTEST_TERM, LONGEST_TERM = 10.0, 60.0
 """Bounds of a subscription's term in seconds. The term grows with the number of idle consumers."""
@@ -63,12 +63,12 @@ class IdleConsumers:
         crashes or fails over."""
         self._until.clear()
 
-    async def run(self, weather: Weather) -> None:
+    async def run(self, database_retry: DatabaseRetry) -> None:
         """Renew subscriptions until cancelled. Raises `StoreUnavailable`."""
         while True:
             await anyio.sleep(SHORTEST_TERM / 2)
             await self.renew()
-            weather.cleared()
+            database_retry.cleared()
 
     async def renew(self) -> None:
         """Renew the subscriptions of idle consumers that end soon. Raises `StoreUnavailable`."""

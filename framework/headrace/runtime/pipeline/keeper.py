@@ -7,12 +7,12 @@ import logging
 import anyio
 
 from headrace import store
-from headrace.flow.in_flight import Custody
+from headrace.flow.in_flight import InFlightTracker
 from headrace.runtime.execution.actors import Actors
 from headrace.runtime.messages.message import Message
 from headrace.runtime.pipeline.settings import Settings
 from headrace.runtime.pipeline.wiring import Time
-from headrace.store.database.retry import Weather
+from headrace.store.database.retry import DatabaseRetry
 
 logger = logging.getLogger("headrace")
 
@@ -22,12 +22,12 @@ class Keeper:
 
     def __init__(
         self, database: store.Database, consumer: int, settings: Settings,
-        custody: Custody[Message], actors: Actors, time: Time,
+        in_flight: InFlightTracker[Message], actors: Actors, time: Time,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
         self._settings = settings
-        self._custody = custody
+        self._in_flight = in_flight
         self._actors = actors
         self._clock = time.clock
         self._now = time.now
@@ -40,29 +40,29 @@ class Keeper:
     async def _until_taken(self) -> None:
         """Wait until there is a lease. An idle consumer needs no timer, and a process may have
         thousands of them."""
-        if not self._custody.leases:
+        if not self._in_flight.leases:
             if self._taken.is_set():
                 self._taken = anyio.Event()
             await self._taken.wait()
 
-    async def run(self, weather: Weather) -> None:
+    async def run(self, database_retry: DatabaseRetry) -> None:
         """Extend until cancelled. Raises `StoreUnavailable`."""
         while True:
             await self._until_taken()
             await self._settings.rest()
-            if self._custody.leases:
+            if self._in_flight.leases:
                 await self.extend()
-            weather.cleared()
+            database_retry.cleared()
 
     async def extend(self) -> None:
         """Extend all leases once. Raises `StoreUnavailable`."""
-        asked, began, ack_wait = list(self._custody.leases.values()), self._clock(), self._settings.spec.ack_wait
+        asked, began, ack_wait = list(self._in_flight.leases.values()), self._clock(), self._settings.spec.ack_wait
         # Extend by the ids that are tracked. A lease that this process doesn't track must expire,
         # and not live as long as the process.
         alive = await store.extend_leases(
             self._database, self._consumer, [lease.id for lease in asked], now=self._now()
         )
-        lost = self._custody.extended(asked, alive, began + ack_wait)
+        lost = self._in_flight.extended(asked, alive, began + ack_wait)
         if lost and await self._settings.look_for(self._database, self._consumer):
             logger.warning(
                 "%s: %d leases were lost (a pause longer than ack_wait=%gs, or a seek); their messages come again",

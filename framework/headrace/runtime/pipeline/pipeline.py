@@ -12,24 +12,24 @@ import anyio.abc
 
 from headrace.flow.durable import DurableLanes
 from headrace.flow.governor import Governor
-from headrace.flow.in_flight import Custody
+from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
 from headrace.flow.wide import WideLanes
 from headrace.model.errors import UnknownConsumer
 from headrace.model.handling import Handling
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.execution.actors import Actors, Work
-from headrace.runtime.execution.batch_executor import Batches
-from headrace.runtime.execution.failure_handler import Verdicts
-from headrace.runtime.execution.single_executor import Singles
+from headrace.runtime.execution.batch_executor import BatchExecutor
+from headrace.runtime.execution.failure_handler import FailureHandler
+from headrace.runtime.execution.single_executor import SingleExecutor
 from headrace.runtime.execution.suspects import Suspects
-from headrace.runtime.execution.transaction_acks import OwnAcks
+from headrace.runtime.execution.transaction_acks import TransactionAcks
 from headrace.runtime.handlers.chain import chain
 from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.handlers.runners import Runner
 from headrace.runtime.messages.message import Message
-from headrace.runtime.pipeline.acknowledger import Desk
-from headrace.runtime.pipeline.breaker import Guard
+from headrace.runtime.pipeline.acknowledger import Acknowledger
+from headrace.runtime.pipeline.breaker import PipelineBreaker
 from headrace.runtime.pipeline.drain import Drain
 from headrace.runtime.pipeline.fetcher import Fetcher
 from headrace.runtime.pipeline.keeper import Keeper
@@ -37,7 +37,7 @@ from headrace.runtime.pipeline.scaler import Scaler
 from headrace.runtime.pipeline.settings import Settings
 from headrace.runtime.pipeline.settler import Settler
 from headrace.runtime.pipeline.shared import Shared
-from headrace.store.database.retry import Weather, keep_going
+from headrace.store.database.retry import DatabaseRetry, run_with_retry
 
 logger = logging.getLogger("headrace")
 
@@ -68,14 +68,22 @@ class Pipeline:
         owner = uuid4()  # one process is one owner, which may hold several messages of a key
         self.lanes = _lanes(handling)
         self._runner = Runner(handler, handling, time.clock)
-        self.custody: Custody[Message] = Custody() if shared.witness is None else shared.witness.custody(spec)
+        self.in_flight: InFlightTracker[Message] = (
+            InFlightTracker() if shared.witness is None else shared.witness.in_flight(spec)
+        )
         if handling.rests:
-            self.custody.linger = 0.0  # the next message of a key waits for the ack of the one before
+            self.in_flight.linger = 0.0  # the next message of a key waits for the ack of the one before
         self.governor = Governor(*handling.concurrency, unit=handling.unit)
-        self.guard = None if handling.breaker is None else Guard(spec.name, handling.breaker, self.custody, time.clock)
-        self.desk = Desk(self.lanes, self.custody, settings, shared.publisher, time.clock, self.guard)
-        self.desk.own = OwnAcks(database, consumer, spec.name, self.desk, time)
-        self._batches: Batches | None = None
+        self.breaker = (
+            None
+            if handling.breaker is None
+            else PipelineBreaker(spec.name, handling.breaker, self.in_flight, time.clock)
+        )
+        self.acknowledger = Acknowledger(
+            self.lanes, self.in_flight, settings, shared.publisher, time.clock, self.breaker
+        )
+        self.acknowledger.transaction_acks = TransactionAcks(database, consumer, spec.name, self.acknowledger, time)
+        self._batches: BatchExecutor | None = None
         self.actors = Actors(
             self._work(consumer, handler, shared),
             self.lanes,
@@ -85,22 +93,22 @@ class Pipeline:
         self._priorities = shared.priorities
         self._rank = shared.priorities.join(handling.priority, self.actors.adjust)
         self._scaler = Scaler(
-            spec.name, self.governor, self.actors, self.lanes, self.custody, time.clock,
+            spec.name, self.governor, self.actors, self.lanes, self.in_flight, time.clock,
             database.holds if handling.transactional else None,
         )  # fmt: skip
-        self.settler = Settler(database, consumer, settings, self.lanes, self.custody, time, shared.instruments)
-        self.keeper = Keeper(database, consumer, settings, self.custody, self.actors, time)
+        self.settler = Settler(database, consumer, settings, self.lanes, self.in_flight, time, shared.instruments)
+        self.keeper = Keeper(database, consumer, settings, self.in_flight, self.actors, time)
         self.fetcher = Fetcher(
-            database, consumer, settings, owner, self.lanes, self.custody, self.desk, self.actors, self.settler, time,
-            shared.idle, shared.instruments, self.guard,
+            database, consumer, settings, owner, self.lanes, self.in_flight, self.acknowledger, self.actors, self.settler, time,
+            shared.idle, shared.instruments, self.breaker,
         )  # fmt: skip
-        self.custody.on_take = self._taken
+        self.in_flight.on_take = self._taken
         self.lanes.on_low = self.fetcher.room
         self.lanes.on_ready = self.actors.wake
         self.settler.fetcher = self.fetcher
-        self.desk.settler = self.settler
-        self.desk.keeper = self.keeper
-        self.desk.on_cleared = self.actors.wake
+        self.acknowledger.settler = self.settler
+        self.acknowledger.keeper = self.keeper
+        self.acknowledger.on_cleared = self.actors.wake
         self.on_gone: Callable[[], None] = lambda: None
         self._stop = anyio.Event()
         self._ending = anyio.Event()  # set when it was stopped or the consumer is deleted
@@ -109,13 +117,19 @@ class Pipeline:
 
     def _work(self, consumer: int, handler: Handler, shared: Shared) -> Work:
         handling, clock = self._handling, self._clock
-        call = chain(consumer, self.spec, handler, self._runner, handling, self.desk, shared)
-        verdicts = Verdicts(self.desk, clock, handling.timeout, stoppable=handling.runner != "thread")
-        suspects = Suspects(shared.database, consumer, self.desk)
+        call = chain(consumer, self.spec, handler, self._runner, handling, self.acknowledger, shared)
+        failure_handler = FailureHandler(
+            self.acknowledger, clock, handling.timeout, stoppable=handling.runner != "thread"
+        )
+        suspects = Suspects(shared.database, consumer, self.acknowledger)
         if handling.batch is not None:
-            self._batches = Batches(handler.decode, call, handling, self.lanes, self.desk, verdicts, suspects, clock)
+            self._batches = BatchExecutor(
+                handler.decode, call, handling, self.lanes, self.acknowledger, failure_handler, suspects, clock
+            )
             return self._batches
-        return Singles(handler.decode, call, handling.timeout, self.lanes, self.desk, verdicts, suspects, clock)
+        return SingleExecutor(
+            handler.decode, call, handling.timeout, self.lanes, self.acknowledger, failure_handler, suspects, clock
+        )
 
     def _taken(self) -> None:
         self.keeper.taken()
@@ -140,10 +154,10 @@ class Pipeline:
             self.actors.rank = self._rank
         fetched, acted = anyio.Event(), anyio.Event()
         async with self._runner, anyio.create_task_group() as group:
-            group.start_soon(keep_going, f"{name}: settling", self.settler.run)
+            group.start_soon(run_with_retry, f"{name}: settling", self.settler.run)
             group.start_soon(_tell, acted, self.actors.run, low)
-            group.start_soon(_tell, fetched, keep_going, f"{name}: leasing", self._fetch)
-            group.start_soon(keep_going, f"{name}: extending", self.keeper.run)
+            group.start_soon(_tell, fetched, run_with_retry, f"{name}: leasing", self._fetch)
+            group.start_soon(run_with_retry, f"{name}: extending", self.keeper.run)
             if self._handling.timeout is not None:
                 group.start_soon(self.keeper.watch, self._handling.timeout)
             if low < high:
@@ -152,14 +166,14 @@ class Pipeline:
             await self._ending.wait()
             self._priorities.leave(self._rank)
             await self._drain.run(
-                self.fetcher, fetched, self.lanes, self.desk, self.actors, acted, self.settler, self.custody
+                self.fetcher, fetched, self.lanes, self.acknowledger, self.actors, acted, self.settler, self.in_flight
             )
             group.cancel_scope.cancel()
 
-    async def _fetch(self, weather: Weather) -> None:
+    async def _fetch(self, database_retry: DatabaseRetry) -> None:
         """Fetch until stopped or until the consumer is deleted. Raises `StoreUnavailable`."""
         try:
-            await self.fetcher.run(weather)
+            await self.fetcher.run(database_retry)
         except UnknownConsumer:
             self.settings.gone = True
             self.fetcher.stop()  # also ends `dry`
@@ -183,7 +197,7 @@ class Pipeline:
         """Do what is due after a test moved the clock, and what a live worker would have done meanwhile."""
         if self._handling.timeout is not None:
             self.keeper.stop_overdue(self._handling.timeout)
-        if extend and self.custody.leases:
+        if extend and self.in_flight.leases:
             await self.keeper.extend()
         self.settler.wake()
         self.fetcher.hurry()
@@ -209,7 +223,7 @@ class Pipeline:
             "dead_lettered": self.settler.dead_lettered,
             **self._scaling(),
             **self.lanes.statistics(),
-            **self.custody.statistics(),
+            **self.in_flight.statistics(),
             **self.actors.statistics(),
         }
 
@@ -224,7 +238,7 @@ class Pipeline:
             {"ago": now - d.at, "actors": d.actors, "reason": d.reason, "rate": d.rate, "latency": d.latency}
             for d in list(self.governor.history)  # copied, because exporters call this from other threads, too
         ]
-        breaker = {} if self.guard is None else {"breaker": self.guard.statistics()}
+        breaker = {} if self.breaker is None else {"breaker": self.breaker.statistics()}
         return {"reason": reason, "decisions": decisions, **breaker}
 
 

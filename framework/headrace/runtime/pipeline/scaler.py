@@ -8,7 +8,7 @@ import logging
 import anyio
 
 from headrace.flow.governor import INTERVAL, Governor, Sample
-from headrace.flow.in_flight import Custody
+from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
 from headrace.runtime.execution.actors import Actors
 from headrace.runtime.messages.message import Message
@@ -29,14 +29,14 @@ class Scaler:
     """
 
     def __init__(
-        self, name: str, governor: Governor, actors: Actors, lanes: Lanes[Message], custody: Custody[Message],
+        self, name: str, governor: Governor, actors: Actors, lanes: Lanes[Message], in_flight: InFlightTracker[Message],
         clock: Clock, most: int | None,
     ) -> None:  # fmt: skip
         self._name = name
         self._governor = governor
         self._actors = actors
         self._lanes = lanes
-        self._custody = custody
+        self._in_flight = in_flight
         self._clock = clock
         self._most = most
         self._finished = self._starved = self._samples = 0
@@ -50,7 +50,7 @@ class Scaler:
     async def run(self) -> None:
         """Scale until cancelled."""
         while True:
-            if not self._custody.held and self._actors.wanted == self._governor.low:
+            if not self._in_flight.held and self._actors.wanted == self._governor.low:
                 self._taken = anyio.Event()
                 await self._taken.wait()
                 self._governor.resume()
@@ -73,7 +73,7 @@ class Scaler:
         if self._samples % LOOK == 0:
             self._memory = share_in_use()
         self._samples += 1
-        finished, starved = self._custody.acked + self._custody.failed, self._actors.starved
+        finished, starved = self._in_flight.acked + self._in_flight.failed, self._actors.starved
         sample = Sample(
             finished - self._finished, self._actors.busy, self._lanes.ready, self._lanes.waiting,
             starved - self._starved, self._memory,

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import anyio
 
 from headrace import store
-from headrace.flow.in_flight import Custody, Parcel
+from headrace.flow.in_flight import InFlightTracker, Parcel
 from headrace.flow.lanes import Lanes
 from headrace.model.errors import StoreUnavailable, TimelineChanged, UnknownConsumer
 from headrace.model.outcomes import Failure
@@ -17,7 +17,7 @@ from headrace.runtime.instruments import Instruments
 from headrace.runtime.messages.message import Message
 from headrace.runtime.pipeline.settings import Settings
 from headrace.runtime.pipeline.wiring import Fetching, Time
-from headrace.store.database.retry import Weather
+from headrace.store.database.retry import DatabaseRetry
 
 logger = logging.getLogger("headrace")
 
@@ -34,13 +34,13 @@ class Settler:
 
     def __init__(
         self, database: store.Database, consumer: int, settings: Settings,
-        lanes: Lanes[Message], custody: Custody[Message], time: Time, instruments: Instruments | None = None,
+        lanes: Lanes[Message], in_flight: InFlightTracker[Message], time: Time, instruments: Instruments | None = None,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
         self._settings = settings
         self._lanes = lanes
-        self._custody = custody
+        self._in_flight = in_flight
         self._clock = time.clock
         self._now = time.now
         self._instruments = instruments
@@ -59,25 +59,25 @@ class Settler:
         self.wake()
         await done.wait()
 
-    async def run(self, weather: Weather) -> None:
+    async def run(self, database_retry: DatabaseRetry) -> None:
         """Settle until cancelled."""
         while True:
             self._news = anyio.Event()
             waiters, self._flushed = self._flushed, []
-            parcel = self._custody.collect(self._clock(), everything=bool(waiters))
+            parcel = self._in_flight.collect(self._clock(), everything=bool(waiters))
             if parcel is not None:
-                await self._send(parcel, weather)
+                await self._send(parcel, database_retry)
             for waiter in waiters:
                 waiter.set()
             if parcel is None and not self._flushed:
                 await self._pause()
 
     async def _pause(self) -> None:
-        due = self._custody.due
+        due = self._in_flight.due
         with anyio.move_on_after(None if due is None else max(0.0, due - self._clock())):
             await self._news.wait()
 
-    async def _send(self, parcel: Parcel, weather: Weather) -> None:
+    async def _send(self, parcel: Parcel, database_retry: DatabaseRetry) -> None:
         doubtful = False
         while True:
             try:
@@ -86,7 +86,7 @@ class Settler:
             except TimelineChanged:
                 # A lease call may have noticed this meanwhile. Then the current leases are of the
                 # new timeline and remain valid.
-                if parcel.timeline == self._custody.timeline:
+                if parcel.timeline == self._in_flight.timeline:
                     self.fetcher.rewound()
                 lost = []
                 break
@@ -95,8 +95,8 @@ class Settler:
                 break
             except StoreUnavailable as error:
                 doubtful = True
-                await weather.wait_out(error)
-        weather.cleared()
+                await database_retry.wait_after(error)
+        database_retry.cleared()
         if doubtful:
             # The first try may have settled it and only the answer was lost. Then the next try
             # reports its messages as lost, although the lease may still hold other messages. The
@@ -104,7 +104,7 @@ class Settler:
             lost = []
         if lost:
             await self._settings.look_for(self._database, self._consumer)
-        self._custody.settled(parcel, lost)
+        self._in_flight.settled(parcel, lost)
         self._report(lost)
         self.dead_lettered += sum(self._is_final(message, failure) for message, failure in parcel.failures)
         self._lanes.confirm(parcel.keys)

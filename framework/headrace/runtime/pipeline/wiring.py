@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from headrace.flow.in_flight import Custody
+from headrace.flow.in_flight import InFlightTracker
 from headrace.model.specs import ConsumerSpec
 
 Clock = Callable[[], float]
@@ -41,7 +41,7 @@ the handler returned."""
 class Witness(Protocol):
     """The test kit's hooks. They observe every delivery, and the test kit runs the janitor's work on demand."""
 
-    def custody(self, spec: ConsumerSpec) -> Custody[Any]:
+    def in_flight(self, spec: ConsumerSpec) -> InFlightTracker[Any]:
         """Return the in-flight tracker of a consumer."""
 
     def inside(self, spec: ConsumerSpec, call: Call) -> Call:

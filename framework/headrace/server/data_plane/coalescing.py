@@ -19,7 +19,7 @@ SHORTEST, LONGEST = 0.005, 0.05
 """Bounds of the time that a call waits for others, in seconds."""
 
 
-class Turns:
+class Coalescer:
     """Lets calls take turns, by `async with turns.one():` around each call.
 
     Args:

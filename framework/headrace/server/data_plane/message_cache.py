@@ -28,14 +28,14 @@ LARGEST = 32_000_000
 data is also kept apart."""
 
 MOST_RANGES = 32
-"""Largest number of seq ranges of a `Shelf`. Above it, the lowest are removed."""
+"""Largest number of seq ranges of a `MessageCache`. Above it, the lowest are removed."""
 
 Key = tuple[int, tuple[str, ...], str]
 
 _encode = msgspec.json.Encoder().encode
 
 
-class Kept(msgspec.Struct, frozen=True, gc=False):
+class CachedMessage(msgspec.Struct, frozen=True, gc=False):
     """A cached message. `told` has its JSON fields as in dialect A, without the braces and the attempt."""
 
     key: str
@@ -45,17 +45,17 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
     told: bytes
 
 
-def kept(seq: int, stream_id: str, key: str, data: str, headers: str | None, created_at: datetime) -> Kept:
+def kept(seq: int, stream_id: str, key: str, data: str, headers: str | None, created_at: datetime) -> CachedMessage:
     """Make a cached message with its encoded fields."""
     told = (
         f'"key":{_encode(key).decode()},"data":{data},"seq":{seq},"stream_id":"{stream_id}",'
         f'"headers":{headers or "null"},"inserted_at":{_encode(created_at).decode()}'
     )
-    return Kept(key, data, headers, created_at, told.encode())
+    return CachedMessage(key, data, headers, created_at, told.encode())
 
 
-class Shelves:
-    """The message cache of a process. It has a `Shelf` per stream and filters, since other filters
+class MessageCaches:
+    """The message cache of a process. It has a `MessageCache` per stream and filters, since other filters
     leave out other messages.
 
     Attributes:
@@ -66,16 +66,16 @@ class Shelves:
 
     def __init__(self, largest: int = LARGEST) -> None:
         self._largest = largest
-        self._shelves: dict[Key, Shelf] = {}
+        self._caches: dict[Key, MessageCache] = {}
         self.history: UUID | None = None
         self.size = 0
 
-    def of(self, key: Key) -> Shelf:
+    def of(self, key: Key) -> MessageCache:
         """Return the shelf of a stream and filters."""
-        shelf = self._shelves.get(key)
-        if shelf is None:
-            shelf = self._shelves[key] = Shelf(self)
-        return shelf
+        cache = self._caches.get(key)
+        if cache is None:
+            cache = self._caches[key] = MessageCache(self)
+        return cache
 
     def go_by(self, history: UUID | None) -> None:
         """Set the history of the next messages. Messages of another history are removed."""
@@ -85,38 +85,38 @@ class Shelves:
 
     def clear(self) -> None:
         """Remove all messages."""
-        for shelf in self._shelves.values():
-            shelf.clear()
+        for cache in self._caches.values():
+            cache.clear()
 
     def changed(self, by: int) -> None:
         """Change the size. Above the limit, the messages with the lowest seqs are removed, shelf by shelf."""
         self.size += by
-        for key in list(self._shelves):
+        for key in list(self._caches):
             if self.size <= self._largest:
                 return
-            shelf = self._shelves[key]
-            shelf.make_room(self.size - self._largest)
+            cache = self._caches[key]
+            cache.make_room(self.size - self._largest)
             # Moved to the end, so that the shelves make room in turn.
-            self._shelves[key] = self._shelves.pop(key)
+            self._caches[key] = self._caches.pop(key)
 
 
-class Shelf:
+class MessageCache:
     """Cached messages of a stream.
 
     Attributes:
         ranges: the inclusive ranges of seqs, in ascending order.
     """
 
-    def __init__(self, shelves: Shelves) -> None:
-        self._shelves = shelves
-        self._kept: dict[int, Kept] = {}
+    def __init__(self, caches: MessageCaches) -> None:
+        self._caches = caches
+        self._kept: dict[int, CachedMessage] = {}
         self.ranges: list[tuple[int, int]] = []
 
-    def get(self, seq: int) -> Kept | None:
+    def get(self, seq: int) -> CachedMessage | None:
         """Return the message at a seq, or None."""
         return self._kept.get(seq)
 
-    def put(self, seqs: Sequence[int], messages: Iterable[Kept]) -> None:
+    def put(self, seqs: Sequence[int], messages: Iterable[CachedMessage]) -> None:
         """Cache messages, except those below all that are cached. Their reader is behind all others."""
         lowest = self.ranges[0][0] if self.ranges else 0
         grown = 0
@@ -130,11 +130,11 @@ class Shelf:
             self._join(first, last)
         while len(self.ranges) > MOST_RANGES:
             grown -= self._drop(*self.ranges.pop(0))
-        self._shelves.changed(grown)
+        self._caches.changed(grown)
 
     def clear(self) -> None:
         """Remove all messages."""
-        self._shelves.size -= sum(len(one.told) for one in self._kept.values())
+        self._caches.size -= sum(len(one.told) for one in self._kept.values())
         self._kept.clear()
         self.ranges = []
 
@@ -151,7 +151,7 @@ class Shelf:
                 seq += 1
             if seq <= last:
                 self.ranges.insert(0, (seq, last))
-        self._shelves.size -= freed
+        self._caches.size -= freed
 
     def _join(self, first: int, last: int) -> None:
         """Add a range with no cached message in it."""
@@ -177,8 +177,8 @@ def _runs(seqs: Sequence[int]) -> Iterable[tuple[int, int]]:
 
 
 async def complete(
-    database: store.Database, stream: int, stream_id: str, batch: Batch, shelves: Shelves, shelf: Shelf
-) -> list[Kept | None]:
+    database: store.Database, stream: int, stream_id: str, batch: Batch, caches: MessageCaches, cache: MessageCache
+) -> list[CachedMessage | None]:
     """Return the messages of a batch. Its lease call left out the contents that were cached when it
     was made.
 
@@ -188,14 +188,14 @@ async def complete(
         StoreUnavailable: messages are missing, and the database has another history by now than the
             batch.
     """
-    shelves.go_by(batch.history)
-    found: list[Kept | None] = []
+    caches.go_by(batch.history)
+    found: list[CachedMessage | None] = []
     new: list[int] = []
     missing: list[int] = []
     for seq, key, data, headers, created_at in zip(
         batch.seqs, batch.keys, batch.data, batch.headers, batch.created_at, strict=True
     ):
-        message = shelf.get(seq)
+        message = cache.get(seq)
         if message is None:
             if key is None:
                 missing.append(seq)
@@ -211,7 +211,7 @@ async def complete(
             )
         there = {row[0]: kept(row[0], stream_id, *row[1:]) for row in rows}
         found = [there.get(seq) if message is None else message for seq, message in zip(batch.seqs, found, strict=True)]
-    if new and shelves.history == batch.history:  # a batch of another history may have come meanwhile
+    if new and caches.history == batch.history:  # a batch of another history may have come meanwhile
         by_seq = dict(zip(batch.seqs, found, strict=True))
-        shelf.put(new, [message for seq in new if (message := by_seq[seq]) is not None])
+        cache.put(new, [message for seq in new if (message := by_seq[seq]) is not None])
     return found

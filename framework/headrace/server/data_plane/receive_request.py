@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from headrace.server.data_plane.message_cache import Kept
+from headrace.server.data_plane.message_cache import CachedMessage
 
 
 class Share(msgspec.Struct, frozen=True, gc=False):
@@ -18,7 +18,7 @@ class Share(msgspec.Struct, frozen=True, gc=False):
     ack_ids: Sequence[str] = ()
     seqs: Sequence[int] = ()
     attempts: Sequence[int] = ()
-    messages: Sequence[Kept] = ()
+    messages: Sequence[CachedMessage] = ()
 
     @property
     def keys(self) -> list[str]:

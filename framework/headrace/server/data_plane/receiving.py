@@ -24,9 +24,9 @@ from headrace.model.errors import FilterTooSlow, HeadraceError, StoreUnavailable
 from headrace.model.outcomes import RELEASE, Settlement
 from headrace.model.records import Batch
 from headrace.runtime.pipeline.idle import IdleConsumers
-from headrace.server.data_plane.coalescing import Turns
+from headrace.server.data_plane.coalescing import Coalescer
 from headrace.server.data_plane.failing import fail
-from headrace.server.data_plane.message_cache import Kept, Shelf, Shelves, complete
+from headrace.server.data_plane.message_cache import CachedMessage, MessageCache, MessageCaches, complete
 from headrace.server.data_plane.receive_request import NOTHING, Gone, Receiver, Share
 from headrace.server.data_plane.registry import KnownConsumer
 from headrace.server.errors import TooManyWaiting
@@ -80,7 +80,7 @@ class Receivers:
 
     def __init__(
         self, database: store.Database, consumer: KnownConsumer, ack_ids: AckIds, start: Callable[..., None],
-        given_back: Callable[[int], None], turns: Turns, shelves: Shelves, idle: IdleConsumers,
+        given_back: Callable[[int], None], coalescer: Coalescer, caches: MessageCaches, idle: IdleConsumers,
         sealing: Callable[[UUID | None], Awaitable[AckIds]], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._database = database
@@ -88,13 +88,13 @@ class Receivers:
         self._ack_ids = ack_ids
         self._start = start
         self._given_back = given_back
-        self._turns = turns
-        self._shelves = shelves
+        self._coalescer = coalescer
+        self._caches = caches
         self._idle = idle.consumer(consumer.number)
         self._sealing = sealing
         self._history: UUID | None = None  # in which the number is known to be this consumer's
         self._clock = clock
-        self._shelf = self._shelf_of(consumer)
+        self._cache = self._shelf_of(consumer)
         self._queue: list[Receiver] = []
         self._poll = Poll()
         self._look = Look()
@@ -198,7 +198,7 @@ class Receivers:
 
     async def _call(self) -> Batch:
         """Make one lease call for the first requests in the queue."""
-        async with self._turns.one():
+        async with self._coalescer.one():
             called = self._first()
             try:
                 batch = await self._lease([one.want for one in called])
@@ -235,14 +235,14 @@ class Receivers:
             # Without filters, most messages looked at are delivered. The others have busy keys.
             look = max(2 * total, 100) if spec.filters == (">",) else MAX_LOOK
             return await store.lease(self._database, self.consumer.number, NOBODY, total, look=look, shares=shares,
-                known=self._shelf.ranges, history=self._shelves.history, patient=False,
+                known=self._cache.ranges, history=self._caches.history, patient=False,
             )  # fmt: skip
         began = self._clock()
         try:
             batch = await store.lease(
                 self._database, self.consumer.number, NOBODY, total,
                 look=self._look.limit, judging=JUDGING, shares=shares,
-                known=self._shelf.ranges, history=self._shelves.history, patient=False,
+                known=self._cache.ranges, history=self._caches.history, patient=False,
             )  # fmt: skip
         except FilterTooSlow:
             self._look.too_slow()
@@ -256,7 +256,7 @@ class Receivers:
         try:
             if batch.history != self._history:
                 await self._identify(batch.history)
-            messages = await complete(self._database, stream.number, stream.id, batch, self._shelves, self._shelf)
+            messages = await complete(self._database, stream.number, stream.id, batch, self._caches, self._cache)
         except HeadraceError:
             await self._give_all_back(called, batch, leases)
             raise
@@ -294,7 +294,7 @@ class Receivers:
         with suppress(StoreUnavailable):
             await self._settle_back(back)
 
-    def _share(self, batch: Batch, messages: Sequence[Kept | None], lease: int, place: slice) -> Share:
+    def _share(self, batch: Batch, messages: Sequence[CachedMessage | None], lease: int, place: slice) -> Share:
         seqs, found = batch.seqs[place], messages[place]
         attempts = [1] * len(seqs) if batch.attempts is None else batch.attempts[place]
         if None in found:  # retention has deleted them since, so they can't be delivered
@@ -336,10 +336,10 @@ class Receivers:
     def renew(self, consumer: KnownConsumer) -> None:
         """Apply changed settings."""
         self.consumer = consumer
-        self._shelf = self._shelf_of(consumer)
+        self._cache = self._shelf_of(consumer)
 
-    def _shelf_of(self, consumer: KnownConsumer) -> Shelf:
-        return self._shelves.of((consumer.stream.number, consumer.spec.filters, repr(consumer.spec.where)))
+    def _shelf_of(self, consumer: KnownConsumer) -> MessageCache:
+        return self._caches.of((consumer.stream.number, consumer.spec.filters, repr(consumer.spec.where)))
 
     async def _rest(self, batch: Batch) -> None:
         """Wait while there are no messages: for a notification, for a message that becomes due,

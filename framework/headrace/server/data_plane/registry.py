@@ -44,7 +44,7 @@ class KnownConsumer(msgspec.Struct, frozen=True):
     version: int
 
 
-class Directory:
+class Registry:
     """Looks up streams and consumers, and caches them for `FRESH` seconds.
 
     Args:

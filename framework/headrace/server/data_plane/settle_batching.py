@@ -10,7 +10,7 @@ from headrace import store
 from headrace.model.ack_ids import AckId
 from headrace.model.errors import StoreUnavailable
 from headrace.model.outcomes import Failure, Settlement
-from headrace.server.data_plane.coalescing import Turns
+from headrace.server.data_plane.coalescing import Coalescer
 from headrace.server.data_plane.failing import fail
 
 MOST = 5000
@@ -47,11 +47,13 @@ class Settles:
         turns: coalesces the settle calls of this process.
     """
 
-    def __init__(self, database: store.Database, consumer: int, start: Callable[..., None], turns: Turns) -> None:
+    def __init__(
+        self, database: store.Database, consumer: int, start: Callable[..., None], coalescer: Coalescer
+    ) -> None:
         self._database = database
         self._consumer = consumer
         self._start = start
-        self._turns = turns
+        self._coalescer = coalescer
         self._queue: list[_Request] = []
         self._at_work = False
 
@@ -80,7 +82,7 @@ class Settles:
     async def _work(self) -> None:
         try:
             while self._queue:
-                async with self._turns.one():
+                async with self._coalescer.one():
                     requests = self._next()
                     try:
                         await self._settle(requests)

@@ -76,7 +76,7 @@ class Monitoring:
         self.health = Health(engine.app)
         self.requests = Requests()
         self.further: Callable[[], str] | None = None
-        self.siblings: Callable[[], Awaitable[Sequence[tuple[str, Labels]]]] | None = None
+        self.peer_metrics: Callable[[], Awaitable[Sequence[tuple[str, Labels]]]] | None = None
         self.labels: Labels = ()
         self._counting = anyio.Lock()
         self._until = float("-inf")
@@ -115,8 +115,8 @@ class Monitoring:
             await self._access.check(_authorization(scope), "admin", None)
         text = Text()
         text.merge(self.own(), self.labels)
-        if self.siblings is not None:
-            for told, labels in await self.siblings():
+        if self.peer_metrics is not None:
+            for told, labels in await self.peer_metrics():
                 text.merge(told, labels)
         stored = await self._look()  # the same for all processes, so it is added once
         for family in (*of_consumers(stored.consumers), *of_sources(stored.sources), *of_backfills(stored.backfills)):

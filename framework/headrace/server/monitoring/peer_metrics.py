@@ -22,7 +22,7 @@ LARGEST = 16_000_000
 """Largest answer of a peer in bytes."""
 
 
-class Siblings:
+class PeerMetrics:
     """One of the processes.
 
     Args:
@@ -35,7 +35,7 @@ class Siblings:
     """
 
     def __init__(self, directory: Path, number: int, tell: Callable[[], str]) -> None:
-        self._directory = directory
+        self._registry = directory
         self._own = directory / str(number)
         self._tell = tell
         self.labels = _labels(self._own)
@@ -61,7 +61,7 @@ class Siblings:
     async def ask(self) -> Sequence[tuple[str, Labels]]:
         """Return the metrics of the peers with their labels. A peer that doesn't answer is
         starting or has just died, and is left out."""
-        others = [path for path in sorted(self._directory.iterdir()) if path != self._own]
+        others = [path for path in sorted(self._registry.iterdir()) if path != self._own]
         told = await asyncio.gather(*map(_ask, others))
         return [(text, _labels(path)) for path, text in zip(others, told, strict=True) if text is not None]
 

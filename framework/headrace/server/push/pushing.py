@@ -32,7 +32,7 @@ from headrace.server.push.sender import Sender
 from headrace.server.push.shapes import Shapes
 from headrace.server.push.signing import Stamps
 from headrace.store import PushConsumer
-from headrace.store.database.retry import Weather, keep_going
+from headrace.store.database.retry import DatabaseRetry, run_with_retry
 
 logger = logging.getLogger("headrace")
 
@@ -89,7 +89,9 @@ class Pushing:
             async with session(self._allowed) as client, anyio.create_task_group() as group:
                 with anyio.CancelScope() as self._looking:
                     if not self._draining:  # `drain` may come before `run`
-                        await keep_going("finding push consumers", lambda weather: self._look(weather, client, group))
+                        await run_with_retry(
+                            "finding push consumers", lambda database_retry: self._look(database_retry, client, group)
+                        )
         finally:
             self._looking = None
             self._draining = False  # the app may run again
@@ -101,7 +103,9 @@ class Pushing:
 
     # --- look-up
 
-    async def _look(self, weather: Weather, client: aiohttp.ClientSession, group: anyio.abc.TaskGroup) -> None:
+    async def _look(
+        self, database_retry: DatabaseRetry, client: aiohttp.ClientSession, group: anyio.abc.TaskGroup
+    ) -> None:
         """Look for push consumers until cancelled. Raises `StoreUnavailable`."""
         database = self._shared.database
         ack_ids = AckIds(await store.secret(database, "ack_ids"))
@@ -112,7 +116,7 @@ class Pushing:
                 self._end(self._running[number], "is pushed no longer")
             for known in found.values():
                 await self._see_to(known, client, ack_ids, group)
-            weather.cleared()
+            database_retry.cleared()
             with anyio.move_on_after(LOOK):
                 await self._news.wait()
 

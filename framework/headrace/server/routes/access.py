@@ -17,7 +17,7 @@ from headrace.server.routes.slashes import unmarked
 AnyRequest = Request[Any, Any, Any]
 
 
-class Desk:
+class RouteContext:
     """Checks the caller's access and looks up what a request names.
 
     Args:

@@ -12,7 +12,7 @@ from litestar.params import Body, JSONBody, QueryParameter
 
 from headrace.model.capture import FailedChange, Finding
 from headrace.server.errors import Problem
-from headrace.server.routes.access import AnyRequest, Desk
+from headrace.server.routes.access import AnyRequest, RouteContext
 from headrace.server.routes.parameters import Limit
 from headrace.server.routes.source_lookup import SourceRef, found
 from headrace.server.wire.captures import (
@@ -37,17 +37,17 @@ _PATH = "/sources/{source:str}"
 _TAGS = ["Change capture"]
 
 
-def routes(desk: Desk) -> Sequence[HTTPRouteHandler]:
+def routes(context: RouteContext) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
-    return [*_captures(desk), *_backfills(desk), *_failures(desk)]
+    return [*_captures(context), *_backfills(context), *_failures(context)]
 
 
-def _captures(desk: Desk) -> Sequence[HTTPRouteHandler]:
+def _captures(context: RouteContext) -> Sequence[HTTPRouteHandler]:
     @post("/source-check", summary="Check a source that is yet to be made", tags=_TAGS, status_code=200)
     async def check_spec(request: AnyRequest, data: Annotated[NewSource, Body()]) -> Listed[Finding]:
         """Checks whether the source's tables can be captured. The answer lists every check, and
         the statements that fix what failed."""
-        await desk.all(request, "admin")
+        await context.all(request, "admin")
         spec = data.spec(data.stream)
         if not isinstance(spec, PostgresSpec):
             raise Problem(
@@ -56,20 +56,20 @@ def _captures(desk: Desk) -> Sequence[HTTPRouteHandler]:
                 "Only a source of the kind postgres can be checked.",
                 validation_errors={"kind": ["webhook"]},
             )
-        return Listed(await desk.admin.check_spec(spec))
+        return Listed(await context.admin.check_spec(spec))
 
     @post(f"{_PATH}/check", summary="Check a source", tags=_TAGS, status_code=200)
     async def check_source(request: AnyRequest, source: SourceRef) -> Listed[Finding]:
         """Checks whether the source's tables can be captured. The answer lists every check, and
         the statements that fix what failed."""
-        return Listed(await desk.admin.check_source((await found(desk, request, source)).id))
+        return Listed(await context.admin.check_source((await found(context, request, source)).id))
 
     @post(f"{_PATH}/pause", summary="Pause a source", tags=_TAGS, status_code=200)
     async def pause_source(request: AnyRequest, source: SourceRef) -> PostgresSource:
         """Stops the capture until it is resumed. Meanwhile the captured server keeps all WAL
         that is not captured yet."""
-        paused = await desk.admin.pause_source((await found(desk, request, source)).id)
-        desk.engine.forget()
+        paused = await context.admin.pause_source((await found(context, request, source)).id)
+        context.engine.forget()
         return PostgresSource.of(paused)
 
     @post(f"{_PATH}/resume", summary="Resume a source", tags=_TAGS, status_code=200)
@@ -77,26 +77,26 @@ def _captures(desk: Desk) -> Sequence[HTTPRouteHandler]:
         request: AnyRequest, source: SourceRef, data: JSONBody[Resume | None] = None
     ) -> PostgresSource:
         """Resumes the capture at the position of the pause."""
-        known = await found(desk, request, source)
-        resumed = await desk.admin.resume_source(known.id, anew=data is not None and data.anew)
-        desk.engine.forget()
+        known = await found(context, request, source)
+        resumed = await context.admin.resume_source(known.id, anew=data is not None and data.anew)
+        context.engine.forget()
         return PostgresSource.of(resumed)
 
     return [check_spec, check_source, pause_source, resume_source]
 
 
-def _backfills(desk: Desk) -> Sequence[HTTPRouteHandler]:
+def _backfills(context: RouteContext) -> Sequence[HTTPRouteHandler]:
     @get("/backfills", summary="List all backfills", tags=_TAGS)
     async def list_all_backfills(request: AnyRequest) -> Listed[Backfill]:
         """Returns the last 100 backfills, newest first."""
-        await desk.all(request, "admin")
-        return Listed([Backfill.of(one) for one in await desk.admin.backfills()])
+        await context.all(request, "admin")
+        return Listed([Backfill.of(one) for one in await context.admin.backfills()])
 
     @get(f"{_PATH}/backfills", summary="List a source's backfills", tags=_TAGS)
     async def list_backfills(request: AnyRequest, source: SourceRef) -> Listed[Backfill]:
         """Returns the last 100 backfills, newest first."""
-        known = await found(desk, request, source)
-        return Listed([Backfill.of(one) for one in await desk.admin.backfills(known.id)])
+        known = await found(context, request, source)
+        return Listed([Backfill.of(one) for one in await context.admin.backfills(known.id)])
 
     @post(f"{_PATH}/backfills", summary="Start backfills", tags=_TAGS, status_code=201)
     async def start_backfill(
@@ -104,8 +104,8 @@ def _backfills(desk: Desk) -> Sequence[HTTPRouteHandler]:
     ) -> Listed[Backfill]:
         """Reads tables from their first row while their changes are captured. 409 if one of them
         is being read already."""
-        known, what = await found(desk, request, source), data or NewBackfill()
-        begun = await desk.admin.start_backfill(known.id, what.tables, what.where, what.rate)
+        known, what = await found(context, request, source), data or NewBackfill()
+        begun = await context.admin.start_backfill(known.id, what.tables, what.where, what.rate)
         return Listed([Backfill.of(one) for one in begun])
 
     @post(f"{_PATH}/backfills/cancel", summary="Cancel backfills", tags=_TAGS, status_code=200)
@@ -113,13 +113,13 @@ def _backfills(desk: Desk) -> Sequence[HTTPRouteHandler]:
         request: AnyRequest, source: SourceRef, data: JSONBody[WhichBackfills | None] = None
     ) -> CancelledAnswer:
         """Rows that were read stay in the stream."""
-        known, which = await found(desk, request, source), data or WhichBackfills()
-        return CancelledAnswer(Cancelled(await desk.admin.cancel_backfills(known.id, which.id)))
+        known, which = await found(context, request, source), data or WhichBackfills()
+        return CancelledAnswer(Cancelled(await context.admin.cancel_backfills(known.id, which.id)))
 
     return [list_all_backfills, list_backfills, start_backfill, cancel_backfills]
 
 
-def _failures(desk: Desk) -> Sequence[HTTPRouteHandler]:
+def _failures(context: RouteContext) -> Sequence[HTTPRouteHandler]:
     @get(f"{_PATH}/failures", summary="List failed changes", tags=_TAGS)
     async def list_failures(
         request: AnyRequest,
@@ -128,23 +128,23 @@ def _failures(desk: Desk) -> Sequence[HTTPRouteHandler]:
         above: Annotated[int, QueryParameter(ge=0, lt=2**62, description="Only those with a larger id.")] = 0,
     ) -> Listed[FailedChange]:
         """Returns the changes that could not be made into messages, oldest first."""
-        known = await found(desk, request, source)
-        return Listed(await desk.admin.failures(known.id, above=above, limit=limit))
+        known = await found(context, request, source)
+        return Listed(await context.admin.failures(known.id, above=above, limit=limit))
 
     @post(f"{_PATH}/failures/retry", summary="Try failed changes again", tags=_TAGS, status_code=200)
     async def retry_failures(
         request: AnyRequest, source: SourceRef, data: JSONBody[WhichFailures | None] = None
     ) -> RetriedAnswer:
         """The process that captures the source tries the changes again. Those that succeed are published."""
-        known, which = await found(desk, request, source), data or WhichFailures()
-        return RetriedAnswer(Retried(await desk.admin.retry_failures(known.id, which.ids)))
+        known, which = await found(context, request, source), data or WhichFailures()
+        return RetriedAnswer(Retried(await context.admin.retry_failures(known.id, which.ids)))
 
     @post(f"{_PATH}/failures/drop", summary="Forget failed changes", tags=_TAGS, status_code=200)
     async def drop_failures(
         request: AnyRequest, source: SourceRef, data: JSONBody[WhichFailures | None] = None
     ) -> DroppedAnswer:
         """Deletes the records of failed changes. These changes are not in any stream."""
-        known, which = await found(desk, request, source), data or WhichFailures()
-        return DroppedAnswer(Dropped(await desk.admin.drop_failures(known.id, which.ids)))
+        known, which = await found(context, request, source), data or WhichFailures()
+        return DroppedAnswer(Dropped(await context.admin.drop_failures(known.id, which.ids)))
 
     return [list_failures, retry_failures, drop_failures]

@@ -16,7 +16,7 @@ from headrace.server.access.scopes import Access
 from headrace.server.data_plane.registry import KnownConsumer
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.access import AnyRequest, Desk
+from headrace.server.routes.access import AnyRequest, RouteContext
 from headrace.server.routes.parameters import ConsumerRef, Force, StreamRef
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.consumer_answers import Consumer
@@ -27,32 +27,32 @@ _PATH = "/streams/{stream:str}/consumers/{consumer:str}"
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
-    desk = Desk(engine, access)
+    context = RouteContext(engine, access)
 
     @post("/streams/{stream:str}/consumers", summary="Make a consumer", tags=["Consumers"])
     async def create_consumer(request: AnyRequest, stream: StreamRef, data: JSONBody[NewConsumer]) -> Consumer:
         """A setting may have any of the names that it has in the answer. 409 if the stream has a
         consumer of this name."""
-        known = await desk.stream(request, stream, "admin")
-        return Consumer.of(await create(desk, data.spec(known.name)), sent_filters(data))
+        known = await context.stream(request, stream, "admin")
+        return Consumer.of(await create(context, data.spec(known.name)), sent_filters(data))
 
     @get("/consumers", summary="List the consumers of all streams", tags=["Consumers"])
     async def list_all_consumers(request: AnyRequest) -> Listed[Consumer]:
         """Returns consumers by stream and name."""
-        await desk.all(request, "consume")
-        return Listed([Consumer.of(info) for info in await desk.admin.consumers()])
+        await context.all(request, "consume")
+        return Listed([Consumer.of(info) for info in await context.admin.consumers()])
 
     @get("/streams/{stream:str}/consumers", summary="List a stream's consumers", tags=["Consumers"])
     async def list_consumers(request: AnyRequest, stream: StreamRef) -> Listed[Consumer]:
         """Returns consumers by name."""
-        known = await desk.stream(request, stream, "consume")
-        return Listed([Consumer.of(info) for info in await desk.admin.consumers(known.name)])
+        known = await context.stream(request, stream, "consume")
+        return Listed([Consumer.of(info) for info in await context.admin.consumers(known.name)])
 
     @get(_PATH, summary="See a consumer", tags=["Consumers"])
     async def read_consumer(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef) -> Consumer:
         """Returns the consumer's settings, its position and its backlog."""
-        known = await desk.consumer(request, stream, consumer, "consume")
-        return Consumer.of(await desk.admin.consumer(known.stream.name, known.name))
+        known = await context.consumer(request, stream, consumer, "consume")
+        return Consumer.of(await context.admin.consumer(known.stream.name, known.name))
 
     @route(_PATH, http_method=[HttpMethod.PATCH, HttpMethod.PUT], summary="Change a consumer", tags=["Consumers"],
            status_code=200)  # fmt: skip
@@ -61,22 +61,22 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     ) -> Consumer:
         """Changes a running consumer. Receivers use the new settings from their next call on.
         Settings that are left out stay, also with PUT."""
-        known = await desk.consumer(request, stream, consumer, "admin")
-        return Consumer.of(await edit(desk, known, data), sent_filters(data))
+        known = await context.consumer(request, stream, consumer, "admin")
+        return Consumer.of(await edit(context, known, data), sent_filters(data))
 
     @delete(_PATH, summary="Delete a consumer", tags=["Consumers"], status_code=200)
     async def delete_consumer(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, force: Force = False
     ) -> Deleted:
         """Deletes the consumer with its position and its dead letters. 409 if a worker uses it, unless forced."""
-        return await remove(desk, await desk.consumer(request, stream, consumer, "admin"), force)
+        return await remove(context, await context.consumer(request, stream, consumer, "admin"), force)
 
     return [create_consumer, list_all_consumers, list_consumers, read_consumer, edit_consumer, delete_consumer]
 
 
-async def create(desk: Desk, spec: ConsumerSpec) -> ConsumerInfo:
+async def create(context: RouteContext, spec: ConsumerSpec) -> ConsumerInfo:
     """Create a consumer. Raises a `Problem` if it exists."""
-    async with desk.engine.app.database.transaction() as connection:
+    async with context.engine.app.database.transaction() as connection:
         declared = await store.declare_consumer(connection, spec)
         if not declared.new:  # and the transaction is rolled back
             raise Problem(
@@ -84,20 +84,20 @@ async def create(desk: Desk, spec: ConsumerSpec) -> ConsumerInfo:
                 "exists",
                 f"The stream {spec.stream!r} has a consumer {spec.name!r} already: change it by PATCH, or take another name.",
             )
-    desk.engine.forget()
-    return await desk.admin.consumer(spec.stream, spec.name)
+    context.engine.forget()
+    return await context.admin.consumer(spec.stream, spec.name)
 
 
-async def edit(desk: Desk, known: KnownConsumer, data: ConsumerSettings) -> ConsumerInfo:
+async def edit(context: RouteContext, known: KnownConsumer, data: ConsumerSettings) -> ConsumerInfo:
     """Change a consumer."""
-    before, _ = await store.consumer_spec(desk.engine.app.database, known.number)
-    await desk.admin.edit_consumer(known.stream.name, known.name, **changes(data, before))
-    desk.engine.forget()
-    return await desk.admin.consumer(known.stream.name, known.name)
+    before, _ = await store.consumer_spec(context.engine.app.database, known.number)
+    await context.admin.edit_consumer(known.stream.name, known.name, **changes(data, before))
+    context.engine.forget()
+    return await context.admin.consumer(known.stream.name, known.name)
 
 
-async def remove(desk: Desk, known: KnownConsumer, force: bool) -> Deleted:
+async def remove(context: RouteContext, known: KnownConsumer, force: bool) -> Deleted:
     """Delete a consumer."""
-    await desk.admin.delete_consumer(known.stream.name, known.name, force=force)
-    desk.engine.forget()
+    await context.admin.delete_consumer(known.stream.name, known.name, force=force)
+    context.engine.forget()
     return Deleted(known.id)

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.access import AnyRequest, Desk
+from headrace.server.routes.access import AnyRequest, RouteContext
 from headrace.server.routes.consumers import create, edit, remove
 from headrace.server.routes.parameters import AnyConsumerRef, Force
 from headrace.server.wire.common import Deleted, Listed
@@ -34,27 +34,27 @@ class NewHttpConsumer(NewConsumer, kw_only=True, forbid_unknown_fields=True):
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
-    desk = Desk(engine, access)
+    context = RouteContext(engine, access)
 
     @post("/http-consumers", summary="Make a consumer", tags=["Consume API"])
     async def create_http_consumer(request: AnyRequest, data: JSONBody[NewHttpConsumer]) -> HttpConsumer:
         """`filters` are top-level fields of the messages' data and the values that they must
         have. `*` matches anything."""
-        known = await desk.stream(request, await _stream(desk, data), "admin")
+        known = await context.stream(request, await _stream(context, data), "admin")
         data.stream = UNSET
-        return HttpConsumer.of(await create(desk, data.spec(known.name)), sent_filters(data))
+        return HttpConsumer.of(await create(context, data.spec(known.name)), sent_filters(data))
 
     @get("/http-consumers", summary="List consumers", tags=["Consume API"])
     async def list_http_consumers(request: AnyRequest) -> Listed[HttpConsumer]:
         """Returns the consumers of all streams."""
-        await desk.all(request, "consume")
-        return Listed([HttpConsumer.of(info) for info in await desk.admin.consumers()])
+        await context.all(request, "consume")
+        return Listed([HttpConsumer.of(info) for info in await context.admin.consumers()])
 
     @get(_PATH, summary="See a consumer", tags=["Consume API"])
     async def read_http_consumer(request: AnyRequest, consumer: AnyConsumerRef) -> HttpConsumer:
         """Filters that were `*` are left out of the answer."""
-        known = await desk.consumer_anywhere(request, consumer, "consume")
-        return HttpConsumer.of(await desk.admin.consumer(known.stream.name, known.name))
+        known = await context.consumer_anywhere(request, consumer, "consume")
+        return HttpConsumer.of(await context.admin.consumer(known.stream.name, known.name))
 
     @route(_PATH, http_method=[HttpMethod.PATCH, HttpMethod.PUT], summary="Change a consumer", tags=["Consume API"],
            status_code=200)  # fmt: skip
@@ -62,22 +62,22 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[ConsumerSettings]
     ) -> HttpConsumer:
         """Changes a running consumer. Settings that are left out stay, also with PUT."""
-        known = await desk.consumer_anywhere(request, consumer, "admin")
-        return HttpConsumer.of(await edit(desk, known, data), sent_filters(data))
+        known = await context.consumer_anywhere(request, consumer, "admin")
+        return HttpConsumer.of(await edit(context, known, data), sent_filters(data))
 
     @delete(_PATH, summary="Delete a consumer", tags=["Consume API"], status_code=200)
     async def delete_http_consumer(request: AnyRequest, consumer: AnyConsumerRef, force: Force = False) -> Deleted:
         """409 if a worker uses it, unless forced."""
-        return await remove(desk, await desk.consumer_anywhere(request, consumer, "admin"), force)
+        return await remove(context, await context.consumer_anywhere(request, consumer, "admin"), force)
 
     return [create_http_consumer, list_http_consumers, read_http_consumer, edit_http_consumer, delete_http_consumer]
 
 
-async def _stream(desk: Desk, data: NewHttpConsumer) -> str:
+async def _stream(context: RouteContext, data: NewHttpConsumer) -> str:
     """Return the stream of a new consumer. Raises a `Problem` if it must be named."""
     if data.stream is not UNSET:
         return str(data.stream)
-    names = [info.name for info in await desk.admin.streams()]
+    names = [info.name for info in await context.admin.streams()]
     if len(names) == 1:
         return names[0]
     told = f"say which of them: {', '.join(names[:20])}" if names else "make one first, by POST to /v1/streams"

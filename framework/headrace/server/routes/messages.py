@@ -12,7 +12,7 @@ from litestar.params import JSONBody, QueryParameter
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.access import AnyRequest, Desk
+from headrace.server.routes.access import AnyRequest, RouteContext
 from headrace.server.routes.parameters import KeyPattern, KeyRef, Limit, Sort, StreamRef, Where
 from headrace.server.routes.slashes import unmarked
 from headrace.server.wire.common import Listed
@@ -21,7 +21,7 @@ from headrace.server.wire.messages import ConsumerStanding, Message, Published, 
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
-    desk = Desk(engine, access)
+    context = RouteContext(engine, access)
 
     @get("/streams/{stream:str}/messages", summary="List messages", tags=["Messages"])
     async def list_messages(
@@ -30,9 +30,9 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         start_seq: Annotated[int | None, QueryParameter(description="Only from this seq on.")] = None,
     ) -> Listed[Message]:  # fmt: skip
         """Returns the first messages, or the newest in descending order."""
-        known = await desk.stream(request, stream, "consume")
+        known = await context.stream(request, stream, "consume")
         newest = sort == "seq_desc"
-        found = await desk.reading.messages(
+        found = await context.reading.messages(
             known.name, filter=key_pattern, where=where, start_seq=start_seq, limit=limit, newest=newest
         )
         if newest:
@@ -42,8 +42,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     @get("/streams/{stream:str}/messages/{key:str}", summary="See the latest message of a key", tags=["Messages"])
     async def read_message(request: AnyRequest, stream: StreamRef, key: KeyRef) -> Message:
         """404 if the key has no message."""
-        known = await desk.stream(request, stream, "consume")
-        found = await desk.reading.message(known.name, unmarked(key))
+        known = await context.stream(request, stream, "consume")
+        found = await context.reading.message(known.name, unmarked(key))
         if found is None:
             raise _unknown_key(known.name, unmarked(key))
         return Message.of(found, known.id)
@@ -55,8 +55,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     )
     async def read_standing(request: AnyRequest, stream: StreamRef, key: KeyRef) -> Listed[ConsumerStanding]:
         """Returns the state of the key's latest message in every consumer of the stream."""
-        known = await desk.stream(request, stream, "consume")
-        found = await desk.admin.standing(known.name, unmarked(key))
+        known = await context.stream(request, stream, "consume")
+        found = await context.admin.standing(known.name, unmarked(key))
         if found is None:
             raise _unknown_key(known.name, unmarked(key))
         seq, standings = found
@@ -67,9 +67,9 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def republish(request: AnyRequest, stream: StreamRef, data: JSONBody[Republish]) -> PublishedAnswer:
         """Publishes the messages that match to another stream or the same one, all or none. They
         are new messages there, in the same order."""
-        known = await desk.stream(request, stream, "consume")
-        target = await desk.stream(request, data.target, "publish")
-        count = await desk.admin.republish(
+        known = await context.stream(request, stream, "consume")
+        target = await context.stream(request, data.target, "publish")
+        count = await context.admin.republish(
             known.name, target.name, filter=data.filter, where=data.where, start_seq=data.start_seq, end_seq=data.end_seq,
             start_time=data.start_time, end_time=data.end_time, dry_run=data.dry_run,
         )  # fmt: skip

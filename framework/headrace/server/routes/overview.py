@@ -11,7 +11,7 @@ from msgspec import Struct
 from headrace.model.records import Overview
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
-from headrace.server.routes.access import AnyRequest, Desk
+from headrace.server.routes.access import AnyRequest, RouteContext
 
 
 class OverviewAnswer(Struct):
@@ -22,13 +22,13 @@ class OverviewAnswer(Struct):
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
-    desk = Desk(engine, access)
+    context = RouteContext(engine, access)
 
     @get("/overview", summary="See all there is at a glance", tags=["Overview"])
     async def overview(request: AnyRequest) -> OverviewAnswer:
         """Returns streams, consumers, sources, running backfills and active processes. It
         evaluates no conditions, so it is cheap enough for a call every second."""
-        await desk.all(request, "admin")
-        return OverviewAnswer(await desk.admin.overview())
+        await context.all(request, "admin")
+        return OverviewAnswer(await context.admin.overview())
 
     return [overview]

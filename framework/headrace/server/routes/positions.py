@@ -15,7 +15,7 @@ from headrace.model.records import PeekedMessage
 from headrace.server.access.scopes import Access
 from headrace.server.data_plane.registry import KnownConsumer
 from headrace.server.engine import Engine
-from headrace.server.routes.access import AnyRequest, Desk
+from headrace.server.routes.access import AnyRequest, RouteContext
 from headrace.server.routes.parameters import ConsumerRef, Limit, Sort, StreamRef
 from headrace.server.wire.common import Listed
 from headrace.server.wire.consumer_answers import Consumer
@@ -34,7 +34,7 @@ _PATH = "/streams/{stream:str}/consumers/{consumer:str}"
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
-    desk = Desk(engine, access)
+    context = RouteContext(engine, access)
 
     @get(f"{_PATH}/messages", summary="Peek at a consumer's messages", tags=["Consumers"])
     async def peek(
@@ -45,12 +45,12 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         of_each: Annotated[bool, QueryParameter(description="`limit` is for each state, and they come state by state.")] = False,
     ) -> Listed[Peeked]:  # fmt: skip
         """Returns messages that are in flight, parked, blocked or next, without leasing them."""
-        known = await desk.consumer(request, stream, consumer, "consume")
+        known = await context.consumer(request, stream, consumer, "consume")
         sealing = await engine.sealing()
         now = datetime.now(UTC)
         found = [
             message
-            for message in await desk.reading.peek(known, limit)
+            for message in await context.reading.peek(known, limit)
             if visible is None or visible == _visible(message, now)
         ]
         if not of_each:
@@ -63,8 +63,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     ) -> PositionAnswer:
         """The next message is the first one at or above `to`. Messages in flight lose their
         leases. Dead letters stay."""
-        known = await desk.consumer(request, stream, consumer, "admin")
-        return PositionAnswer(Position(await desk.admin.seek(known.stream.name, known.name, data.place())))
+        known = await context.consumer(request, stream, consumer, "admin")
+        return PositionAnswer(Position(await context.admin.seek(known.stream.name, known.name, data.place())))
 
     @post(f"{_PATH}/replay", summary="Deliver messages again", tags=["Consumers"], status_code=200)
     async def replay(
@@ -72,9 +72,9 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     ) -> ReplayedAnswer:
         """Delivers earlier messages again, before any new ones. They must match the request and
         the consumer's own filters."""
-        known = await desk.consumer(request, stream, consumer, "admin")
+        known = await context.consumer(request, stream, consumer, "admin")
         which = data or Choice()
-        count = await desk.admin.replay(
+        count = await context.admin.replay(
             known.stream.name, known.name, filter=which.filter, where=which.where, start_seq=which.start_seq,
             end_seq=which.end_seq, start_time=which.start_time, end_time=which.end_time, dry_run=which.dry_run,
         )  # fmt: skip
@@ -86,16 +86,16 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     ) -> Consumer:
         """Stops deliveries until the given time, or until the consumer is resumed. Messages in
         flight can still be settled."""
-        known = await desk.consumer(request, stream, consumer, "admin")
-        await desk.admin.pause(known.stream.name, known.name, None if data is None else data.until)
-        return Consumer.of(await desk.admin.consumer(known.stream.name, known.name))
+        known = await context.consumer(request, stream, consumer, "admin")
+        await context.admin.pause(known.stream.name, known.name, None if data is None else data.until)
+        return Consumer.of(await context.admin.consumer(known.stream.name, known.name))
 
     @post(f"{_PATH}/resume", summary="Resume a consumer", tags=["Consumers"], status_code=200)
     async def resume(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef) -> Consumer:
         """Ends a pause. Waiting receivers are woken at once."""
-        known = await desk.consumer(request, stream, consumer, "admin")
-        await desk.admin.resume(known.stream.name, known.name)
-        return Consumer.of(await desk.admin.consumer(known.stream.name, known.name))
+        known = await context.consumer(request, stream, consumer, "admin")
+        await context.admin.resume(known.stream.name, known.name)
+        return Consumer.of(await context.admin.consumer(known.stream.name, known.name))
 
     return [peek, seek, replay, pause, resume]
 

@@ -8,13 +8,13 @@ from litestar.params import Parameter
 
 from headrace.model.errors import UnknownSource
 from headrace.model.sources import SourceInfo
-from headrace.server.routes.access import AnyRequest, Desk
+from headrace.server.routes.access import AnyRequest, RouteContext
 from headrace.server.routes.slashes import unmarked
 
 SourceRef = Annotated[str, Parameter(description="A source, by its id or name.")]
 
 
-async def found(desk: Desk, request: AnyRequest, ref: str) -> SourceInfo:
+async def found(context: RouteContext, request: AnyRequest, ref: str) -> SourceInfo:
     """Look up a source and check the caller's access. A caller without access to all streams gets
     an access error, which doesn't reveal whether the source exists.
 
@@ -23,11 +23,11 @@ async def found(desk: Desk, request: AnyRequest, ref: str) -> SourceInfo:
     may.
     """
     try:
-        source = await desk.admin.source(unmarked(ref))
+        source = await context.admin.source(unmarked(ref))
     except UnknownSource:
-        await desk.all(request, "admin")
+        await context.all(request, "admin")
         raise
     if source.kind == "postgres":
-        await desk.all(request, "admin")
-    await desk.named(request, source.stream, "admin")
+        await context.all(request, "admin")
+    await context.named(request, source.stream, "admin")
     return source

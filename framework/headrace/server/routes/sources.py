@@ -20,7 +20,7 @@ from headrace.server.access.scopes import Access
 from headrace.server.data_plane.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.routes import captures
-from headrace.server.routes.access import AnyRequest, Desk
+from headrace.server.routes.access import AnyRequest, RouteContext
 from headrace.server.routes.slashes import unmarked
 from headrace.server.routes.source_lookup import SourceRef, found
 from headrace.server.transport.http import Call
@@ -31,28 +31,28 @@ from headrace.server.wire.sources import NewSource, Source, SourceSettings, sour
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
-    desk = Desk(engine, access)
+    context = RouteContext(engine, access)
 
     @post("/sources", summary="Make a source", tags=["Sources"])
     async def create_source(request: AnyRequest, data: Annotated[NewSource, Body()]) -> Response[Source]:
         """201 if the source is new, 200 if it exists with equal settings, 409 if it exists with
         other settings. A source that captures tables also creates its stream unless that exists,
         and requires a token with `admin` for all streams."""
-        stream = await _stream(desk, request, data)
-        new = await desk.admin.create_source(data.spec(stream))
+        stream = await _stream(context, request, data)
+        new = await context.admin.create_source(data.spec(stream))
         engine.forget()
-        return Response(source_of(await desk.admin.source(data.name)), status_code=201 if new else 200)
+        return Response(source_of(await context.admin.source(data.name)), status_code=201 if new else 200)
 
     @get("/sources", summary="List sources", tags=["Sources"])
     async def list_sources(request: AnyRequest) -> Listed[Source]:
         """Returns all sources by name."""
-        await desk.all(request, "admin")
-        return Listed([source_of(info) for info in await desk.admin.sources()])
+        await context.all(request, "admin")
+        return Listed([source_of(info) for info in await context.admin.sources()])
 
     @get("/sources/{source:str}", summary="See a source", tags=["Sources"])
     async def read_source(request: AnyRequest, source: SourceRef) -> Source:
         """Returns the source's settings, without its secrets, and its state."""
-        return source_of(await found(desk, request, source))
+        return source_of(await found(context, request, source))
 
     @route(
         "/sources/{source:str}",
@@ -64,8 +64,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def edit_source(request: AnyRequest, source: SourceRef, data: Annotated[SourceSettings, Body()]) -> Source:
         """Settings that are left out stay, also with PUT. This server applies the change at
         once, others within two seconds."""
-        known = await found(desk, request, source)
-        changed = await desk.admin.edit_source(known.id, **data.changes(known.kind))
+        known = await found(context, request, source)
+        changed = await context.admin.edit_source(known.id, **data.changes(known.kind))
         engine.forget()
         return source_of(changed)
 
@@ -79,8 +79,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     ) -> DeletedSource:
         """Published messages stay. 409 if the source captures tables, and its replication slot
         or publication can't be dropped, unless forced."""
-        known = await found(desk, request, source)
-        left = await desk.admin.delete_source(known.id, force=force)
+        known = await found(context, request, source)
+        left = await context.admin.delete_source(known.id, force=force)
         engine.forget()
         return DeletedSource(id=known.id, left=UNSET if left is None else left)
 
@@ -90,17 +90,17 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         read_source,
         edit_source,
         delete_source,
-        *captures.routes(desk),
+        *captures.routes(context),
         _deliver(Webhooks(engine)),
     ]
 
 
-async def _stream(desk: Desk, request: AnyRequest, data: NewSource) -> str:
+async def _stream(context: RouteContext, request: AnyRequest, data: NewSource) -> str:
     """Return the name of a new source's stream, after checking the caller's access."""
     if data.kind == "postgres":  # reads tables of any database, so it concerns more than one stream
-        await desk.all(request, "admin")
+        await context.all(request, "admin")
     try:
-        return (await desk.stream(request, data.stream, "admin")).name
+        return (await context.stream(request, data.stream, "admin")).name
     except UnknownStream as error:
         if data.kind == "postgres":
             return data.stream

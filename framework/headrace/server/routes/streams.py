@@ -14,7 +14,7 @@ from headrace import store
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.access import AnyRequest, Desk
+from headrace.server.routes.access import AnyRequest, RouteContext
 from headrace.server.routes.parameters import StreamRef
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.streams import NewStream, Stream, StreamSettings, changes
@@ -22,12 +22,12 @@ from headrace.server.wire.streams import NewStream, Stream, StreamSettings, chan
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
-    desk = Desk(engine, access)
+    context = RouteContext(engine, access)
 
     @post("/streams", summary="Make a stream", tags=["Streams"])
     async def create_stream(request: AnyRequest, data: JSONBody[NewStream]) -> Stream:
         """409 if a stream of this name exists."""
-        await desk.named(request, data.name, "admin")
+        await context.named(request, data.name, "admin")
         spec = data.spec()
         _, new = await store.declare_stream(engine.app.database, spec)
         if not new:
@@ -35,19 +35,19 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
                 409, "exists", f"There is a stream {spec.name!r} already: change it by PATCH, or take another name."
             )
         engine.forget()
-        return Stream.of(await desk.admin.stream(spec.name))
+        return Stream.of(await context.admin.stream(spec.name))
 
     @get("/streams", summary="List streams", tags=["Streams"])
     async def list_streams(request: AnyRequest) -> Listed[Stream]:
         """Returns all streams by name."""
-        await desk.all(request, "consume")
-        return Listed([Stream.of(info) for info in await desk.admin.streams()])
+        await context.all(request, "consume")
+        return Listed([Stream.of(info) for info in await context.admin.streams()])
 
     @get("/streams/{stream:str}", summary="See a stream", tags=["Streams"])
     async def read_stream(request: AnyRequest, stream: StreamRef) -> Stream:
         """Returns the stream's settings and its size."""
-        known = await desk.stream(request, stream, "consume")
-        return Stream.of(await desk.admin.stream(known.name))
+        known = await context.stream(request, stream, "consume")
+        return Stream.of(await context.admin.stream(known.name))
 
     @route(
         "/streams/{stream:str}",
@@ -58,9 +58,9 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     )
     async def edit_stream(request: AnyRequest, stream: StreamRef, data: JSONBody[StreamSettings]) -> Stream:
         """Settings that are left out stay, also with PUT."""
-        known = await desk.stream(request, stream, "admin")
-        await desk.admin.edit_stream(known.name, **changes(data, known.name))
-        return Stream.of(await desk.admin.stream(known.name))
+        known = await context.stream(request, stream, "admin")
+        await context.admin.edit_stream(known.name, **changes(data, known.name))
+        return Stream.of(await context.admin.stream(known.name))
 
     @delete("/streams/{stream:str}", summary="Delete a stream", tags=["Streams"], status_code=200)
     async def delete_stream(
@@ -70,8 +70,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     ) -> Deleted:
         """Deletes the stream with its messages and consumers. 409 if a worker uses one of its
         consumers, unless forced."""
-        known = await desk.stream(request, stream, "admin")
-        await desk.admin.delete_stream(known.name, force=force)
+        known = await context.stream(request, stream, "admin")
+        await context.admin.delete_stream(known.name, force=force)
         engine.forget()
         return Deleted(known.id)
 

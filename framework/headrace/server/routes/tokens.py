@@ -15,7 +15,7 @@ from headrace.model.tokens import NewToken, TokenInfo, check_lifetime, check_nam
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.access import AnyRequest, Desk
+from headrace.server.routes.access import AnyRequest, RouteContext
 from headrace.server.routes.slashes import unmarked
 from headrace.server.wire.common import Listed
 
@@ -56,30 +56,30 @@ class WantedToken(Struct, kw_only=True, forbid_unknown_fields=True):
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
-    desk = Desk(engine, access)
+    context = RouteContext(engine, access)
 
     @post("/tokens", summary="Make a token", tags=["Tokens"])
     async def create_token(request: AnyRequest, data: JSONBody[WantedToken]) -> NewToken:
         """The answer is the only one that has the token. Once a token has been created, every
         call needs one. 409 if the name is taken."""
-        await desk.all(request, "admin")
+        await context.all(request, "admin")
         name, scopes, lasts = data.checked()
-        made = await desk.admin.create_token(name, scopes, expires_in=lasts)
+        made = await context.admin.create_token(name, scopes, expires_in=lasts)
         access.changed(made.id)
         return made
 
     @get("/tokens", summary="List tokens", tags=["Tokens"])
     async def list_tokens(request: AnyRequest) -> Listed[TokenInfo]:
         """Returns all tokens by name, without their secrets, including expired and revoked ones."""
-        await desk.all(request, "admin")
-        return Listed(await desk.admin.tokens())
+        await context.all(request, "admin")
+        return Listed(await context.admin.tokens())
 
     @delete("/tokens/{token:str}", summary="Revoke a token", tags=["Tokens"], status_code=200)
     async def revoke_token(request: AnyRequest, token: TokenRef) -> TokenInfo:
         """Revokes a token permanently. This server applies it at once, others within two
         seconds. The token stays on the list, and its name stays taken."""
-        await desk.all(request, "admin")
-        revoked = await desk.admin.revoke_token(unmarked(token))
+        await context.all(request, "admin")
+        revoked = await context.admin.revoke_token(unmarked(token))
         access.changed(revoked.id)
         return revoked
 

@@ -16,7 +16,7 @@ from headrace.server.wire.filters import filters_of
 Status = Literal["active", "paused"]
 
 
-class PushTold(Struct, kw_only=True):
+class PushAnswer(Struct, kw_only=True):
     """The URL to which a push consumer's messages are sent, and how."""
 
     url: str
@@ -27,7 +27,7 @@ class PushTold(Struct, kw_only=True):
     concurrency: tuple[int, int]
 
     @classmethod
-    def of(cls, settings: dict[str, Any]) -> PushTold:
+    def of(cls, settings: dict[str, Any]) -> PushAnswer:
         """Convert the push settings of `ConsumerInfo`. Settings that it leaves out have their defaults."""
         return cls(
             url=settings["url"],
@@ -39,7 +39,7 @@ class PushTold(Struct, kw_only=True):
         )
 
 
-class BackoffTold(Struct, kw_only=True):
+class BackoffAnswer(Struct, kw_only=True):
     """Delay before a message's next attempt, in seconds. It is taken from `delays`. If that is
     empty, it grows exponentially."""
 
@@ -74,11 +74,11 @@ class _Told(Struct, kw_only=True):
     backoff_ms: Annotated[
         int | float | list[int | float] | None, Meta(description="Null for an exponential one: see `backoff`.")
     ]
-    backoff: BackoffTold
+    backoff: BackoffAnswer
     on_exhausted: str
     rate_limit: float | None
     rate_burst: int | None
-    push: PushTold | None
+    push: PushAnswer | None
     url: Annotated[str | None, Meta(description="The same as `push.url`.")]
     paused_until: Annotated[datetime | None, Meta(description="The end of year 9999: until somebody resumes it.")]
     inserted_at: datetime
@@ -119,7 +119,7 @@ def _told(info: ConsumerInfo) -> dict[str, Any]:
     backoff = msgspec.convert(settings["backoff"], Backoff)
     filters = settings["filters"]
     keys = filters[0] if len(filters) == 1 else list(filters)
-    push = None if settings["push"] is None else PushTold.of(settings["push"])
+    push = None if settings["push"] is None else PushAnswer.of(settings["push"])
     same = ("where", "ordered", "max_ack_pending", "max_deliver", "max_waiting", "deliver_policy", "start_seq",
             "on_exhausted", "rate_limit", "rate_burst")  # fmt: skip
     return dict(
@@ -136,7 +136,7 @@ def _told(info: ConsumerInfo) -> dict[str, Any]:
         ack_wait=settings["ack_wait"],
         start_time=msgspec.convert(settings["start_time"], datetime | None),
         backoff_ms=_backoff_ms(backoff),
-        backoff=BackoffTold(**msgspec.structs.asdict(backoff)),
+        backoff=BackoffAnswer(**msgspec.structs.asdict(backoff)),
         push=push,
         url=None if push is None else push.url,
         paused_until=info.paused_until,

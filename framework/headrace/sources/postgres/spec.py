@@ -14,7 +14,7 @@ from headrace.model.conditions import Condition
 from headrace.model.errors import ConfigurationError, InvalidFilter
 from headrace.sources.postgres.database import table_names
 from headrace.sources.postgres.shaping import transforms
-from headrace.sources.postgres.shaping.conditions import Where
+from headrace.sources.postgres.shaping.conditions import SourceCondition
 from headrace.sources.postgres.shaping.keys import RowKeyTemplate
 from headrace.sources.webhook import NAME
 from headrace.store.database.errors import without_password
@@ -176,7 +176,7 @@ class PostgresSpec(msgspec.Struct, frozen=True, kw_only=True):
             condition = conditions.parse(self.where)
         except InvalidFilter as error:
             raise ConfigurationError(f"where of {self._who} can't be read. {error}") from error
-        wrong = Where(condition).wrong(self.mode, [self.columns.get(table) for table in self.tables])
+        wrong = SourceCondition(condition).wrong(self.mode, [self.columns.get(table) for table in self.tables])
         if wrong:
             raise ConfigurationError(f"where of {self._who} {wrong}.")
         force_setattr(self, "where", conditions.describe(condition))

@@ -23,7 +23,7 @@ REPEAT = 60.0
 """Interval in seconds between log records of an error that Headrace doesn't know, while it lasts."""
 
 
-class Weather:
+class DatabaseRetry:
     """The retry state of one loop: the delay, and whether the outage was logged. An outage is logged
     once, not at every try."""
 
@@ -32,7 +32,7 @@ class Weather:
         self._delay = SHORTEST
         self._logged_at = float("-inf")  # when an error that Headrace doesn't know was last logged
 
-    async def wait_out(self, error: StoreUnavailable) -> None:
+    async def wait_after(self, error: StoreUnavailable) -> None:
         """Sleep before the next try, longer at each failure in a row."""
         if isinstance(error, StoreError):
             self._report(error)
@@ -58,14 +58,14 @@ class Weather:
             self._delay = SHORTEST
 
 
-async def keep_going(what: str, loop: Callable[[Weather], Awaitable[None]]) -> None:
+async def run_with_retry(what: str, loop: Callable[[DatabaseRetry], Awaitable[None]]) -> None:
     """Run `loop` until it returns, and start it again whenever the store was unavailable.
 
     The loop calls `cleared` after each success.
     """
-    weather = Weather(what)
+    database_retry = DatabaseRetry(what)
     while True:
         try:
-            return await loop(weather)
+            return await loop(database_retry)
         except StoreUnavailable as error:
-            await weather.wait_out(error)
+            await database_retry.wait_after(error)

@@ -20,7 +20,7 @@ from headrace import store
 from headrace.model.errors import InvalidInput
 from headrace.sources.postgres.capture.outbox import Outbox
 from headrace.sources.postgres.pgoutput import positions
-from headrace.sources.postgres.shaping.shaped import Portion
+from headrace.sources.postgres.shaping.shaped import ShapedChanges
 from headrace.store.database.errors import translated
 
 logger = logging.getLogger("headrace")
@@ -36,7 +36,7 @@ AWAKE = 1.0
 SILENT = 10.0
 """Seconds between two warnings about changes that can't be published."""
 
-Complete = Callable[[Portion, store.Executor], Awaitable[None]]
+Complete = Callable[[ShapedChanges, store.Executor], Awaitable[None]]
 
 
 class Appender:
@@ -58,7 +58,7 @@ class Appender:
 
     def __init__(
         self, database: store.Database, number: int, epoch: int, stream: str, outbox: Outbox, complete: Complete,
-        committed: Callable[[int, Portion], None],
+        committed: Callable[[int, ShapedChanges], None],
     ) -> None:  # fmt: skip
         self._database = database
         self._number = number
@@ -73,35 +73,35 @@ class Appender:
     async def run(self) -> None:
         """Append until cancelled. Raises `LeaseLost`, `UnknownStream`, `StreamFull`, `StoreUnavailable`."""
         while True:
-            portion = await self._outbox.take()
+            shaped_changes = await self._outbox.take()
             async with self.alone:
-                if portion.position is None or portion.emptied or portion.incomplete:
-                    portion = await self._in_parts(portion)
+                if shaped_changes.position is None or shaped_changes.emptied or shaped_changes.incomplete:
+                    shaped_changes = await self._in_parts(shaped_changes)
                 else:
-                    _overtake(portion)
-                    await self._append_or_sort_out(self._database, portion)
+                    _overtake(shaped_changes)
+                    await self._append_or_sort_out(self._database, shaped_changes)
             self._outbox.appended()
-            assert portion.position is not None
-            self._committed(positions.number(portion.position), portion)
+            assert shaped_changes.position is not None
+            self._committed(positions.number(shaped_changes.position), shaped_changes)
 
-    async def _in_parts(self, portion: Portion) -> Portion:
+    async def _in_parts(self, shaped_changes: ShapedChanges) -> ShapedChanges:
         """Append a captured transaction part by part. Returns the last part, with the backfill chunks
         of all parts. If any part had messages, the returned one has some too.
         """
         chunks: list[store.ChunkDone] = []
-        told = portion
+        told = shaped_changes
         async with self._database.transaction() as connection:
             await store.end_when_idle(connection, IDLE_LIMIT)
             while True:
-                await self._part(connection, portion)
-                chunks += portion.chunks
-                if portion.keys or portion.emptied:
-                    told = portion
-                if portion.position is not None:
-                    return msgspec.structs.replace(portion, keys=told.keys, emptied=told.emptied, chunks=chunks)
-                portion = await self._next(connection)
+                await self._part(connection, shaped_changes)
+                chunks += shaped_changes.chunks
+                if shaped_changes.keys or shaped_changes.emptied:
+                    told = shaped_changes
+                if shaped_changes.position is not None:
+                    return msgspec.structs.replace(shaped_changes, keys=told.keys, emptied=told.emptied, chunks=chunks)
+                shaped_changes = await self._next(connection)
 
-    async def _next(self, connection: Any) -> Portion:
+    async def _next(self, connection: Any) -> ShapedChanges:
         """Return the next part. Reading or transforming it may take a while, so `select 1` keeps the
         transaction from being ended as idle.
         """
@@ -110,58 +110,66 @@ class Appender:
                 return await self._outbox.take()
             await connection.fetchval("select 1")
 
-    async def _part(self, connection: Any, portion: Portion) -> None:
-        await self._complete(portion, connection)
-        _overtake(portion)
+    async def _part(self, connection: Any, shaped_changes: ShapedChanges) -> None:
+        await self._complete(shaped_changes, connection)
+        _overtake(shaped_changes)
         appended = 0
-        for emptied in portion.emptied:  # tables were emptied between the messages
-            before = Portion(keys=portion.keys[appended : emptied.place], data=portion.data[appended : emptied.place])
+        for emptied in shaped_changes.emptied:  # tables were emptied between the messages
+            before = ShapedChanges(
+                keys=shaped_changes.keys[appended : emptied.place], data=shaped_changes.data[appended : emptied.place]
+            )
             await self._append_or_sort_out(connection, before)
             await store.empty_captured(
                 connection, self._number, self._epoch, self._stream, emptied.table.schema, emptied.table.relation,
                 emptied.metadata,
             )  # fmt: skip
             appended = emptied.place
-        rest = msgspec.structs.replace(portion, keys=portion.keys[appended:], data=portion.data[appended:])
+        rest = msgspec.structs.replace(
+            shaped_changes, keys=shaped_changes.keys[appended:], data=shaped_changes.data[appended:]
+        )
         await self._append_or_sort_out(connection, rest)
 
-    async def _append_or_sort_out(self, executor: Any, portion: Portion) -> None:
+    async def _append_or_sort_out(self, executor: Any, shaped_changes: ShapedChanges) -> None:
         """Append a portion. If the stream refuses a message, append the others, and keep that one as a
         failure.
         """
         try:
-            await self._append(executor, portion)
+            await self._append(executor, shaped_changes)
         except InvalidInput as error:
             if isinstance(executor, store.Database):
                 async with executor.transaction() as connection:
-                    await self._sort_out(connection, portion, error)
+                    await self._sort_out(connection, shaped_changes, error)
             else:
-                await self._sort_out(executor, portion, error)
+                await self._sort_out(executor, shaped_changes, error)
 
-    async def _append(self, executor: Any, portion: Portion) -> None:
+    async def _append(self, executor: Any, shaped_changes: ShapedChanges) -> None:
         if isinstance(executor, store.Database):
-            await store.append_captured(executor, self._number, self._epoch, self._stream, portion)
+            await store.append_captured(executor, self._number, self._epoch, self._stream, shaped_changes)
             return
         # A savepoint, so that a refused message does not abort the whole transaction.
         with translated(self._database.dsn):
             async with executor.transaction():
-                await store.append_captured(executor, self._number, self._epoch, self._stream, portion)
+                await store.append_captured(executor, self._number, self._epoch, self._stream, shaped_changes)
 
-    async def _sort_out(self, connection: Any, portion: Portion, error: InvalidInput) -> None:
+    async def _sort_out(self, connection: Any, shaped_changes: ShapedChanges, error: InvalidInput) -> None:
         """Find the refused messages by bisection, since there are few of them."""
-        count = len(portion.keys)
+        count = len(shaped_changes.keys)
         if not count:
             raise error
         if count == 1:
-            failed = store.Failed(key=None, data=msgspec.json.encode(portion.data[0]).decode(), error=str(error))
+            failed = store.Failed(key=None, data=msgspec.json.encode(shaped_changes.data[0]).decode(), error=str(error))
             self._tell(error)
-            without = msgspec.structs.replace(portion, keys=[], data=[], failures=[*portion.failures, failed])
+            without = msgspec.structs.replace(
+                shaped_changes, keys=[], data=[], failures=[*shaped_changes.failures, failed]
+            )
             await self._append(connection, without)
             return
         middle = count // 2
-        first = Portion(keys=portion.keys[:middle], data=portion.data[:middle])
+        first = ShapedChanges(keys=shaped_changes.keys[:middle], data=shaped_changes.data[:middle])
         # The last messages carry the rest of the portion, above all the position.
-        second = msgspec.structs.replace(portion, keys=portion.keys[middle:], data=portion.data[middle:])
+        second = msgspec.structs.replace(
+            shaped_changes, keys=shaped_changes.keys[middle:], data=shaped_changes.data[middle:]
+        )
         for half in (first, second):
             try:
                 await self._append(connection, half)
@@ -176,13 +184,13 @@ class Appender:
             logger.warning("Stream %s: a change can't be published, and is kept as a failure: %s", self._stream, error)
 
 
-def _overtake(portion: Portion) -> None:
+def _overtake(shaped_changes: ShapedChanges) -> None:
     """Mark the failures that are followed by a message with the same key. A retry of such a failure
     must not replace a newer row.
     """
-    if portion.failures:
-        last = {key: place for place, key in enumerate(portion.keys)}
-        portion.failures = [
+    if shaped_changes.failures:
+        last = {key: place for place, key in enumerate(shaped_changes.keys)}
+        shaped_changes.failures = [
             msgspec.structs.replace(one, overtaken=one.key is not None and last.get(one.key, -1) >= one.place)
-            for one in portion.failures
+            for one in shaped_changes.failures
         ]

@@ -25,7 +25,7 @@ RENEW = 2.0
 """Seconds between two renewals."""
 
 
-class Tenure:
+class CaptureLease:
     """A capture lease that this process holds. Create it with `take`.
 
     Attributes:
@@ -41,7 +41,7 @@ class Tenure:
         self.epoch = epoch
 
     @classmethod
-    async def take(cls, database: store.Database, number: int, holder: UUID, clock: Clock) -> Tenure | None:
+    async def take(cls, database: store.Database, number: int, holder: UUID, clock: Clock) -> CaptureLease | None:
         """Take the lease. Returns None if another process holds it."""
         epoch = await store.take_capture(database, number, holder, LASTS)
         return None if epoch is None else cls(database, number, epoch, clock)

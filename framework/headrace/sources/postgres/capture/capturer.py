@@ -28,9 +28,9 @@ from headrace.sources.postgres.capture.appender import Appender
 from headrace.sources.postgres.capture.outbox import Outbox
 from headrace.sources.postgres.capture.preparing import Beginning, Preparing, application_name
 from headrace.sources.postgres.capture.retrying import Retrying
-from headrace.sources.postgres.capture.schema_cache import Knowledge
+from headrace.sources.postgres.capture.schema_cache import SchemaCache
 from headrace.sources.postgres.capture.spool import Spool
-from headrace.sources.postgres.capture.toast_completion import Completing
+from headrace.sources.postgres.capture.toast_completion import ToastCompletion
 from headrace.sources.postgres.capture.watch import Watch
 from headrace.sources.postgres.connection.feed import Feed
 from headrace.sources.postgres.connection.link import Link
@@ -59,7 +59,7 @@ from headrace.sources.postgres.pgoutput.messages import (
     Update,
 )
 from headrace.sources.postgres.shaping import transforms
-from headrace.sources.postgres.shaping.shaped import Portion, Transaction
+from headrace.sources.postgres.shaping.shaped import ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import CaptureToDo
@@ -136,9 +136,9 @@ class Capturer:
         """
         transform = None if self._spec.transform is None else transforms.load(self._spec.transform)
         self._shaper = Shaper(self._spec, transform)
-        self._knowledge = Knowledge(self._spec)
+        self._schema_cache = SchemaCache(self._spec)
         async with self._linked() as self._link:
-            preparing = Preparing(self._database, self._todo, self._spec, self._epoch, self._dsn, self._knowledge)
+            preparing = Preparing(self._database, self._todo, self._spec, self._epoch, self._dsn, self._schema_cache)
             begin = await preparing.run(self._link)
             self._from = self._appended = begin.position
             self._outbox = Outbox(begin.captured, begin.position)
@@ -148,7 +148,7 @@ class Capturer:
     async def _work(self, begin: Beginning) -> None:
         number, database = self._todo.number, self._database
         self._backfiller = Backfiller(
-            database, number, self._epoch, self._spec, self._connect, lambda: self._knowledge.tables, self._clock
+            database, number, self._epoch, self._spec, self._connect, lambda: self._schema_cache.tables, self._clock
         )
         watch = Watch(
             database,
@@ -161,9 +161,9 @@ class Capturer:
             self._clock,
             self._note,
         )
-        completing = Completing(self._spec, self._shaper, self._knowledge, self._query)
+        toast_completion = ToastCompletion(self._spec, self._shaper, self._schema_cache, self._query)
         appender = Appender(
-            database, number, self._epoch, self._todo.stream, self._outbox, completing.complete, self._is_appended
+            database, number, self._epoch, self._todo.stream, self._outbox, toast_completion.complete, self._is_appended
         )
         retrying = Retrying(
             database, number, self._epoch, self._spec, self._shaper, appender.alone, self._tell_committed
@@ -249,7 +249,9 @@ class Capturer:
             case Relation():
                 await self._learn(message)
             case Type():
-                self._knowledge.types.pop(message.oid, None)  # the type may have changed, and its relation comes next
+                self._schema_cache.types.pop(
+                    message.oid, None
+                )  # the type may have changed, and its relation comes next
             case Message():
                 self._marked(message)
             case StreamStart():
@@ -295,7 +297,7 @@ class Capturer:
         if backfiller.tracking:
             for table, key in self._shaper.identities(change):
                 backfiller.saw(table, key, transaction.xid)
-        made = self._shaper.change(change, transaction, self._idx, self._outbox.portion)
+        made = self._shaper.change(change, transaction, self._idx, self._outbox.shaped_changes)
         self._idx += made
         self._outbox.changed(made, size)
 
@@ -318,19 +320,19 @@ class Capturer:
         chunk = self._backfiller.reached(message.content)
         if chunk is None:
             return
-        portion = self._outbox.portion
-        before = len(portion.keys)
+        shaped_changes = self._outbox.shaped_changes
+        before = len(shaped_changes.keys)
         made = self._shaper.read(
-            chunk.table, self._knowledge.types, chunk.rows, chunk.columns, self._transaction, portion
+            chunk.table, self._schema_cache.types, chunk.rows, chunk.columns, self._transaction, shaped_changes
         )
-        portion.chunks.append(store.ChunkDone(**{**_fields(chunk.done), "published": made}))
+        shaped_changes.chunks.append(store.ChunkDone(**{**_fields(chunk.done), "published": made}))
         self._idx += made
-        self._outbox.changed(made, sum(map(len, portion.data[before:])))
+        self._outbox.changed(made, sum(map(len, shaped_changes.data[before:])))
 
     async def _learn(self, relation: Relation) -> None:
         async with self._link_lock:
-            table = await self._knowledge.table_of(self._link, relation)
-        self._shaper.learn(relation, table, self._knowledge.types)
+            table = await self._schema_cache.table_of(self._link, relation)
+        self._shaper.learn(relation, table, self._schema_cache.types)
 
     # --- progress
 
@@ -345,14 +347,14 @@ class Capturer:
         self._watch = watch
         await watch.run()
 
-    def _is_appended(self, position: int, portion: Portion) -> None:
+    def _is_appended(self, position: int, shaped_changes: ShapedChanges) -> None:
         self._appended = position
-        self._captured = portion.captured
+        self._captured = shaped_changes.captured
         self._appended_at = self._clock()
         self._feed.confirm(position)
-        for chunk in portion.chunks:
+        for chunk in shaped_changes.chunks:
             self._backfiller.appended(chunk.id)
-        if portion.keys or portion.emptied:
+        if shaped_changes.keys or shaped_changes.emptied:
             self._tell_committed(self._todo.stream)
 
     def _standing(self) -> tuple[int, int, datetime | None]:
@@ -361,7 +363,7 @@ class Capturer:
 
     def _note(self) -> tuple[str | None, str | None]:
         """Return a problem that does not stop the capture, and the statement that corrects it."""
-        for error in self._knowledge.missing.values():
+        for error in self._schema_cache.missing.values():
             return error.reason, error.mend
         return None, None
 
@@ -383,11 +385,11 @@ class Capturer:
         """
         while True:
             await anyio.sleep(LOOK)
-            before = dict(self._knowledge.oids())
-            knowledge = Knowledge(self._spec)
+            before = dict(self._schema_cache.oids())
+            schema_cache = SchemaCache(self._spec)
             async with self._link_lock:
-                await knowledge.look(self._link)
-            now = knowledge.oids()
+                await schema_cache.look(self._link)
+            now = schema_cache.oids()
             made = [name for name in now if before.get(name) != now[name]]
             for name in made if self._spec.backfill else ():
                 await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)

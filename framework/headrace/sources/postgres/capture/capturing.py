@@ -20,13 +20,13 @@ import msgspec
 from headrace import store
 from headrace.model.errors import HeadraceError, LeaseLost, StoreUnavailable
 from headrace.runtime.pipeline.shared import Shared
-from headrace.sources.postgres.capture.capture_lease import Tenure
+from headrace.sources.postgres.capture.capture_lease import CaptureLease
 from headrace.sources.postgres.capture.capturer import Capturer, Restart
 from headrace.sources.postgres.errors import SlotLost, SourceStopped, StreamingFailed
 from headrace.sources.postgres.shaping import transforms
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import CaptureToDo
-from headrace.store.database.retry import Weather, keep_going
+from headrace.store.database.retry import DatabaseRetry, run_with_retry
 
 logger = logging.getLogger("headrace")
 
@@ -86,7 +86,9 @@ class Capturing:
                             "sources of kind postgres are not captured here: pip install 'headrace[capture]'"
                         )
                     elif not self._draining:  # `drain` may have been called before `run`
-                        await keep_going("finding sources", lambda weather: self._look(weather, group))
+                        await run_with_retry(
+                            "finding sources", lambda database_retry: self._look(database_retry, group)
+                        )
                 self._end_all()
         finally:
             self._looking = None
@@ -98,7 +100,7 @@ class Capturing:
 
     # --- finding sources
 
-    async def _look(self, weather: Weather, group: anyio.abc.TaskGroup) -> None:
+    async def _look(self, database_retry: DatabaseRetry, group: anyio.abc.TaskGroup) -> None:
         while True:
             self._news = anyio.Event()
             found = {one.number: one for one in await store.captures_to_do(self._shared.database)}
@@ -110,7 +112,7 @@ class Capturing:
                 if number not in self._running and todo.free and not todo.paused and self._is_ours(todo):
                     self._running[number] = running = _Running(todo)
                     group.start_soon(self._run, running)
-            weather.cleared()
+            database_retry.cleared()
             with anyio.move_on_after(LOOK):
                 await self._news.wait()
 
@@ -124,16 +126,16 @@ class Capturing:
         todo, database = running.todo, self._shared.database
         try:
             with running.scope:
-                tenure = await Tenure.take(database, todo.number, self._holder, self._shared.time.clock)
-                if tenure is None:
+                capture_lease = await CaptureLease.take(database, todo.number, self._holder, self._shared.time.clock)
+                if capture_lease is None:
                     return
                 try:
                     async with anyio.create_task_group() as group:
-                        group.start_soon(tenure.keep)
-                        await self._keep_capturing(running, tenure)
+                        group.start_soon(capture_lease.keep)
+                        await self._keep_capturing(running, capture_lease)
                         group.cancel_scope.cancel()
                 finally:
-                    await tenure.release()
+                    await capture_lease.release()
         except* LeaseLost as lost:
             logger.info("%s is captured here no longer: %s", todo.name, _first(lost))
         except* StoreUnavailable as away:
@@ -146,7 +148,7 @@ class Capturing:
             if not self._draining:
                 self._news.set()
 
-    async def _keep_capturing(self, running: _Running, tenure: Tenure) -> None:
+    async def _keep_capturing(self, running: _Running, capture_lease: CaptureLease) -> None:
         """Capture, and restart after each failure. Returns when this process can't capture the source."""
         todo, delay, streaming, again = running.todo, SHORTEST, True, False
         while True:
@@ -158,15 +160,15 @@ class Capturing:
                 self._unfit.pop(todo.number, None)
             except HeadraceError as error:  # another process may succeed, for instance with another version of the code
                 running.state, running.reason = self._unfit.get(todo.number, (running.state, running.reason))
-                self._resting[todo.number] = began + await self._tell(running, tenure.epoch, error, delay)
+                self._resting[todo.number] = began + await self._tell(running, capture_lease.epoch, error, delay)
                 self._unfit[todo.number] = running.state, running.reason
                 return
             try:
                 if again:
-                    await tenure.reopen()
+                    await capture_lease.reopen()
                 again = True
                 capturer = Capturer(
-                    self._shared.database, todo, spec, tenure.epoch, self._published, self._shared.time.clock,
+                    self._shared.database, todo, spec, capture_lease.epoch, self._published, self._shared.time.clock,
                     streaming=streaming,
                 )  # fmt: skip
                 await self._capture(running, capturer)
@@ -178,7 +180,7 @@ class Capturing:
                     delay = SHORTEST  # it went well for a while
                     running.state, running.reason = "running", None
                 streaming = streaming and not isinstance(cause, StreamingFailed)
-                rest = await self._tell(running, tenure.epoch, cause, delay)
+                rest = await self._tell(running, capture_lease.epoch, cause, delay)
             await anyio.sleep(rest)
             delay = min(2 * delay, LONGEST)
 

@@ -10,7 +10,7 @@ import anyio
 import msgspec
 
 from headrace.sources.postgres.pgoutput import positions
-from headrace.sources.postgres.shaping.shaped import Portion
+from headrace.sources.postgres.shaping.shaped import ShapedChanges
 
 MOST_MESSAGES = 5000
 MOST_BYTES = 8 * 1024 * 1024
@@ -31,7 +31,7 @@ class Outbox:
     """
 
     def __init__(self, captured: int, position: int | None = None) -> None:
-        self.portion = Portion()
+        self.shaped_changes = ShapedChanges()
         self.busy = False
         self._captured = captured
         self._after = position
@@ -45,7 +45,7 @@ class Outbox:
 
     def begin(self) -> None:
         """Note that a transaction begins."""
-        self._mark = Mark(self.portion)
+        self._mark = Mark(self.shaped_changes)
 
     def changed(self, messages: int, size: int) -> None:
         """Count a change that has become this many messages, of about this many bytes."""
@@ -62,7 +62,7 @@ class Outbox:
     @property
     def idle(self) -> bool:
         """Whether nothing is waiting or being appended."""
-        return not self.busy and self._end is None and self._mark is None and not self.portion.keys
+        return not self.busy and self._end is None and self._mark is None and not self.shaped_changes.keys
 
     async def offer(self) -> None:
         """Offer the appender what there is. Waits while the outbox is full."""
@@ -77,20 +77,23 @@ class Outbox:
     @property
     def full(self) -> bool:
         """Whether `offer` must be called before anything is added."""
-        return len(self.portion.keys) + len(self.portion.failures) >= MOST_MESSAGES or self._bytes >= MOST_BYTES
+        return (
+            len(self.shaped_changes.keys) + len(self.shaped_changes.failures) >= MOST_MESSAGES
+            or self._bytes >= MOST_BYTES
+        )
 
     # --- the appender's side
 
-    async def take(self) -> Portion:
+    async def take(self) -> ShapedChanges:
         """Wait for a portion up to the end of a transaction, and return it. If a transaction is larger
         than the outbox, return a part of it without a position.
         """
         while True:
-            portion = self._cut()
-            if portion is not None:
+            shaped_changes = self._cut()
+            if shaped_changes is not None:
                 self.busy = True
                 self._room.set()
-                return portion
+                return shaped_changes
             self._news = anyio.Event()
             await self._news.wait()
 
@@ -98,20 +101,20 @@ class Outbox:
         """Note that the portion taken last is appended."""
         self.busy = False
 
-    def _cut(self) -> Portion | None:
+    def _cut(self) -> ShapedChanges | None:
         if self._end is None and not self.full:
             return None
         self._bytes = 0
         if self._end is None:
-            whole, self.portion = self.portion, Portion()
-            self._mark = Mark(self.portion)
+            whole, self.shaped_changes = self.shaped_changes, ShapedChanges()
+            self._mark = Mark(self.shaped_changes)
             return whole
-        whole, self.portion = self.portion, Portion()
+        whole, self.shaped_changes = self.shaped_changes, ShapedChanges()
         begun = 0
         if self._mark is not None:
-            self.portion = self._mark.split(whole)
-            begun = len(self.portion.keys)
-            self._mark = Mark(Portion())
+            self.shaped_changes = self._mark.split(whole)
+            begun = len(self.shaped_changes.keys)
+            self._mark = Mark(ShapedChanges())
         whole.position = positions.text(self._end)
         whole.after = None if self._after is None else positions.text(self._after)
         self._after = self._end
@@ -123,29 +126,33 @@ class Outbox:
 class Mark:
     """A place in a portion."""
 
-    def __init__(self, portion: Portion) -> None:
-        self._keys = len(portion.keys)
-        self._failures = len(portion.failures)
-        self._chunks = len(portion.chunks)
-        self._incomplete = len(portion.incomplete)
-        self._emptied = len(portion.emptied)
+    def __init__(self, shaped_changes: ShapedChanges) -> None:
+        self._keys = len(shaped_changes.keys)
+        self._failures = len(shaped_changes.failures)
+        self._chunks = len(shaped_changes.chunks)
+        self._incomplete = len(shaped_changes.incomplete)
+        self._emptied = len(shaped_changes.emptied)
 
-    def split(self, portion: Portion) -> Portion:
+    def split(self, shaped_changes: ShapedChanges) -> ShapedChanges:
         """Cut off what comes after the mark, and return it."""
         keys = self._keys
-        rest = Portion(
-            keys=portion.keys[keys:],
-            data=portion.data[keys:],
+        rest = ShapedChanges(
+            keys=shaped_changes.keys[keys:],
+            data=shaped_changes.data[keys:],
             failures=[
-                msgspec.structs.replace(one, place=one.place - keys) for one in portion.failures[self._failures :]
+                msgspec.structs.replace(one, place=one.place - keys)
+                for one in shaped_changes.failures[self._failures :]
             ],
-            chunks=portion.chunks[self._chunks :],
+            chunks=shaped_changes.chunks[self._chunks :],
             incomplete=[
-                msgspec.structs.replace(one, place=one.place - keys) for one in portion.incomplete[self._incomplete :]
+                msgspec.structs.replace(one, place=one.place - keys)
+                for one in shaped_changes.incomplete[self._incomplete :]
             ],
-            emptied=[msgspec.structs.replace(one, place=one.place - keys) for one in portion.emptied[self._emptied :]],
+            emptied=[
+                msgspec.structs.replace(one, place=one.place - keys) for one in shaped_changes.emptied[self._emptied :]
+            ],
         )
-        del portion.keys[keys:], portion.data[keys:]
-        del portion.failures[self._failures :], portion.chunks[self._chunks :]
-        del portion.incomplete[self._incomplete :], portion.emptied[self._emptied :]
+        del shaped_changes.keys[keys:], shaped_changes.data[keys:]
+        del shaped_changes.failures[self._failures :], shaped_changes.chunks[self._chunks :]
+        del shaped_changes.incomplete[self._incomplete :], shaped_changes.emptied[self._emptied :]
         return rest

@@ -12,7 +12,7 @@ from headrace import store
 from headrace.model.errors import HeadraceError, LeaseLost
 from headrace.sources.postgres.backfill.backfiller import begin_first
 from headrace.sources.postgres.capture.capture_lease import LASTS
-from headrace.sources.postgres.capture.schema_cache import Knowledge
+from headrace.sources.postgres.capture.schema_cache import SchemaCache
 from headrace.sources.postgres.connection.link import Link
 from headrace.sources.postgres.database import publications, slots
 from headrace.sources.postgres.errors import SourceStopped
@@ -58,14 +58,14 @@ class Preparing:
     """
 
     def __init__(
-        self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int, dsn: str, knowledge: Knowledge
+        self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int, dsn: str, schema_cache: SchemaCache
     ) -> None:  # fmt: skip
         self._database = database
         self._todo = todo
         self._spec = spec
         self._epoch = epoch
         self._dsn = dsn
-        self._knowledge = knowledge
+        self._schema_cache = schema_cache
         self._name = slots.slot_name(todo.name, todo.id)
         self._slot = spec.slot or self._name
         self._publication = spec.publication or self._name
@@ -99,7 +99,7 @@ class Preparing:
         server = await slots.server_of(link)
         known = await store.capture_position(self._database, todo.number)
         position = None if known is None else await self._position_on(server, known)
-        await self._knowledge.look(link)
+        await self._schema_cache.look(link)
         if known is not None and spec.backfill and spec.publication is None:
             await self._backfill_new(link)
         await slots.ensure_publication(link, spec, self._publication)
@@ -123,7 +123,7 @@ class Preparing:
         They are not in the source's publication yet, and their first rows are not in the stream.
         """
         published = await publications.publication_of(link, self._publication)
-        for name, table in self._knowledge.tables.items():
+        for name, table in self._schema_cache.tables.items():
             if published is not None and not published.everything and table.oid not in published.named:
                 await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)
 

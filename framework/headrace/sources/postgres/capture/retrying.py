@@ -12,7 +12,7 @@ from collections.abc import Callable
 import anyio
 
 from headrace import store
-from headrace.sources.postgres.shaping.shaped import Portion
+from headrace.sources.postgres.shaping.shaped import ShapedChanges
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 
@@ -59,16 +59,16 @@ class Retrying:
             return False
         async with self._alone:  # nothing newer is appended between the check and the append
             since = await self._published_since(found)
-            portion, again = Portion(), {}
+            shaped_changes, again = ShapedChanges(), {}
             for failure in found:
-                error = None if failure.key in since else self._shaper.again(failure.data, portion)
+                error = None if failure.key in since else self._shaper.again(failure.data, shaped_changes)
                 if error is None:
-                    portion.retried.append(failure.id)
+                    shaped_changes.retried.append(failure.id)
                 else:
                     again[failure.id] = error
-            await store.append_captured(self._database, self._number, self._epoch, self._spec.stream, portion)
+            await store.append_captured(self._database, self._number, self._epoch, self._spec.stream, shaped_changes)
         await store.failed_again(self._database, self._number, list(again), list(again.values()))
-        if portion.keys:
+        if shaped_changes.keys:
             self._committed(self._spec.stream)
         return True
 

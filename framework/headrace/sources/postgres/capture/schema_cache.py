@@ -20,7 +20,7 @@ from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.values import TypeInfo, load_types
 
 
-class Knowledge:
+class SchemaCache:
     """The tables and types of one captured database.
 
     Attributes:

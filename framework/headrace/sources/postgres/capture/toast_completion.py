@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Raw
 
 from headrace import store
-from headrace.sources.postgres.capture.schema_cache import Knowledge
+from headrace.sources.postgres.capture.schema_cache import SchemaCache
 from headrace.sources.postgres.database import table_names
-from headrace.sources.postgres.shaping.shaped import Incomplete, Portion
+from headrace.sources.postgres.shaping.shaped import Incomplete, ShapedChanges
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 
@@ -39,7 +39,7 @@ _decode_record = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class Completing:
+class ToastCompletion:
     """Completes the rows of one source.
 
     Args:
@@ -49,34 +49,34 @@ class Completing:
         rows: queries the captured database.
     """
 
-    def __init__(self, spec: PostgresSpec, shaper: Shaper, knowledge: Knowledge, rows: Rows) -> None:
+    def __init__(self, spec: PostgresSpec, shaper: Shaper, schema_cache: SchemaCache, rows: Rows) -> None:
         self._spec = spec
         self._shaper = shaper
-        self._knowledge = knowledge
+        self._schema_cache = schema_cache
         self._rows = rows
 
-    async def complete(self, portion: Portion, executor: store.Executor) -> None:
+    async def complete(self, shaped_changes: ShapedChanges, executor: store.Executor) -> None:
         """Fill in missing values. A value that can't be found stays missing."""
-        if not portion.incomplete:
+        if not shaped_changes.incomplete:
             return
-        wanted = {portion.keys[one.place] for one in portion.incomplete}
+        wanted = {shaped_changes.keys[one.place] for one in shaped_changes.incomplete}
         latest: dict[str, str] = {}
         if self._all_published:
             latest = await store.captured_rows(executor, self._spec.stream, sorted(wanted))
-        incomplete = {one.place: one for one in portion.incomplete}
+        incomplete = {one.place: one for one in shaped_changes.incomplete}
         spoken_at = anyio.current_time()
-        for place, key in enumerate(portion.keys):
+        for place, key in enumerate(shaped_changes.keys):
             if key not in wanted:
                 continue
             if (row := incomplete.get(place)) is not None:
                 before = None if row.moved else latest.get(key)
-                portion.data[place] = await self._completed(row, portion.data[place], before)
+                shaped_changes.data[place] = await self._completed(row, shaped_changes.data[place], before)
                 if anyio.current_time() - spoken_at >= AWAKE:
                     await executor.fetchval("select 1")
                     spoken_at = anyio.current_time()
             if self._all_published:
-                latest[key] = portion.data[place]
-        self._shaper.completed(portion)
+                latest[key] = shaped_changes.data[place]
+        self._shaper.completed(shaped_changes)
 
     @property
     def _all_published(self) -> bool:
@@ -104,7 +104,7 @@ class Completing:
         if not found:
             return {}
         return _decode_record(
-            self._shaper.record(table, self._knowledge.types, found[0], [one.name for one in columns])
+            self._shaper.record(table, self._schema_cache.types, found[0], [one.name for one in columns])
         )
 
 

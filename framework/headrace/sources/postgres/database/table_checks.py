@@ -16,7 +16,7 @@ from headrace.sources.postgres.database import catalog, table_names
 from headrace.sources.postgres.database.findings import error, good, warning
 from headrace.sources.postgres.database.publications import full_identity
 from headrace.sources.postgres.database.tables import Table
-from headrace.sources.postgres.shaping.conditions import Where
+from headrace.sources.postgres.shaping.conditions import SourceCondition
 from headrace.sources.postgres.shaping.keys import RowKeyTemplate
 from headrace.sources.postgres.spec import PostgresSpec
 
@@ -216,7 +216,7 @@ def _columns(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
 
 def _looked_at(where: str | None) -> Iterable[str]:
     """Return the columns that a condition uses."""
-    return () if where is None else sorted(Where(conditions.parse(where)).columns)
+    return () if where is None else sorted(SourceCondition(conditions.parse(where)).columns)
 
 
 def _near(name: str, have: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class Where:
+class SourceCondition:
     """A condition. `columns` are the columns of the record that it uses."""
 
     def __init__(self, condition: Condition) -> None:

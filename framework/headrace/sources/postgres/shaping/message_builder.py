@@ -17,9 +17,9 @@ import msgspec
 from headrace.model.errors import HeadraceError, InvalidData
 from headrace.runtime.execution.failures import describe
 from headrace.sources.postgres.shaping import transforms
-from headrace.sources.postgres.shaping.conditions import Where
+from headrace.sources.postgres.shaping.conditions import SourceCondition
 from headrace.sources.postgres.shaping.keys import full_identity
-from headrace.sources.postgres.shaping.shaped import Portion
+from headrace.sources.postgres.shaping.shaped import ShapedChanges
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import Failed
 
@@ -37,7 +37,7 @@ class Unjudged(HeadraceError):
     """Raised when a condition depends on values that the WAL does not contain."""
 
 
-class Publisher:
+class MessageBuilder:
     """Publishes the messages of one source.
 
     Args:
@@ -47,11 +47,11 @@ class Publisher:
 
     def __init__(self, spec: PostgresSpec, transform: Callable[..., Any] | None) -> None:
         condition = spec.condition
-        self._where = None if condition is None else Where(condition)
+        self._where = None if condition is None else SourceCondition(condition)
         self._transform = transform
         self.plain = condition is None and transform is None
 
-    def put(self, key: str, data: bytes, into: Portion, missing: Collection[str] = (), table: str = "") -> int:
+    def put(self, key: str, data: bytes, into: ShapedChanges, missing: Collection[str] = (), table: str = "") -> int:
         """Add a message, unless it does not meet the condition.
 
         Args:
@@ -87,7 +87,7 @@ class Publisher:
             f" {full_identity(table)}"
         )
 
-    def transformed(self, key: str, data: bytes, into: Portion) -> int:
+    def transformed(self, key: str, data: bytes, into: ShapedChanges) -> int:
         """Transform a message and add the result."""
         made: bytes | None = data
         if self._transform is not None:
@@ -97,7 +97,7 @@ class Publisher:
                 return self.fail(key, data, error, into)
         return 0 if made is None else self._append(key, made, data, into)
 
-    def _append(self, key: str, data: bytes, before: bytes, into: Portion) -> int:
+    def _append(self, key: str, data: bytes, before: bytes, into: ShapedChanges) -> int:
         if b"\\u0000" in data or len(data) > LARGEST:
             try:
                 _check(data)
@@ -107,7 +107,7 @@ class Publisher:
         into.data.append(data.decode("utf-8", "replace"))
         return 1
 
-    def fail(self, key: str | None, data: bytes, error: Exception, into: Portion) -> int:
+    def fail(self, key: str | None, data: bytes, error: Exception, into: ShapedChanges) -> int:
         """Keep a message as a failure. Returns 1, the number of failures added."""
         kept = _readable(data) if len(data) <= LARGEST else None
         if kept is None:  # unreadable or too large. Without its key it is not retried
@@ -121,7 +121,7 @@ class Publisher:
         into.failures.append(Failed(key=key, data=text, error=told, place=len(into.keys)))
         return 1
 
-    def again(self, data: str, into: Portion) -> str | None:
+    def again(self, data: str, into: ShapedChanges) -> str | None:
         """Retry a failure. Returns the error if it fails again. Otherwise returns None, and the
         message was added or no longer meets the condition.
         """
@@ -135,7 +135,7 @@ class Publisher:
         except msgspec.DecodeError as error:
             return f"This is no failure of a capture: {error}."
         missing = set() if self._where is None or record is None else self._where.columns - record.keys()
-        tried = Portion()
+        tried = ShapedChanges()
         self.put(key, message, tried, missing)
         if tried.failures:
             return tried.failures[0].error

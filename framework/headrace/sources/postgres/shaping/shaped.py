@@ -54,7 +54,7 @@ class Emptied(msgspec.Struct, frozen=True):
     metadata: str
 
 
-class Portion(Captured, kw_only=True):
+class ShapedChanges(Captured, kw_only=True):
     """Messages to append in one step, see `Captured`."""
 
     incomplete: list[Incomplete] = msgspec.field(default_factory=list)

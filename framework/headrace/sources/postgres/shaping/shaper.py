@@ -28,8 +28,8 @@ from headrace.sources.postgres.pgoutput.messages import (
     Value,
 )
 from headrace.sources.postgres.shaping.keys import NoKey, missing_values
-from headrace.sources.postgres.shaping.message_builder import Publisher
-from headrace.sources.postgres.shaping.shaped import Emptied, Incomplete, Portion, Transaction
+from headrace.sources.postgres.shaping.message_builder import MessageBuilder
+from headrace.sources.postgres.shaping.shaped import Emptied, Incomplete, ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shapes import Shape, shape_of_read, shape_of_relation
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.values import TypeInfo
@@ -49,7 +49,7 @@ class Shaper:
     def __init__(self, spec: PostgresSpec, transform: Callable[..., Any] | None = None) -> None:
         self._spec = spec
         self._tables = frozenset(map(table_names.split, spec.tables))
-        self._publisher = Publisher(spec, transform)
+        self._publisher = MessageBuilder(spec, transform)
         self._shapes: dict[int, Shape] = {}
         self._reads: dict[str, tuple[tuple[Any, ...], Shape]] = {}
         self._rows = spec.mode == "rows"
@@ -69,7 +69,7 @@ class Shaper:
         else:
             self._shapes[relation.oid] = shape_of_relation(self._spec, relation, table, types)
 
-    def change(self, change: Change, transaction: Transaction, idx: int, into: Portion) -> int:
+    def change(self, change: Change, transaction: Transaction, idx: int, into: ShapedChanges) -> int:
         """Add the messages of a change.
 
         Args:
@@ -98,7 +98,7 @@ class Shaper:
             return self._mistaken(shape, row, transaction, idx, error, into)
 
     def _shaped(
-        self, shape: Shape, change: Insert | Update | Delete, transaction: Transaction, idx: int, into: Portion
+        self, shape: Shape, change: Insert | Update | Delete, transaction: Transaction, idx: int, into: ShapedChanges
     ) -> int:
         if self._rows:
             return self._row(shape, change, transaction, idx, into)
@@ -110,7 +110,7 @@ class Shaper:
 
     # --- mode changes
 
-    def _insert(self, shape: Shape, change: Insert, transaction: Transaction, idx: int, into: Portion) -> int:
+    def _insert(self, shape: Shape, change: Insert, transaction: Transaction, idx: int, into: ShapedChanges) -> int:
         new = change.new
         if len(new) != shape.width or UNCHANGED in new:
             new = shape.fitted(new)
@@ -124,7 +124,7 @@ class Shaper:
         )  # fmt: skip
         return self._put(shape, new, data, into, missing)
 
-    def _update(self, shape: Shape, change: Update, transaction: Transaction, idx: int, into: Portion) -> int:
+    def _update(self, shape: Shape, change: Update, transaction: Transaction, idx: int, into: ShapedChanges) -> int:
         new, old = change.new, change.old
         if len(new) != shape.width or (old is not None and len(old) != shape.width) or UNCHANGED in new:
             new, old = _whole(shape, change)
@@ -144,14 +144,14 @@ class Shaper:
         )  # fmt: skip
         return self._put(shape, new, data, into, missing)
 
-    def _delete(self, shape: Shape, change: Delete, transaction: Transaction, idx: int, into: Portion) -> int:
+    def _delete(self, shape: Shape, change: Delete, transaction: Transaction, idx: int, into: ShapedChanges) -> int:
         old = _known_of_old(shape, change.old, change.key_only)
         data = b'{"record":{%b},"changes":null,"action":"delete"%b%d}}' % (
             shape.known(old), shape.metadata(transaction), idx,
         )  # fmt: skip
         return self._put(shape, old, data, into, shape.missing(old))
 
-    def _put(self, shape: Shape, row: Sequence[Value], data: bytes, into: Portion, missing: Sequence[str]) -> int:
+    def _put(self, shape: Shape, row: Sequence[Value], data: bytes, into: ShapedChanges, missing: Sequence[str]) -> int:
         try:
             key = shape.key(row)
         except NoKey as error:
@@ -161,7 +161,7 @@ class Shaper:
     # --- mode rows
 
     def _row(
-        self, shape: Shape, change: Insert | Update | Delete, transaction: Transaction, idx: int, into: Portion
+        self, shape: Shape, change: Insert | Update | Delete, transaction: Transaction, idx: int, into: ShapedChanges
     ) -> int:
         metadata = shape.metadata(transaction)
         if isinstance(change, Insert):
@@ -181,7 +181,7 @@ class Shaper:
         return self._gone(shape, old, metadata, idx, into) if used is None else used
 
     def _version(
-        self, shape: Shape, new: Row, metadata: bytes, idx: int, into: Portion, *, moved: bool = False
+        self, shape: Shape, new: Row, metadata: bytes, idx: int, into: ShapedChanges, *, moved: bool = False
     ) -> int | None:
         """Add the current row. Returns how many numbers are used up, or None if the row does not meet
         the condition.
@@ -203,7 +203,7 @@ class Shaper:
             return self._publisher.fail(key, data, meets, into)
         return self._publisher.transformed(key, data, into) if meets else None
 
-    def _gone(self, shape: Shape, old: Row, metadata: bytes, idx: int, into: Portion) -> int:
+    def _gone(self, shape: Shape, old: Row, metadata: bytes, idx: int, into: ShapedChanges) -> int:
         """Add a tombstone if the source has them, unless the row is known not to have met the
         condition before.
         """
@@ -216,7 +216,7 @@ class Shaper:
                 pass  # `_tombstone` reports it
         return self._tombstone(shape, old, metadata, idx, into)
 
-    def _tombstone(self, shape: Shape, old: Row, metadata: bytes, idx: int, into: Portion) -> int:
+    def _tombstone(self, shape: Shape, old: Row, metadata: bytes, idx: int, into: ShapedChanges) -> int:
         """Add a tombstone if the source has them."""
         if not self._tombstones:
             return 0
@@ -230,16 +230,16 @@ class Shaper:
         into.data.append(_tombstone(metadata + b"%d" % idx, shape.key_record(old)))
         return 1
 
-    def completed(self, portion: Portion) -> None:
+    def completed(self, shaped_changes: ShapedChanges) -> None:
         """Check and transform the rows of `portion.incomplete`, after their missing values were filled
         in. Some become tombstones, failures, or nothing. All others keep their order. Afterwards
         `portion.incomplete` is empty.
         """
-        incomplete, portion.incomplete = {one.place: one for one in portion.incomplete}, []
+        incomplete, shaped_changes.incomplete = {one.place: one for one in shaped_changes.incomplete}, []
         if self._publisher.plain or not incomplete:
             return
-        made, places, failed = Portion(failures=portion.failures), [], len(portion.failures)
-        for place, (key, text) in enumerate(zip(portion.keys, portion.data, strict=True)):
+        made, places, failed = ShapedChanges(failures=shaped_changes.failures), [], len(shaped_changes.failures)
+        for place, (key, text) in enumerate(zip(shaped_changes.keys, shaped_changes.data, strict=True)):
             places.append(len(made.keys))
             if place in incomplete:
                 self._complete(incomplete[place], key, text.encode("utf-8", "replace"), made)
@@ -247,12 +247,12 @@ class Shaper:
                 made.keys.append(key)
                 made.data.append(text)
         places.append(len(made.keys))
-        portion.keys, portion.data = made.keys, made.data
-        portion.emptied = [Emptied(places[one.place], one.table, one.metadata) for one in portion.emptied]
-        before = portion.failures[:failed]
-        portion.failures[:failed] = [msgspec.structs.replace(one, place=places[one.place]) for one in before]
+        shaped_changes.keys, shaped_changes.data = made.keys, made.data
+        shaped_changes.emptied = [Emptied(places[one.place], one.table, one.metadata) for one in shaped_changes.emptied]
+        before = shaped_changes.failures[:failed]
+        shaped_changes.failures[:failed] = [msgspec.structs.replace(one, place=places[one.place]) for one in before]
 
-    def _complete(self, row: Incomplete, key: str, data: bytes, into: Portion) -> None:
+    def _complete(self, row: Incomplete, key: str, data: bytes, into: ShapedChanges) -> None:
         meets = self._publisher.meets(key, data)
         if isinstance(meets, Exception):
             self._publisher.fail(key, data, meets, into)
@@ -268,7 +268,13 @@ class Shaper:
     # --- both modes
 
     def _mistaken(
-        self, shape: Shape, row: Sequence[Any], transaction: Transaction, idx: int, error: Exception, into: Portion
+        self,
+        shape: Shape,
+        row: Sequence[Any],
+        transaction: Transaction,
+        idx: int,
+        error: Exception,
+        into: ShapedChanges,
     ) -> int:
         """Keep a row as a failure with all values as text, after a bug in shaping. It must not hold up
         the slot for ever.
@@ -277,7 +283,7 @@ class Shaper:
         data = b'{"record":{%b}%b%d}}' % (shape.as_text(row), shape.metadata(transaction), idx)
         return self._publisher.fail(None, data, error, into)
 
-    def _truncate(self, oid: int, transaction: Transaction, idx: int, into: Portion) -> int:
+    def _truncate(self, oid: int, transaction: Transaction, idx: int, into: ShapedChanges) -> int:
         shape = self._shapes.get(oid)
         if shape is None:
             return 0
@@ -318,7 +324,7 @@ class Shaper:
 
     def read(
         self, table: Table, types: Mapping[int, TypeInfo], rows: Sequence[Sequence[bytes | None]], columns: Sequence[str],
-        transaction: Transaction, into: Portion,
+        transaction: Transaction, into: ShapedChanges,
     ) -> int:  # fmt: skip
         """Add rows that a backfill has read.
 
@@ -353,7 +359,7 @@ class Shaper:
             found = self._reads[table.name] = (made_of, shape_of_read(self._spec, table, columns, types))
         return found[1]
 
-    def again(self, data: str, into: Portion) -> str | None:
+    def again(self, data: str, into: ShapedChanges) -> str | None:
         """Retry a failure. Returns None and adds the result, or returns the error.
 
         Args:

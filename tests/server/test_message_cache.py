@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headrace import store
 from headrace.model.outcomes import Settlement
 from headrace.server.data_plane.bodies import told
-from headrace.server.data_plane.message_cache import MOST_RANGES, Kept, Shelves, kept
+from headrace.server.data_plane.message_cache import MOST_RANGES, CachedMessage, MessageCaches, kept
 from headrace.server.engine import Engine
 from tests.server.conftest import Consume
 
@@ -23,7 +23,7 @@ KEY = (1, (">",), "None")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def message(seq: int) -> Kept:
+def message(seq: int) -> CachedMessage:
     return kept(seq, "s", f"k{seq}", "1", None, NOW)
 
 
@@ -34,35 +34,35 @@ puts = st.lists(st.lists(st.integers(1000, 1300), max_size=12, unique=True), max
 
 @given(puts, st.integers(0, 60))
 def test_the_ranges_are_what_is_kept_and_no_more_than_there_is_room_for(puts: list[list[int]], room: int) -> None:
-    shelves = Shelves(largest=room * SIZE)
-    shelf = shelves.of(KEY)
+    caches = MessageCaches(largest=room * SIZE)
+    cache = caches.of(KEY)
     for seqs in puts:
-        shelf.put(seqs, map(message, seqs))
-        named = [seq for first, last in shelf.ranges for seq in range(first, last + 1)]
-        assert named == sorted(shelf._kept)
-        assert all(after[0] > before[1] + 1 for before, after in zip(shelf.ranges, shelf.ranges[1:], strict=False))
-        assert shelves.size == sum(len(one.told) for one in shelf._kept.values()) <= room * SIZE
-        assert len(shelf.ranges) <= MOST_RANGES
+        cache.put(seqs, map(message, seqs))
+        named = [seq for first, last in cache.ranges for seq in range(first, last + 1)]
+        assert named == sorted(cache._kept)
+        assert all(after[0] > before[1] + 1 for before, after in zip(cache.ranges, cache.ranges[1:], strict=False))
+        assert caches.size == sum(len(one.told) for one in cache._kept.values()) <= room * SIZE
+        assert len(cache.ranges) <= MOST_RANGES
         for seq in named:
-            assert shelf.get(seq) == message(seq)
+            assert cache.get(seq) == message(seq)
 
 
 def test_shelves_share_their_room_and_each_makes_some() -> None:
-    shelves = Shelves(largest=10 * SIZE)
-    first, second = shelves.of(KEY), shelves.of((2, (">",), "None"))
+    caches = MessageCaches(largest=10 * SIZE)
+    first, second = caches.of(KEY), caches.of((2, (">",), "None"))
     first.put(range(1000, 1008), map(message, range(1000, 1008)))
     for seq in range(2000, 2100):
         second.put([seq], [message(seq)])
-    assert shelves.size <= 10 * SIZE
+    assert caches.size <= 10 * SIZE
     assert second.get(2099) is not None
     assert first.get(1000) is None
 
 
 def test_history_that_one_reads_alone_is_not_kept() -> None:
-    shelf = Shelves().of(KEY)
-    shelf.put([1000, 1001], map(message, [1000, 1001]))
-    shelf.put([5], [message(5)])
-    assert (shelf.get(5), shelf.ranges) == (None, [(1000, 1001)])
+    cache = MessageCaches().of(KEY)
+    cache.put([1000, 1001], map(message, [1000, 1001]))
+    cache.put([5], [message(5)])
+    assert (cache.get(5), cache.ranges) == (None, [(1000, 1001)])
 
 
 @pytest.mark.asyncio
@@ -72,7 +72,7 @@ async def test_a_database_that_went_away_may_come_back_with_other_messages(engin
     assert (await engine.receive(ship, 10)).data == ['"lost"']
     await engine.app.database.fetch("""update headrace_streams.orders set data = '"other"'""")
     engine.hear(deaf=True)
-    assert engine._shelves.size == 0
+    assert engine._caches.size == 0
     assert (await engine.receive(bill, 10)).data == ['"other"']
 
 
@@ -137,7 +137,7 @@ async def test_messages_evicted_from_the_cache_during_a_lease_call_are_read_from
         batch = await lease(*args, **options)
         assert batch.keys == [None] * 3
         receivers = await engine._receivers_of(bill)
-        receivers._shelf.make_room(1_000_000)
+        receivers._cache.make_room(1_000_000)
         await engine.app.database.fetch("delete from headrace_streams.orders where seq = 2")  # as retention does
         return batch
 
@@ -153,7 +153,7 @@ async def test_messages_evicted_from_the_cache_during_a_lease_call_are_read_from
 async def test_concurrent_consumers_on_a_small_cache_get_what_the_stream_holds(
     engine: Engine, consume: Consume
 ) -> None:
-    engine._shelves._largest = 20 * SIZE
+    engine._caches._largest = 20 * SIZE
     names = ["ship", "bill", "audit"]
     consumers = [await consume(name) for name in names]
     await engine.app.publish_many("orders", [(f"k{place}", place) for place in range(1, 301)])

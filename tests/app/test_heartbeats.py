@@ -14,7 +14,7 @@ import pytest
 from headrace import App, store
 from headrace.admin import Admin
 from headrace.app import heartbeats, service
-from headrace.app.heartbeats import MOST_CONSUMERS, Pace, Roster
+from headrace.app.heartbeats import MOST_CONSUMERS, Heartbeats, Pace
 from headrace.model import conditions
 from headrace.model.records import ConsumerAtWork, WorkerFacts, WorkerInfo
 from headrace.model.specs import ConsumerSpec
@@ -79,7 +79,7 @@ async def test_a_process_reports_the_current_state_of_its_consumers(dsn: str, da
         await gate.wait()
 
     async with running(app):
-        heartbeats = Roster(database, app.statistics, Time(clock=lambda: clock[0]))
+        heartbeats = Heartbeats(database, app.statistics, Time(clock=lambda: clock[0]))
         assert heartbeats.facts().consumers[0].rate is None
         await app.publish_many("orders", [("a", 1), ("b", 2), ("c", 3)])
         await gate.until(2)
@@ -96,7 +96,7 @@ async def test_a_process_reports_the_current_state_of_its_consumers(dsn: str, da
 async def test_a_process_reports_its_server_if_there_is_one(database: store.Database) -> None:
     counts = {"requests": 10, "in_flight": 2, "waiting": 7}
     clock = [0.0]
-    heartbeats = Roster(database, lambda: {"server": counts}, Time(clock=lambda: clock[0]))
+    heartbeats = Heartbeats(database, lambda: {"server": counts}, Time(clock=lambda: clock[0]))
     assert (found := heartbeats.facts().server) is not None
     assert (found.requests, found.in_flight, found.waiting) == (None, 2, 7)
     counts["requests"], clock[0] = 40, 3.0
@@ -124,7 +124,7 @@ async def test_a_process_reports_the_services_attached_to_its_app(dsn: str) -> N
 
     app.attach(Pushing())
     async with running(app):
-        facts = Roster(app.database, app.statistics).facts()
+        facts = Heartbeats(app.database, app.statistics).facts()
     assert [one.name for one in facts.consumers] == ["ship", "hook"]
     assert facts.consumers[1].actors == 4
     assert facts.server is not None
@@ -135,7 +135,7 @@ async def test_a_process_with_very_many_consumers_reports_some_and_the_number_of
     database: store.Database,
 ) -> None:
     consumers = {f"orders:c{number}": {"reason": "x" * 1000} for number in range(MOST_CONSUMERS + 5)}
-    facts = Roster(database, lambda: {"consumers": consumers}).facts()
+    facts = Heartbeats(database, lambda: {"consumers": consumers}).facts()
     assert (len(facts.consumers), facts.more_consumers) == (MOST_CONSUMERS, 5)
     assert len(facts.consumers[0].reason) < 200
 
@@ -189,7 +189,7 @@ async def test_no_heartbeat_is_sent_while_the_database_is_away_and_nothing_fails
     closed = store.Database(dsn)
     with anyio.fail_after(WITHIN):
         async with anyio.create_task_group() as group:
-            group.start_soon(Roster(closed, dict).run)
+            group.start_soon(Heartbeats(closed, dict).run)
             await tried.wait()
             group.cancel_scope.cancel()
 

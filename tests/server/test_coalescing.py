@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headrace.server.data_plane import coalescing as module
-from headrace.server.data_plane.coalescing import Turns
+from headrace.server.data_plane.coalescing import Coalescer
 
 pytestmark = pytest.mark.asyncio
 
@@ -16,12 +16,12 @@ class Calls:
     """Calls that run until the test ends them."""
 
     def __init__(self) -> None:
-        self.turns = Turns()
+        self.coalescer = Coalescer()
         self.begun: list[str] = []
         self.ends: dict[str, asyncio.Event] = {}
 
     async def call(self, name: str) -> None:
-        async with self.turns.one():
+        async with self.coalescer.one():
             self.begun.append(name)
             await self.ends.setdefault(name, asyncio.Event()).wait()
 

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.flow.in_flight import LINGER, Custody, Lease, Parcel
+from headrace.flow.in_flight import LINGER, InFlightTracker, Lease, Parcel
 from headrace.model.outcomes import RELEASE, Failure, Settlement
 from headrace.model.records import Lost
 
@@ -59,7 +59,7 @@ class CustodyMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.custody: Custody[Held] = Custody()
+        self.in_flight: InFlightTracker[Held] = InFlightTracker()
         self.store = NaiveStore()
         self.now = 0.0
         self.seq = self.lease_id = 0
@@ -78,7 +78,7 @@ class CustodyMachine(RuleBasedStateMachine):
         size = len(keys)
         self.lease_id += 1
         seqs = list(range(self.seq + 1, self.seq + size + 1))
-        lease = self.custody.take(self.lease_id, seqs, keys, self.now + 30)
+        lease = self.in_flight.take(self.lease_id, seqs, keys, self.now + 30)
         messages = [Held(seq, key, lease) for seq, key in zip(seqs, keys, strict=True)]
         self.seq += size
         self.taken += size
@@ -96,10 +96,10 @@ class CustodyMachine(RuleBasedStateMachine):
         self.open.remove(message)
         self.outcomes[message.lease.id, message.seq] = failure
         if failure is not None:
-            self.custody.fail(message, failure)
-            assert self.custody.urgent
+            self.in_flight.fail(message, failure)
+            assert self.in_flight.urgent
             return
-        news = self.custody.ack(message, self.now)
+        news = self.in_flight.ack(message, self.now)
         last = not any(other.lease is message.lease for other in self.open)
         assert news or not last, "the settler must hear of a lease that is done"
 
@@ -110,7 +110,7 @@ class CustodyMachine(RuleBasedStateMachine):
         for message in [message for message in self.open if message.lane == key]:
             self.open.remove(message)
             self.outcomes[message.lease.id, message.seq] = None
-            self.custody.ack(message, self.now)
+            self.in_flight.ack(message, self.now)
 
     @rule(seconds=st.floats(0.0, LINGER / 4))
     def time_passes(self, seconds: float) -> None:
@@ -119,15 +119,15 @@ class CustodyMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.parcel is None)
     @rule(everything=st.sampled_from([False, False, False, True]))
     def a_parcel_is_collected(self, everything: bool) -> None:
-        due, urgent = self.custody.due, self.custody.urgent
-        self.parcel, self.answer = self.custody.collect(self.now, everything=everything), None
+        due, urgent = self.in_flight.due, self.in_flight.urgent
+        self.parcel, self.answer = self.in_flight.collect(self.now, everything=everything), None
         if self.parcel is None:
             assert due is not None or not urgent, "what is done waits for nothing but for what lingers"
             assert not (everything and due is not None)
             assert due is None or self.now < due
         else:
             assert not self.known_lost.intersection(self.parcel.settlement.whole + self.parcel.settlement.leases)
-        assert not self.custody.urgent
+        assert not self.in_flight.urgent
 
     @precondition(lambda self: self.parcel is not None and self.answer is None)
     @rule()
@@ -151,7 +151,7 @@ class CustodyMachine(RuleBasedStateMachine):
         assert self.parcel is not None
         assert self.answer is not None
         news = {item.lease_id for item in self.answer if item.gone} - self.known_lost
-        gone = self.custody.settled(self.parcel, self.answer)
+        gone = self.in_flight.settled(self.parcel, self.answer)
         assert {lease.id for lease in gone} == news
         assert all(lease.lost for lease in gone)
         self.known_lost |= news
@@ -165,11 +165,11 @@ class CustodyMachine(RuleBasedStateMachine):
         del self.store.leases[lease]
         self.stolen.add(lease)
 
-    @precondition(lambda self: self.custody.leases)
+    @precondition(lambda self: self.in_flight.leases)
     @rule()
     def the_database_is_rewound(self) -> None:
         """All leases are void, even if the store may still hold them, as for an extension that is in progress."""
-        gone = {lease.id for lease in self.custody.void()}
+        gone = {lease.id for lease in self.in_flight.void()}
         self.stolen |= gone | self.store.leases.keys()
         self.store.leases.clear()
         self.known_lost |= gone
@@ -177,14 +177,14 @@ class CustodyMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked is None)
     @rule()
     def an_extension_is_asked_for(self) -> None:
-        self.asked = list(self.custody.leases.values())
+        self.asked = list(self.in_flight.leases.values())
         self.alive = list(self.store.leases)
 
     @precondition(lambda self: self.asked is not None)
     @rule()
     def the_extension_is_answered(self) -> None:
         assert self.asked is not None
-        gone = self.custody.extended(self.asked, self.alive, self.now + 30)
+        gone = self.in_flight.extended(self.asked, self.alive, self.now + 30)
         assert {lease.id for lease in gone} <= self.stolen
         self.known_lost |= {lease.id for lease in gone}
         unfinished = {message.lease.id for message in self.open}
@@ -199,8 +199,8 @@ class CustodyMachine(RuleBasedStateMachine):
 
     @invariant()
     def held_messages_are_those_that_are_not_settled(self) -> None:
-        assert self.custody.held == self.taken - self.arrived
-        assert self.custody.statistics()["held"] == self.custody.held
+        assert self.in_flight.held == self.taken - self.arrived
+        assert self.in_flight.statistics()["held"] == self.in_flight.held
 
     @invariant()
     def settled_outcomes_are_the_reported_outcomes(self) -> None:
@@ -209,9 +209,9 @@ class CustodyMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_right(self) -> None:
-        assert self.custody.acked == sum(1 for failure in self.outcomes.values() if failure is None)
+        assert self.in_flight.acked == sum(1 for failure in self.outcomes.values() if failure is None)
         kinds = [failure.kind for failure in self.outcomes.values() if failure is not None]
-        assert self.custody.failed == sum(1 for kind in kinds if kind != "release")
+        assert self.in_flight.failed == sum(1 for kind in kinds if kind != "release")
 
     def teardown(self) -> None:
         """In the end every outcome except those of lost leases has reached the store, and no message is held."""
@@ -220,17 +220,17 @@ class CustodyMachine(RuleBasedStateMachine):
         if self.parcel is not None:
             self.its_answer_arrives()
         for message in self.open:
-            self.custody.ack(message, self.now)
+            self.in_flight.ack(message, self.now)
             self.outcomes[message.lease.id, message.seq] = None
         self.open.clear()
-        self.parcel = self.custody.collect(self.now, everything=True)
+        self.parcel = self.in_flight.collect(self.now, everything=True)
         if self.parcel is not None:
             self.the_store_settles_it()
             self.its_answer_arrives()
-        assert self.custody.collect(self.now + 1, everything=True) is None
-        assert self.custody.due is None
-        assert self.custody.held == 0
-        assert self.custody.leases == {}
+        assert self.in_flight.collect(self.now + 1, everything=True) is None
+        assert self.in_flight.due is None
+        assert self.in_flight.held == 0
+        assert self.in_flight.leases == {}
         assert {place for place in self.outcomes if place[0] not in self.stolen} == {
             place for place in self.store.told if place[0] not in self.stolen
         }
@@ -241,172 +241,180 @@ TestCustody = CustodyMachine.TestCase
 
 
 @pytest.fixture
-def custody() -> Custody[Held]:
-    return Custody()
+def in_flight() -> InFlightTracker[Held]:
+    return InFlightTracker()
 
 
-def take(custody: Custody[Held], lease_id: int, size: int) -> list[Held]:
-    return take_keys(custody, lease_id, [f"key{seq}" for seq in range(1, size + 1)], first=1)
+def take(in_flight: InFlightTracker[Held], lease_id: int, size: int) -> list[Held]:
+    return take_keys(in_flight, lease_id, [f"key{seq}" for seq in range(1, size + 1)], first=1)
 
 
-def take_keys(custody: Custody[Held], lease_id: int, keys: Sequence[str], *, first: int) -> list[Held]:
+def take_keys(in_flight: InFlightTracker[Held], lease_id: int, keys: Sequence[str], *, first: int) -> list[Held]:
     """Take a lease of messages with these keys, numbered from `first`."""
     seqs = range(first, first + len(keys))
-    lease = custody.take(lease_id, seqs, keys, 30.0)
+    lease = in_flight.take(lease_id, seqs, keys, 30.0)
     return [Held(seq, key, lease) for seq, key in zip(seqs, keys, strict=True)]
 
 
-def test_a_lease_that_is_all_acked_is_settled_by_its_id_alone(custody: Custody[Held]) -> None:
-    first, second = take(custody, 7, 2)
-    assert custody.ack(first, 0.0)
-    assert custody.collect(0.0) is None
-    assert custody.ack(second, 0.0)
-    parcel = custody.collect(0.0)
+def test_a_lease_that_is_all_acked_is_settled_by_its_id_alone(in_flight: InFlightTracker[Held]) -> None:
+    first, second = take(in_flight, 7, 2)
+    assert in_flight.ack(first, 0.0)
+    assert in_flight.collect(0.0) is None
+    assert in_flight.ack(second, 0.0)
+    parcel = in_flight.collect(0.0)
     assert parcel is not None
     assert parcel.settlement == Settlement(whole=[7])
     assert parcel.messages == 2
 
 
-def test_acks_of_an_unfinished_lease_linger_and_then_go(custody: Custody[Held]) -> None:
-    messages = take(custody, 7, 3)
-    assert custody.ack(messages[0], 1.0)
-    assert not custody.ack(messages[1], 1.01), "one alarm is enough"
-    assert custody.due == 1.0 + LINGER
-    assert custody.collect(1.0 + LINGER / 2) is None
-    parcel = custody.collect(1.0 + LINGER)
+def test_acks_of_an_unfinished_lease_linger_and_then_go(in_flight: InFlightTracker[Held]) -> None:
+    messages = take(in_flight, 7, 3)
+    assert in_flight.ack(messages[0], 1.0)
+    assert not in_flight.ack(messages[1], 1.01), "one alarm is enough"
+    assert in_flight.due == 1.0 + LINGER
+    assert in_flight.collect(1.0 + LINGER / 2) is None
+    parcel = in_flight.collect(1.0 + LINGER)
     assert parcel is not None
     assert parcel.settlement == Settlement(leases=[7, 7], seqs=[1, 2], failures=[None, None])
-    assert custody.due is None
+    assert in_flight.due is None
 
 
-def test_a_failure_is_settled_at_once_together_with_the_acks_of_its_lease(custody: Custody[Held]) -> None:
-    messages = take(custody, 7, 3)
-    custody.ack(messages[0], 0.0)
-    custody.fail(messages[1], RETRY)
-    parcel = custody.collect(0.0)
+def test_a_failure_is_settled_at_once_together_with_the_acks_of_its_lease(in_flight: InFlightTracker[Held]) -> None:
+    messages = take(in_flight, 7, 3)
+    in_flight.ack(messages[0], 0.0)
+    in_flight.fail(messages[1], RETRY)
+    parcel = in_flight.collect(0.0)
     assert parcel is not None
     assert parcel.settlement == Settlement(leases=[7, 7], seqs=[2, 1], failures=[RETRY, None])
     assert parcel.keys == ["key2"]
-    assert custody.settled(parcel, []) == []
-    custody.ack(messages[2], 0.0)
-    last = custody.collect(0.0)
+    assert in_flight.settled(parcel, []) == []
+    in_flight.ack(messages[2], 0.0)
+    last = in_flight.collect(0.0)
     assert last is not None
     assert last.settlement.whole == [7]
 
 
 def test_a_lease_is_not_settled_whole_while_a_failure_is_not_settled(
-    custody: Custody[Held],
+    in_flight: InFlightTracker[Held],
 ) -> None:
-    messages = take(custody, 7, 2)
-    custody.fail(messages[0], RETRY)
-    custody.ack(messages[1], 0.0)
-    parcel = custody.collect(0.0)
+    messages = take(in_flight, 7, 2)
+    in_flight.fail(messages[0], RETRY)
+    in_flight.ack(messages[1], 0.0)
+    parcel = in_flight.collect(0.0)
     assert parcel is not None
     assert parcel.settlement == Settlement(leases=[7, 7], seqs=[1, 2], failures=[RETRY, None])
 
 
-def test_messages_of_a_lost_lease_are_neither_settled_nor_held(custody: Custody[Held]) -> None:
-    first, second = take(custody, 7, 2)
-    assert custody.extended([first.lease], [], 60.0) == [first.lease]
+def test_messages_of_a_lost_lease_are_neither_settled_nor_held(in_flight: InFlightTracker[Held]) -> None:
+    first, second = take(in_flight, 7, 2)
+    assert in_flight.extended([first.lease], [], 60.0) == [first.lease]
     assert first.lease.lost
-    custody.ack(first, 0.0)
-    custody.fail(second, RELEASE)
-    parcel = custody.collect(0.0)
+    in_flight.ack(first, 0.0)
+    in_flight.fail(second, RELEASE)
+    parcel = in_flight.collect(0.0)
     assert parcel is not None
     assert not parcel.settlement
     assert parcel.keys == [second.lane], "its key is closed all the same, and waits to be opened"
-    custody.settled(parcel, [])
-    assert custody.held == 0
+    in_flight.settled(parcel, [])
+    assert in_flight.held == 0
 
 
-def test_an_extension_that_misses_a_lease_settled_meanwhile_does_not_call_it_lost(custody: Custody[Held]) -> None:
-    (only,) = take(custody, 7, 1)
-    custody.ack(only, 0.0)
-    assert custody.extended([only.lease], [], 60.0) == []
+def test_an_extension_that_misses_a_lease_settled_meanwhile_does_not_call_it_lost(
+    in_flight: InFlightTracker[Held],
+) -> None:
+    (only,) = take(in_flight, 7, 1)
+    in_flight.ack(only, 0.0)
+    assert in_flight.extended([only.lease], [], 60.0) == []
     assert not only.lease.lost
 
 
-def test_a_lease_that_is_done_waits_for_an_earlier_message_of_its_key_that_lingers(custody: Custody[Held]) -> None:
-    one, _ = take_keys(custody, 70, "kx", first=1)
-    (seven,) = take_keys(custody, 71, "k", first=7)
-    custody.ack(one, 0.0)
-    assert custody.ack(seven, 0.01)
-    assert custody.collect(0.02) is None
-    assert custody.due == LINGER
-    parcel = custody.collect(LINGER)
+def test_a_lease_that_is_done_waits_for_an_earlier_message_of_its_key_that_lingers(
+    in_flight: InFlightTracker[Held],
+) -> None:
+    one, _ = take_keys(in_flight, 70, "kx", first=1)
+    (seven,) = take_keys(in_flight, 71, "k", first=7)
+    in_flight.ack(one, 0.0)
+    assert in_flight.ack(seven, 0.01)
+    assert in_flight.collect(0.02) is None
+    assert in_flight.due == LINGER
+    parcel = in_flight.collect(LINGER)
     assert parcel is not None
     assert parcel.settlement == Settlement(whole=[71], leases=[70], seqs=[1], failures=[None])
 
 
-def test_waiting_leases_are_settled_as_soon_as_the_messages_before_them_are_done(custody: Custody[Held]) -> None:
-    one, two = take_keys(custody, 70, "kx", first=1)
-    (seven,) = take_keys(custody, 71, "k", first=7)
-    custody.ack(one, 0.0)
-    custody.ack(seven, 0.0)
-    assert custody.collect(0.0) is None
-    assert custody.ack(two, 0.01)
-    parcel = custody.collect(0.01)
+def test_waiting_leases_are_settled_as_soon_as_the_messages_before_them_are_done(
+    in_flight: InFlightTracker[Held],
+) -> None:
+    one, two = take_keys(in_flight, 70, "kx", first=1)
+    (seven,) = take_keys(in_flight, 71, "k", first=7)
+    in_flight.ack(one, 0.0)
+    in_flight.ack(seven, 0.0)
+    assert in_flight.collect(0.0) is None
+    assert in_flight.ack(two, 0.01)
+    parcel = in_flight.collect(0.01)
     assert parcel is not None
     assert sorted(parcel.settlement.whole) == [70, 71]
 
 
-def test_a_lease_that_is_done_waits_for_one_that_waits(custody: Custody[Held]) -> None:
-    one, _ = take_keys(custody, 70, "kx", first=1)
-    seven, eight = take_keys(custody, 71, "kj", first=7)
-    (nine,) = take_keys(custody, 72, "j", first=9)
+def test_a_lease_that_is_done_waits_for_one_that_waits(in_flight: InFlightTracker[Held]) -> None:
+    one, _ = take_keys(in_flight, 70, "kx", first=1)
+    seven, eight = take_keys(in_flight, 71, "kj", first=7)
+    (nine,) = take_keys(in_flight, 72, "j", first=9)
     for message in (one, seven, eight, nine):
-        custody.ack(message, 0.0)
-    assert custody.collect(0.0) is None
-    parcel = custody.collect(LINGER)
+        in_flight.ack(message, 0.0)
+    assert in_flight.collect(0.0) is None
+    parcel = in_flight.collect(LINGER)
     assert parcel is not None
     assert sorted(parcel.settlement.whole) == [71, 72]
 
 
-def test_leases_of_other_keys_wait_for_nothing(custody: Custody[Held]) -> None:
-    one, _ = take_keys(custody, 70, "kx", first=1)
-    (seven,) = take_keys(custody, 71, "j", first=7)
-    custody.ack(one, 0.0)
-    custody.ack(seven, 0.0)
-    parcel = custody.collect(0.0)
+def test_leases_of_other_keys_wait_for_nothing(in_flight: InFlightTracker[Held]) -> None:
+    one, _ = take_keys(in_flight, 70, "kx", first=1)
+    (seven,) = take_keys(in_flight, 71, "j", first=7)
+    in_flight.ack(one, 0.0)
+    in_flight.ack(seven, 0.0)
+    parcel = in_flight.collect(0.0)
     assert parcel is not None
     assert parcel.settlement == Settlement(whole=[71])
 
 
 @pytest.mark.parametrize("failure", [RETRY, REJECT])
-def test_a_failure_is_settled_together_with_earlier_outcomes(custody: Custody[Held], failure: Failure) -> None:
-    one, _ = take_keys(custody, 70, "kx", first=1)
-    seven, _ = take_keys(custody, 71, "ky", first=7)
-    custody.ack(one, 0.0)
-    custody.fail(seven, failure)
-    parcel = custody.collect(0.0)
+def test_a_failure_is_settled_together_with_earlier_outcomes(
+    in_flight: InFlightTracker[Held], failure: Failure
+) -> None:
+    one, _ = take_keys(in_flight, 70, "kx", first=1)
+    seven, _ = take_keys(in_flight, 71, "ky", first=7)
+    in_flight.ack(one, 0.0)
+    in_flight.fail(seven, failure)
+    parcel = in_flight.collect(0.0)
     assert parcel is not None
     assert parcel.settlement == Settlement(leases=[71, 70], seqs=[7, 1], failures=[failure, None])
 
 
-def test_a_message_that_was_settled_before_loses_nothing_else_of_its_lease(custody: Custody[Held]) -> None:
-    one, two = take(custody, 7, 2)
-    custody.fail(one, RETRY)
-    parcel = custody.collect(0.0)
+def test_a_message_that_was_settled_before_loses_nothing_else_of_its_lease(in_flight: InFlightTracker[Held]) -> None:
+    one, two = take(in_flight, 7, 2)
+    in_flight.fail(one, RETRY)
+    parcel = in_flight.collect(0.0)
     assert parcel is not None
-    assert custody.settled(parcel, [Lost(7, 1, gone=False)]) == []
-    assert custody.lost == 1
+    assert in_flight.settled(parcel, [Lost(7, 1, gone=False)]) == []
+    assert in_flight.lost == 1
     assert not two.lease.lost
-    custody.ack(two, 0.0)
-    last = custody.collect(0.0)
+    in_flight.ack(two, 0.0)
+    last = in_flight.collect(0.0)
     assert last is not None
     assert last.settlement.whole == [7]
 
 
-def test_messages_without_an_answer_from_the_store_are_unsettled(custody: Custody[Held]) -> None:
-    one, two, _ = take_keys(custody, 7, "abc", first=1)
-    assert not custody.unsettled("a")
-    custody.ack(one, 0.0)
-    assert custody.unsettled("a"), "it lingers"
-    parcel = custody.collect(LINGER)
+def test_messages_without_an_answer_from_the_store_are_unsettled(in_flight: InFlightTracker[Held]) -> None:
+    one, two, _ = take_keys(in_flight, 7, "abc", first=1)
+    assert not in_flight.unsettled("a")
+    in_flight.ack(one, 0.0)
+    assert in_flight.unsettled("a"), "it lingers"
+    parcel = in_flight.collect(LINGER)
     assert parcel is not None
-    assert custody.unsettled("a"), "it is on its way"
-    custody.settled(parcel, [])
-    assert not custody.unsettled("a")
+    assert in_flight.unsettled("a"), "it is on its way"
+    in_flight.settled(parcel, [])
+    assert not in_flight.unsettled("a")
     two.lease.note_durable(two.seq)
-    custody.ack(two, 0.0)
-    assert not custody.unsettled("b"), "a transaction has committed it"
+    in_flight.ack(two, 0.0)
+    assert not in_flight.unsettled("b"), "a transaction has committed it"
