@@ -19,6 +19,7 @@ import msgspec
 from cyclopts import Parameter
 
 from headrace.app.settings import LogFormat, LogLevel
+from headrace.model.log import fields_as_text
 from headrace.runtime.log_context import LogContext
 
 LogLevelOption = Annotated[
@@ -34,9 +35,9 @@ LogFormatOption = Annotated[
     ),
 ]
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message", "event"}
 """The attributes that every record has. Any other attribute comes from `extra`. color_message is
-uvicorn's, and repeats the message.
+uvicorn's, and event is Headrace's. Both repeat the message.
 """
 
 _WHERE = ("stream", "consumer", "key", "seq", "attempt", "messages")
@@ -93,7 +94,7 @@ class JsonFormatter(logging.Formatter):
             "time": moment.replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _message(record),
             **self._process,
         }
         for name, value in _extra(record):
@@ -131,12 +132,18 @@ class TextFormatter(logging.Formatter):
         level = f"{record.levelname:<7}"
         if self._colours and record.levelno in _COLOURS:
             level = f"{_COLOURS[record.levelno]}{level}{_RESET}"
-        behind = " ".join(filter(None, [_where(record), *(f"{name}={value}" for name, value in _rest(record))]))
-        first, newline, more = record.message.partition("\n")
+        behind = " ".join(filter(None, [_where(record), fields_as_text(dict(_rest(record)))]))
+        first, newline, more = _message(record).partition("\n")
         line = f"{clock}.{int(record.msecs):03} {level} {self._who}{record.name}: {first}"
         if behind:
             line += f"  {_COLOURS[logging.DEBUG]}{behind}{_RESET}" if self._colours else f"  {behind}"
         return f"{line}{newline}{more}"
+
+
+def _message(record: logging.LogRecord) -> str:
+    """Return the message. The fields of an event are formatted apart from it."""
+    event = getattr(record, "event", None)
+    return event if isinstance(event, str) else record.getMessage()
 
 
 def _extra(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
