@@ -13,7 +13,7 @@ from benchmarks.harness import MESSAGES, STREAM, Bench, Options, bench
 from benchmarks.report import Result
 from benchmarks.timing import Measured, Stopwatch, milliseconds
 from headrace import store
-from headrace.flow.demand import Look
+from headrace.flow.demand import ScanLimit
 from headrace.model.conditions import parse
 from headrace.model.outcomes import Settlement
 from headrace.model.specs import ConsumerSpec
@@ -107,7 +107,7 @@ class _Selective:
 
     async def drain(self) -> float:
         """Messages examined per second."""
-        look, owner, seqs = Look(), uuid4(), list[int]()
+        look, owner, seqs = ScanLimit(), uuid4(), list[int]()
         watch, looked_at = Stopwatch(), 0
         async with anyio.create_task_group() as group:
             group.start_soon(self._watch)

@@ -16,9 +16,9 @@ from headrace.admin import Admin
 from headrace.app import heartbeats, service
 from headrace.app.heartbeats import MOST_CONSUMERS, Heartbeats, Pace
 from headrace.model import conditions
+from headrace.model.clock import Time
 from headrace.model.records import ConsumerAtWork, WorkerFacts, WorkerInfo
 from headrace.model.specs import ConsumerSpec
-from headrace.runtime.pipeline.wiring import Time
 from tests.runtime.running import WITHIN, Gate, running
 
 pytestmark = pytest.mark.asyncio

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from headrace import App, ConfigurationError, InvalidFilter, InvalidInput, Message, field, store
+from headrace.runtime.pipeline.timings import Timings
 from tests.runtime.running import Gate, Seen, consumer, dead_letters, eventually, running, work_off
+from tests.support.logs import logged
 
 pytestmark = pytest.mark.asyncio
 
@@ -89,9 +91,9 @@ async def test_a_wrong_condition_is_refused_when_it_is_declared(app: App) -> Non
 
 
 async def test_a_condition_that_takes_too_long_is_named_and_stops_nothing_else(
-    app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("headrace.runtime.pipeline.fetcher.JUDGING", 0.2)
+    app._timings = Timings(judging=0.2)
     seen = Seen()
 
     @app.consumer("orders", where="data.text regex '^(a+)(a+)(a+)(a+)\\1\\2\\3\\4\\1b$'")
@@ -104,12 +106,12 @@ async def test_a_condition_that_takes_too_long_is_named_and_stops_nothing_else(
     async with running(app):
         await app.publish("orders", "a", {"text": "a" * 200 + "b"})
         await seen.until(1)
-        await eventually(lambda: _said(caplog, "slow: Judging messages by the condition took longer"))
+        await eventually(lambda: _logged(caplog, "condition too slow", "slow"))
         app.stop()
 
 
-async def _said(caplog: pytest.LogCaptureFixture, text: str) -> bool:
-    return any(text in message for message in caplog.messages)
+async def _logged(caplog: pytest.LogCaptureFixture, event: str, consumer: str) -> bool:
+    return bool(logged(caplog, event, consumer=consumer))
 
 
 async def test_settings_that_change_while_it_runs_count_at_once(app: App, caplog: pytest.LogCaptureFixture) -> None:
@@ -127,7 +129,7 @@ async def test_settings_that_change_while_it_runs_count_at_once(app: App, caplog
         await app.admin.edit_consumer("orders", "ship", max_ack_pending=5)
         await app.publish("orders", "5", 5)
         await gate.until(5)
-        assert "ship: the settings were changed; they count from now on" in caplog.messages
+        assert logged(caplog, "settings changed", consumer="ship")
         gate.open()
         await app.idle()
         assert len(await dead_letters(app, "ship")) == 6

@@ -67,7 +67,7 @@ class DurableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
     def a_batch_is_done(self, data: st.DataObject) -> None:
-        self.lanes.put_down(self.batches.pop(data.draw(st.sampled_from(sorted(self.batches)))))
+        self.lanes.return_lane(self.batches.pop(data.draw(st.sampled_from(sorted(self.batches)))))
 
     @precondition(lambda self: any(self.out.values()))
     @rule(data=st.data())
@@ -97,7 +97,7 @@ class DurableMachine(RuleBasedStateMachine):
         """Waiting lanes continue once their messages are settled, until no message is left."""
         for _ in range(2 * self.seq + 2):
             for key in list(self.batches):
-                self.lanes.put_down(self.batches.pop(key))
+                self.lanes.return_lane(self.batches.pop(key))
             for key in list(self.singles):
                 while (item := self.lanes.next(self.singles[key])) is not None:
                     self.hand_out(key, [item])

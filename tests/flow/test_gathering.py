@@ -26,7 +26,7 @@ class GatheringMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.lanes: Lanes[Item] = Lanes()
-        self.lanes.on_more = self.fill
+        self.lanes.on_more.connect(self.fill)
         self.filling: list[Gathering[Item]] = []
         self.at_work: list[Gathering[Item]] = []
         self.seq = 0
@@ -78,7 +78,7 @@ class GatheringMachine(RuleBasedStateMachine):
         self.at_work.remove(batch)
         for item in batch.messages:
             self.done[item.lane].append(item.seq)
-        batch.put_down()
+        batch.return_lane()
 
     @invariant()
     def batches_keep_within_their_limit(self) -> None:
@@ -112,7 +112,7 @@ class GatheringMachine(RuleBasedStateMachine):
                 self.at_work.remove(batch)
                 for item in batch.messages:
                     self.done[item.lane].append(item.seq)
-                batch.put_down()
+                batch.return_lane()
         self.keys_are_handled_in_order()
         assert sorted(seq for seqs in self.done.values() for seq in seqs) == list(range(1, self.seq + 1))
         assert self.lanes.empty
@@ -140,7 +140,7 @@ def test_when_all_is_cleared_no_batch_waits_any_longer() -> None:
     assert lane is not None
     batch = Gathering(lanes, lane, 3, one_key=False)
     told = []
-    lanes.on_more = lambda: told.append(batch.over)
+    lanes.on_more.connect(lambda: told.append(batch.over))
     lanes.clear()
     assert told == [True]
     assert batch.messages == [Item("a", 1)]
@@ -159,7 +159,7 @@ def test_a_batch_that_fills_reads_only_lanes_that_have_more() -> None:
     lane = lanes.take()
     assert lane is not None
     batch = Gathering(lanes, lane, 10_000, one_key=False)
-    lanes.on_more = batch.fill
+    lanes.on_more.connect(batch.fill)
     for call in range(100):
         lanes.add([Item("a", 2 + call), *(Item(f"{call}.{place}", 1) for place in range(10))])
     assert len(batch.messages) == 1101

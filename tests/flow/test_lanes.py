@@ -35,9 +35,10 @@ class LanesMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.lows = 0
-        self.lanes: Lanes[Item] = Lanes(self.note_low)
-        self.lanes.on_more = self.note_more
-        self.lanes.on_ready = self.note_ready
+        self.lanes: Lanes[Item] = Lanes()
+        self.lanes.on_low.connect(self.note_low)
+        self.lanes.on_more.connect(self.note_more)
+        self.lanes.on_ready.connect(self.note_ready)
         self.more = self.woken = 0
         self.seq = 0
         self.call_out = False
@@ -126,7 +127,7 @@ class LanesMachine(RuleBasedStateMachine):
     def an_actor_puts_its_lane_down(self, data: st.DataObject) -> None:
         actor = data.draw(st.sampled_from(self.actors))
         more, woken = self.more, self.woken
-        self.lanes.put_down(actor.lane)
+        self.lanes.return_lane(actor.lane)
         self.actors.remove(actor)
         if self.waiting[actor.lane.key]:
             assert (self.more, self.woken) == (more + 1, woken + 1), "a lane is ready again, and nobody was told"

@@ -36,8 +36,8 @@ class WideLanesMachine(RuleBasedStateMachine):
         self.width = width
         self.lanes = WideLanes(width)
         self.lanes.low_water = low
-        self.lanes.on_low = self.note_low
-        self.lanes.on_ready = self.note_ready
+        self.lanes.on_low.connect(self.note_low)
+        self.lanes.on_ready.connect(self.note_ready)
 
     def note_low(self) -> None:
         self.lows += 1

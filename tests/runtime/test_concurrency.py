@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from headrace import App, Message, Retry
+from headrace.runtime.pipeline.timings import Timings
 from tests.runtime.running import Gate, consumer, numbered, running
 
 
@@ -93,8 +94,8 @@ async def test_an_unordered_consumer_goes_past_a_message_that_fails(app: App) ->
 
 
 @pytest.mark.asyncio
-async def test_concurrency_scales_up_for_handlers_that_wait(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.runtime.pipeline.scaler.INTERVAL", 0.02)
+async def test_concurrency_scales_up_for_handlers_that_wait(app: App) -> None:
+    app._timings = Timings(sampling=0.02)
     gate = Gate()
 
     @app.consumer("orders", concurrency=(1, 12))

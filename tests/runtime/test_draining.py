@@ -11,7 +11,9 @@ import anyio
 import pytest
 
 from headrace import App, Message, StoreUnavailable, store
+from headrace.runtime.pipeline.timings import Timings
 from tests.runtime.running import WITHIN, Gate, consumer, eventually, numbered, parked, running
+from tests.support.logs import logged
 
 
 async def left(app: App) -> tuple[int, int, dict[int, int]]:
@@ -21,7 +23,7 @@ async def left(app: App) -> tuple[int, int, dict[int, int]]:
 
 
 @asynccontextmanager
-async def current_slot(app: App, keys: str, ready: Any) -> AsyncIterator[None]:
+async def at_work(app: App, keys: str, ready: Any) -> AsyncIterator[None]:
     """Run the app on published messages inside the block. The block ends when the app has stopped."""
     async with app:
         await store.create_stream(app.database, "orders")
@@ -42,7 +44,7 @@ async def test_running_handlers_finish_and_messages_that_never_started_are_relea
         await gate.wait()
 
     async with app:
-        async with current_slot(app, "aabbcd", lambda: gate.until(2)):
+        async with at_work(app, "aabbcd", lambda: gate.until(2)):
             await eventually(lambda: leased(app, 6))
             app.stop()
             await eventually(lambda: all_released(app, 4))
@@ -75,7 +77,7 @@ async def test_released_messages_are_handled_by_the_next_process_in_order(dsn: s
 
         return app
 
-    async with current_slot(first := make(), "aaaa", lambda: gate.until(1)):
+    async with at_work(first := make(), "aaaa", lambda: gate.until(1)):
         await eventually(lambda: leased(first, 3))
         first.stop()
         await eventually(lambda: all_released(first, 2))
@@ -96,12 +98,13 @@ async def test_a_second_stop_stops_the_handlers_and_releases_their_messages(
         await gate.wait()
 
     async with app:
-        async with current_slot(app, "aabc", lambda: gate.until(2)):
+        async with at_work(app, "aabc", lambda: gate.until(2)):
             app.stop()
             app.stop()
         assert gate.inside == 0
         assert await left(app) == (0, 0, {1: 0, 2: 0, 3: 0, 4: 0})
-    assert "ship: 2 handlers were stopped at once; their messages are given back" in caplog.text
+    (record,) = logged(caplog, "handlers stopped", consumer="ship", handlers=2)
+    assert not hasattr(record, "shutdown_timeout")
 
 
 @pytest.mark.asyncio
@@ -113,10 +116,10 @@ async def test_handlers_have_the_shutdown_timeout_to_finish(dsn: str, caplog: py
         await gate.wait()
 
     async with app:
-        async with current_slot(app, "ab", lambda: gate.until(1)):
+        async with at_work(app, "ab", lambda: gate.until(1)):
             app.stop()
         assert await left(app) == (0, 0, {1: 0, 2: 0})
-    assert "ship: 1 handlers were stopped after shutdown_timeout=0.05s" in caplog.text
+    assert logged(caplog, "handlers stopped", consumer="ship", handlers=1, shutdown_timeout=0.05)
 
 
 @pytest.mark.asyncio
@@ -129,16 +132,16 @@ async def test_a_message_that_its_handler_has_acked_is_not_released(dsn: str) ->
         await gate.wait()
 
     async with app:
-        async with current_slot(app, "aa", lambda: gate.until(1)):
+        async with at_work(app, "aa", lambda: gate.until(1)):
             app.stop()
             app.stop()
         assert await left(app) == (0, 0, {2: 0})
 
 
 @pytest.mark.asyncio
-async def test_a_plain_function_is_waited_for_and_its_outcome_counts(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.runtime.pipeline.drain.LAST_SETTLE", WITHIN)
+async def test_a_plain_function_is_waited_for_and_its_outcome_counts(dsn: str) -> None:
     app = App(dsn)
+    app._timings = Timings(last_settle=WITHIN)
     inside, go = anyio.Event(), threading.Event()
 
     @app.consumer("orders", concurrency=1)
@@ -147,7 +150,7 @@ async def test_a_plain_function_is_waited_for_and_its_outcome_counts(dsn: str, m
         assert go.wait(WITHIN)
 
     async with app:
-        async with current_slot(app, "aa", inside.wait):
+        async with at_work(app, "aa", inside.wait):
             app.stop()
             app.stop()
             await eventually(lambda: all_released(app, 1))
@@ -165,7 +168,7 @@ async def test_a_handler_that_fails_during_the_drain_has_failed(dsn: str) -> Non
         raise ValueError
 
     async with app:
-        async with current_slot(app, "ab", lambda: gate.until(1)):
+        async with at_work(app, "ab", lambda: gate.until(1)):
             app.stop()
             await eventually(lambda: all_released(app, 1))
             gate.open()
@@ -215,8 +218,8 @@ async def test_the_end_of_the_block_drains(dsn: str) -> None:
 async def test_a_drain_waits_a_limited_time_for_a_database_that_is_away(
     dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("headrace.runtime.pipeline.drain.LAST_SETTLE", 0.1)
     app, gate = App(dsn), Gate()
+    app._timings = Timings(last_settle=0.1)
 
     async def away(*_: Any, **__: Any) -> None:
         raise StoreUnavailable("away")
@@ -226,9 +229,9 @@ async def test_a_drain_waits_a_limited_time_for_a_database_that_is_away(
         await gate.wait()
 
     async with app:
-        async with current_slot(app, "a", lambda: gate.until(1)):
+        async with at_work(app, "a", lambda: gate.until(1)):
             monkeypatch.setattr(store, "settle", away)
             app.stop()
             gate.open()
         assert (await left(app))[0] == 1
-    assert "ship: 1 messages could not be settled; they come again after their lease" in caplog.text
+    assert logged(caplog, "messages not settled", consumer="ship", messages=1)

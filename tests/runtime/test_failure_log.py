@@ -12,6 +12,7 @@ from headrace.flow.in_flight import Lease
 from headrace.model.outcomes import Failure
 from headrace.runtime.execution.failure_log import BURST, FailureLog
 from headrace.runtime.messages.message import Message
+from tests.support.logs import logged
 
 
 def message(seq: int) -> Message:
@@ -24,12 +25,12 @@ def message(seq: int) -> Message:
 def test_a_failure_is_logged_with_its_message_its_error_and_its_outcome(caplog: pytest.LogCaptureFixture) -> None:
     log = FailureLog(lambda: 0.0)
     with caplog.at_level(logging.WARNING, "headrace"):
-        log.tell(message(7), Failure("retry", 1.5, "ValueError: no", "Traceback …\nValueError: no\n"))
-        log.tell(message(8), Failure("reject", None, "no items"))
+        log.failed(message(7), Failure("retry", 1.5, "ValueError: no", "Traceback …\nValueError: no\n"))
+        log.failed(message(8), Failure("reject", None, "no items"))
     assert caplog.messages == [
-        "ship: orders.7 (seq 7, attempt 1) failed, and comes again in 1.5 s or is exhausted: ValueError: no\n"
+        'message failed: consumer=ship key=orders.7 seq=7 attempt=1 retry_in=1.5 error="ValueError: no"\n'
         "Traceback …\nValueError: no",
-        "ship: orders.8 (seq 8, attempt 1) goes to the dead letters: no items",
+        'message rejected: consumer=ship key=orders.8 seq=8 attempt=1 error="no items"',
     ]
 
 
@@ -38,9 +39,9 @@ def test_thousands_of_failures_are_counted_and_not_logged_one_by_one(caplog: pyt
     log = FailureLog(lambda: now)
     with caplog.at_level(logging.WARNING, "headrace"):
         for seq in range(5000):
-            log.tell(message(seq), Failure("retry", 1.0, "no"))
+            log.failed(message(seq), Failure("retry", 1.0, "no"))
         assert len(caplog.messages) == BURST
         now = 1.0
-        log.tell(message(5000), Failure("retry", 1.0, "no"))
-    assert caplog.messages[BURST] == f"ship: {5000 - BURST} more messages failed"
+        log.failed(message(5000), Failure("retry", 1.0, "no"))
+    assert logged(caplog, "more messages failed", consumer="ship", messages=5000 - BURST) == [caplog.records[BURST]]
     assert len(caplog.messages) == BURST + 2

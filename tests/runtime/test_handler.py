@@ -253,13 +253,13 @@ def test_a_delivery_of_the_other_kind_and_a_transaction_without_a_setting_are_re
     def writes(order: Order, tx: Transaction) -> None: ...
     def single(order: Order, batch: Batch) -> None: ...
 
-    with pytest.raises(ConfigurationError, match=r"takes a Batch \('batch'\), and is given a Message: say batch=100"):
+    with pytest.raises(ConfigurationError, match=r"takes a Batch \('batch'\), and is given a Message: pass batch=100"):
         app.consumer("orders")(batch)
     with pytest.raises(
         ConfigurationError, match=r"takes a Message \('message'\), and is given a Batch: leave batch=… out"
     ):
         app.consumer("orders", batch=10)(message)
-    with pytest.raises(ConfigurationError, match=r"takes a Transaction \('tx'\): say transactional=True"):
+    with pytest.raises(ConfigurationError, match=r"takes a Transaction \('tx'\): pass transactional=True"):
         app.consumer("orders")(writes)
     with pytest.raises(
         ConfigurationError, match=r"its payload is .*Order.*: annotate it as a list, such as list\[Order\]"

@@ -9,10 +9,10 @@ import anyio.lowlevel
 import pytest
 
 from headrace import App
-from headrace.runtime.pipeline import idle
-from headrace.runtime.pipeline.idle import LONGEST_TERM, POLLS, SHORTEST_TERM, IdleConsumers
+from headrace.runtime.leasing import idle
+from headrace.runtime.leasing.idle import LONGEST_TERM, POLLS, SHORTEST_TERM, IdleConsumers
 from headrace.runtime.pipeline.scaler import Scaler
-from headrace.runtime.pipeline.settings import Settings
+from headrace.runtime.settling.settings import Settings
 from tests.runtime.running import Seen, running
 
 pytestmark = pytest.mark.asyncio

@@ -65,15 +65,15 @@ async def test_keys_wait_for_their_own_messages_side_by_side_when_a_time_is_give
 @pytest.mark.asyncio
 async def test_without_order_a_key_has_at_most_key_concurrency_handlers(app: App) -> None:
     gate = Gate()
-    current_slot: Counter[str] = Counter()
+    at_work: Counter[str] = Counter()
     most: Counter[str] = Counter()
 
     @app.consumer("orders", ordered=False, key_concurrency=2, concurrency=16)
     async def ship(message: Message) -> None:
-        current_slot[message.key] += 1
-        most[message.key] = max(most[message.key], current_slot[message.key])
+        at_work[message.key] += 1
+        most[message.key] = max(most[message.key], at_work[message.key])
         await gate.wait()
-        current_slot[message.key] -= 1
+        at_work[message.key] -= 1
 
     async with running(app):
         await app.publish_many("orders", numbered("aaaaabbbc"))

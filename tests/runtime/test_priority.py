@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from headrace import App
+from headrace.runtime.pipeline.timings import Timings
 from tests.runtime.running import Gate, Seen, eventually, numbered, running
 
 
 @pytest.fixture
-def app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> App:
-    monkeypatch.setattr("headrace.runtime.pipeline.scaler.INTERVAL", 0.005)
-    return App(dsn)
+def app(dsn: str) -> App:
+    app = App(dsn)
+    app._timings = Timings(sampling=0.005)
+    return app
 
 
 def actors(app: App, consumer: str) -> int:

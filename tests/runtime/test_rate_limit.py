@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from headrace import App
+from headrace.model.clock import Time
 from headrace.runtime.pipeline.fetcher import Fetcher
-from headrace.runtime.pipeline.wiring import Time
 from tests.runtime.running import Seen, numbered, running
 
 
@@ -78,9 +78,11 @@ async def test_a_publish_while_waiting_for_the_limit_causes_no_lease_call(dsn: s
         await app.publish("orders", "a", 1)
         await seen.until(1)
         await fetcher.quiet()
-        asked = fetcher._begun
+        asked = fetcher._quiet.begun
         for number in range(2, 40):
             await app.publish("orders", "a", number)
-        assert fetcher._begun <= asked + 2  # one call that was in progress, and one for a second that may have passed
+        assert (
+            fetcher._quiet.begun <= asked + 2
+        )  # one call that was in progress, and one for a second that may have passed
         app.stop()
     assert seen.notes == [1]

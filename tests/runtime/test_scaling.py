@@ -9,14 +9,16 @@ import pytest
 
 from headrace import App
 from headrace.runtime.pipeline import memory
+from headrace.runtime.pipeline.timings import Timings
 from tests.runtime.running import Gate, Seen, numbered, running
 
 
 @pytest.fixture
-def app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> App:
+def app(dsn: str) -> App:
     """An app with a short sampling interval."""
-    monkeypatch.setattr("headrace.runtime.pipeline.scaler.INTERVAL", 0.005)
-    return App(dsn)
+    app = App(dsn)
+    app._timings = Timings(sampling=0.005)
+    return app
 
 
 @pytest.mark.asyncio
@@ -40,11 +42,9 @@ async def test_statistics_show_the_decisions_and_their_reasons(app: App) -> None
 
 
 @pytest.mark.asyncio
-async def test_transactional_handlers_are_no_more_than_there_are_connections_for_them(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("headrace.runtime.pipeline.scaler.INTERVAL", 0.005)
+async def test_transactional_handlers_are_no_more_than_there_are_connections_for_them(dsn: str) -> None:
     app, gate = App(dsn, max_connections=6), Gate()
+    app._timings = Timings(sampling=0.005)
 
     @app.consumer("orders", concurrency=(1, 64), transactional=True)
     async def ship() -> None:

@@ -13,6 +13,7 @@ import pytest
 from headrace import App, ConfigurationError, Message, Reject, store
 from headrace.model.outcomes import Settlement
 from headrace.model.records import Lost
+from headrace.runtime.pipeline.timings import Timings
 from tests.runtime.running import WITHIN, Gate, Seen, consumer, eventually, running
 
 pytestmark = pytest.mark.asyncio
@@ -20,14 +21,11 @@ pytestmark = pytest.mark.asyncio
 
 @pytest.fixture
 def app(dsn: str) -> App:
-    return App(dsn)
-
-
-@pytest.fixture(autouse=True)
-def acks_linger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make acks of an unfinished lease wait until the end of the test, so that the test covers a
-    crash in that time."""
-    monkeypatch.setattr("headrace.flow.in_flight.LINGER", 3600.0)
+    """An app where the acks of an unfinished lease wait until the end of the test, so that the test
+    covers a crash in that time."""
+    app = App(dsn)
+    app._timings = Timings(linger=3600.0)
+    return app
 
 
 class Settles:

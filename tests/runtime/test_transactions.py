@@ -136,7 +136,7 @@ async def test_a_failed_statement_that_is_swallowed_is_reported_and_not_committe
     await work_off(app, ("k", 7))
     [letter] = await dead_letters(app, "ship")
     assert letter.error is not None
-    assert "A statement of the handler's transaction failed, and the handler went on" in letter.error
+    assert "A statement of the handler's transaction failed and the handler continued" in letter.error
 
 
 @pytest.mark.asyncio
@@ -186,7 +186,7 @@ async def test_an_ack_of_one_s_own_has_no_place_in_a_transactional_handler(app: 
     await work_off(app, ("k", 7))
     [letter] = await dead_letters(app, "ship")
     assert letter.error is not None
-    assert "The handler 'ship' is transactional, its ack is in its transaction anyway" in letter.error
+    assert "The handler 'ship' is transactional, so its own transaction acks the message" in letter.error
 
 
 @pytest.mark.asyncio

@@ -11,8 +11,8 @@ import pytest
 from headrace import App, Message, Retry, store
 from headrace.app import service
 from headrace.flow import demand
+from headrace.runtime.leasing import idle
 from headrace.runtime.maintenance import janitor
-from headrace.runtime.pipeline import idle
 from tests.runtime.running import Seen, eventually, running
 
 FOREVER = 1000.0

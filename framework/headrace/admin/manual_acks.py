@@ -16,10 +16,11 @@ from headrace.model.errors import FilterTooSlow, InvalidInput
 from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import Batch, Received
 from headrace.model.specs import ConsumerSpec
+from headrace.runtime.leasing.lease_calls import LeaseCalls
 from headrace.store.messages.peek import decoded
 
-_POLL = 0.1
-_PATIENCE = 1.0  # seconds to read on while nothing matches, even without `wait`
+_PATIENCE = 1.0
+"""Seconds for which `receive` looks through messages that don't match, even without `wait`."""
 
 
 class ManualAcks(Base):
@@ -40,27 +41,23 @@ class ManualAcks(Base):
             raise InvalidInput(f"wait={wait} must be from 0 to 3,600 seconds.")
         consumer = await self._consumer(stream, name)
         spec, _ = await store.consumer_spec(self._database, consumer)
-        deadline = anyio.current_time() + wait
+        calls = LeaseCalls(self._database, consumer, clock=anyio.current_time, judging=self._judging)
+        began = anyio.current_time()
         while True:
-            found = await self._receive(consumer, spec, limit)
-            left = deadline - anyio.current_time()
-            if found or left <= 0:
-                return found
-            await anyio.sleep(min(left, _POLL))
-
-    async def _receive(self, consumer: int, spec: ConsumerSpec, limit: int) -> list[Received]:
-        patience = anyio.current_time() + _PATIENCE
-        while True:
-            batch = await self._lease(consumer, spec, limit)
+            batch = await self._lease(calls, spec, limit)
             if batch.lease_id is not None:
                 return await self._received(consumer, batch, batch.lease_id)
-            if not batch.more or anyio.current_time() > patience:
+            waited = anyio.current_time() - began
+            if waited >= (max(wait, _PATIENCE) if batch.more else wait):
                 return []
+            if not batch.more:
+                with anyio.move_on_after(wait - waited):
+                    await calls.rest(batch, spec)
 
-    async def _lease(self, consumer: int, spec: ConsumerSpec, limit: int) -> Batch:
-        judging = None if spec.where is None else self._judging
+    async def _lease(self, calls: LeaseCalls, spec: ConsumerSpec, limit: int) -> Batch:
+        calls.begin()
         try:
-            return await store.lease(self._database, consumer, uuid4(), limit, shares=[limit], judging=judging)
+            return await calls.lease(uuid4(), limit, spec, shares=[limit], patient=True)
         except FilterTooSlow as error:
             raise self._too_slow(spec.where) from error.__cause__
 

@@ -24,13 +24,15 @@ from headrace.app.publishing import Publishing
 from headrace.app.readiness import NOT_RUNNING, Readiness
 from headrace.app.service import Service
 from headrace.embedded import EmbeddedPostgres, Tenancy
+from headrace.model.clock import SYSTEM_TIME
 from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError, ConsumersDeleted
+from headrace.runtime.calls import Witness
 from headrace.runtime.handlers.dependencies import Dependencies
+from headrace.runtime.leasing.idle import IdleConsumers
 from headrace.runtime.messages.publisher import Publisher
-from headrace.runtime.pipeline.idle import IdleConsumers
 from headrace.runtime.pipeline.shared import Shared
-from headrace.runtime.pipeline.wiring import SYSTEM_TIME, Witness
+from headrace.runtime.pipeline.timings import Timings
 from headrace.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -89,6 +91,7 @@ class App(Declared, Publishing):
         self._attached: list[Attached] = []
         self._service: Service | None = None
         self._time = SYSTEM_TIME
+        self._timings = Timings()
         self._witness: Witness | None = None
         self._publisher = Publisher(lambda: self.database, self._published, lambda: self._time.date())
 
@@ -264,6 +267,7 @@ class App(Declared, Publishing):
             instruments=self._instruments,
             time=self._time,
             witness=self._witness,
+            timings=self._timings,
         )
 
     def _capturing(self) -> Sequence[Attached]:

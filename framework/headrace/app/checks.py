@@ -20,8 +20,8 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from headrace.model.error_text import error_text
 from headrace.model.errors import ConfigurationError
-from headrace.runtime.execution.failures import describe
 from headrace.runtime.handlers.dependencies import Dependencies, Need, dependency_of
 from headrace.runtime.handlers.signature import annotated, is_async, name_of
 
@@ -57,7 +57,7 @@ class Check(msgspec.Struct, frozen=True):
     def needs(self) -> list[Need]:
         """Its dependencies. They must live as long as the app."""
         who = f"The check {self.name!r}"
-        return [Need(who=who, parameter=name, hint=hint, scope="app") for name, hint in self.wanted.items()]
+        return [Need(subject=who, parameter=name, hint=hint, scope="app") for name, hint in self.wanted.items()]
 
     async def run(self, dependencies: Dependencies) -> str | None:
         """Run it. Returns the reason of its failure, or None."""
@@ -67,7 +67,7 @@ class Check(msgspec.Struct, frozen=True):
                 result = await self._called(await dependencies.take(self.wanted))
             except Exception as error:
                 logger.debug("The startup check %s failed", self.name, exc_info=True)
-                return describe(error)[0]
+                return error_text(error)[0]
         if limit.cancelled_caught:
             return f"it took longer than {self.timeout:g} s"
         return "it returned False" if result is False else None

@@ -18,9 +18,9 @@ from uuid import uuid4
 import anyio
 
 from headrace import store
+from headrace.model.clock import SYSTEM_TIME, Time
 from headrace.model.errors import StoreUnavailable
 from headrace.model.records import ConsumerAtWork, ServerAtWork, WorkerFacts
-from headrace.runtime.pipeline.wiring import SYSTEM_TIME, Time
 
 logger = logging.getLogger("headrace")
 

@@ -81,7 +81,9 @@ def _handlers_need(consumers: Iterable[Consumer]) -> Iterator[Need]:
         if not handling.transactional:
             absent[Transaction] = "and runs in none: say transactional=True."
         for name, hint in handler.dependencies.items():
-            yield Need(who=f"The handler {handler.name!r}", parameter=name, hint=hint, scope="message", absent=absent)
+            yield Need(
+                subject=f"The handler {handler.name!r}", parameter=name, hint=hint, scope="message", absent=absent
+            )
 
 
 def _checks_need(checks: Iterable[Check]) -> Iterator[Need]:

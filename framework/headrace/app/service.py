@@ -77,7 +77,7 @@ class Service:
             if declared.new:
                 logger.info("consumer %s of %s: new, from the start of the stream", spec.name, spec.stream)
             pipeline = Pipeline(declared.id, spec, consumer.handler, consumer.handling, self._shared)
-            pipeline.on_gone = partial(self._gone, pipeline)
+            pipeline.on_gone.connect(partial(self._gone, pipeline))
             self.pipelines.append(pipeline)
             self._by_stream.setdefault(stream_id, []).append(pipeline)
             self._by_name.setdefault(spec.stream, []).append(pipeline)
@@ -161,10 +161,12 @@ class Service:
         """Listen again for consumers to which no other process is subscribed any more. Raises `StoreUnavailable`."""
         while True:
             await anyio.sleep(DESERTED * (0.5 + random()))
-            fetchers = {p.consumer: p.fetcher for p in self.pipelines if not p.fetcher.policy.listen and not p.gone}
+            fetchers = {
+                p.consumer: p.fetcher for p in self.pipelines if not p.fetcher.calls.policy.listen and not p.gone
+            }
             if fetchers:
                 for consumer in await store.without_subscription(self._database, list(fetchers)):
-                    fetchers[consumer].listen_again()
+                    fetchers[consumer].calls.listen_again()
             database_retry.cleared()
 
     async def _mind_listening(self) -> None:
@@ -180,19 +182,19 @@ class Service:
         return (
             bool(self._attached)
             or not self.pipelines
-            or any(pipeline.fetcher.policy.listen for pipeline in self.pipelines)
+            or any(pipeline.fetcher.calls.policy.listen for pipeline in self.pipelines)
         )
 
     def _hear(self, *, deaf: bool) -> None:
         for pipeline in self.pipelines:
-            pipeline.fetcher.deaf = deaf
+            pipeline.fetcher.calls.deaf = deaf
             pipeline.fetcher.wake()
         for one in self._attached:
             one.hear(deaf=deaf)
 
     def _notified(self, stream_id: int) -> None:
         for pipeline in self._by_stream.get(stream_id, ()):
-            pipeline.fetcher.notified()
+            pipeline.fetcher.calls.notified()
         for one in self._attached:
             one.notified(stream_id)
 

@@ -38,7 +38,7 @@ class Demand:
         self._at: float | None = None
         self._done = 0
 
-    def observe(self, now: float, done: int, appetite: int) -> None:
+    def observe(self, now: float, done: int, capacity: int) -> None:
         """Update the target. Call it before each `want`.
 
         Args:
@@ -55,9 +55,9 @@ class Demand:
             self._rate = max(rate, self._rate * 0.8 + rate * 0.2)
             self._at, self._done = now, done
         fits = HOLD / self._size if self._size else self.limit
-        self.target = max(1, int(min(self.limit, fits, max(2 * appetite, self._rate * SPAN))))
+        self.target = max(1, int(min(self.limit, fits, max(2 * capacity, self._rate * SPAN))))
 
-    def weigh(self, payloads: list[str]) -> None:
+    def observe_sizes(self, payloads: list[str]) -> None:
         """Note the size of messages that have arrived."""
         size = sum(map(len, payloads)) / len(payloads)
         self._size = max(size, self._size * 0.8 + size * 0.2)
@@ -80,7 +80,7 @@ def until_token(due_in: float, rate: float, burst: int | None) -> float:
     return min(max(due_in, min(SPAN, fills) / 4, 0.001), LONGEST)
 
 
-class Look:
+class ScanLimit:
     """How many messages a lease call may examine to find matches, so that neither the call takes long
     nor many calls are needed."""
 

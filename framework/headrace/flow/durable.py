@@ -11,7 +11,7 @@ redelivers at most one message of each key, or one batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from typing import Protocol, TypeVar
 
 from headrace.flow.lanes import Lane, Lanes
@@ -32,8 +32,8 @@ T = TypeVar("T", bound=Numbered)
 class DurableLanes(Lanes[T]):
     """Lanes that rest after each message until `settled` is called for it."""
 
-    def __init__(self, on_low: Callable[[], None] = lambda: None) -> None:
-        super().__init__(on_low)
+    def __init__(self) -> None:
+        super().__init__()
         self._out: dict[Hashable, set[int]] = {}  # messages handed to an actor and not settled yet, by lane
         self._resting: dict[Hashable, Lane[T]] = {}
 
@@ -56,12 +56,12 @@ class DurableLanes(Lanes[T]):
             self._out.setdefault(lane.key, set()).update(item.seq for item in run)
         return run
 
-    def put_down(self, lane: Lane[T]) -> None:
+    def return_lane(self, lane: Lane[T]) -> None:
         """Return a lane from an actor. It rests until the messages taken from it are settled."""
         if lane.key in self._out:
             self._resting[lane.key] = lane
         else:
-            super().put_down(lane)
+            super().return_lane(lane)
 
     def settled(self, outcomes: Iterable[tuple[Hashable, int]]) -> None:
         """Note that the store has these outcomes, given as lane and seq of each message."""
@@ -74,7 +74,7 @@ class DurableLanes(Lanes[T]):
                 del self._out[key]
                 lane = self._resting.pop(key, None)
                 if lane is not None:
-                    super().put_down(lane)
+                    super().return_lane(lane)
 
     def statistics(self) -> dict[str, int]:
         """Return the figures of plain lanes, and the number of resting lanes."""

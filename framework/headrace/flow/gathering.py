@@ -53,15 +53,15 @@ class Gathering(Generic[T]):
                 return
             self._hold(ready)
 
-    def put_down(self) -> None:
+    def return_lane(self) -> None:
         """Return the lanes, because the batch is done."""
         held, self._held = self._held, []
         for lane in held:
-            lane.tell = None
-            self._lanes.put_down(lane)
+            lane.refilled = None
+            self._lanes.return_lane(lane)
 
     def _hold(self, lane: Lane[T]) -> None:
-        lane.tell = self._more
+        lane.refilled = self._more
         self._held.append(lane)
         self._take_from(lane)
 

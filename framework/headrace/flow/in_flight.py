@@ -13,10 +13,11 @@ a crash could redeliver message 1 of a key but not message 7, which is settled a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
+from headrace.flow.signal import Signal
 from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import Lost
 
@@ -182,11 +183,11 @@ class InFlightTracker(Generic[T]):
         linger: seconds that the acks of an unfinished lease wait for the rest of it.
         timeline: the timeline of the database on which all leases that aren't lost were granted.
         acked, failed, lost: counts of messages. Released messages are in none of them.
-        on_take: called for each new lease.
+        on_take: there is a new lease.
     """
 
     def __init__(self) -> None:
-        self.on_take: Callable[[], None] = lambda: None
+        self.on_take = Signal()
         self.leases: dict[int, Lease] = {}
         self.held = 0
         self.linger = LINGER

@@ -5,7 +5,7 @@
                              close: a message failed, and the messages behind it are returned
 
 An actor that handles batches takes messages of a lane with `take_run`, and keeps the lane until it
-returns it with `put_down`. See `headrace.flow.gathering`.
+returns it with `return_lane`. See `headrace.flow.gathering`.
 
 A failed message goes back to the store together with everything behind it in its lane. The key is
 closed until the store has confirmed that. A lease call that is already in progress may bring later
@@ -17,8 +17,10 @@ that began before the confirmation.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
+
+from headrace.flow.signal import Signal
 
 
 class Item(Protocol):
@@ -35,17 +37,17 @@ class Lane(Generic[T]):
     """The waiting messages of one key, in order. Most lanes hold one message, so the deque is created
     for the second.
 
-    A gathering batch that holds the lane sets `tell` to its list. The lane is added to that list
-    when messages arrive after it was empty.
+    A gathering batch that holds the lane sets `refilled` to its list. The lane is added to that
+    list when messages arrive after it was empty.
     """
 
-    __slots__ = ("first", "key", "rest", "tell")
+    __slots__ = ("first", "key", "refilled", "rest")
 
     def __init__(self, key: Hashable, first: T) -> None:
         self.key = key
         self.first: T | None = first
         self.rest: deque[T] | None = None
-        self.tell: list[Lane[T]] | None = None
+        self.refilled: list[Lane[T]] | None = None
 
 
 class Lanes(Generic[T]):
@@ -53,11 +55,11 @@ class Lanes(Generic[T]):
 
     Attributes:
         waiting: the number of messages that are added and not yet handed to an actor.
-        low_water: the number of waiting messages at which `on_low` is called.
-        on_more: called when messages have arrived or a lane has become ready again, so that a
-            gathering batch may take them.
-        on_ready: called when lanes have become ready while actors worked on them, so that actors
-            may be woken.
+        low_water: the number of waiting messages at which `on_low` is emitted.
+        on_low: few messages wait.
+        on_more: messages have arrived or a lane has become ready again, so that a gathering batch
+            may take them.
+        on_ready: lanes have become ready while actors worked on them, or were cleared.
         over: whether the lanes were cleared, so that it is useless to wait for more.
     """
 
@@ -65,12 +67,12 @@ class Lanes(Generic[T]):
     """Whether messages share the lane of their key even if they needn't be in order. Otherwise each of
     these has its own lane."""
 
-    def __init__(self, on_low: Callable[[], None] = lambda: None) -> None:
+    def __init__(self) -> None:
         self.waiting = 0
         self.low_water = 0
-        self.on_low = on_low
-        self.on_more: Callable[[], None] = lambda: None
-        self.on_ready: Callable[[], None] = lambda: None
+        self.on_low = Signal()
+        self.on_more = Signal()
+        self.on_ready = Signal()
         self.over = False
         self._lanes: dict[Hashable, Lane[T]] = {}
         self._ready: deque[Lane[T]] = deque()
@@ -110,8 +112,8 @@ class Lanes(Generic[T]):
                 ready.append(lane)
             elif lane.first is None and not lane.rest:
                 lane.first = item
-                if lane.tell is not None:
-                    lane.tell.append(lane)
+                if lane.refilled is not None:
+                    lane.refilled.append(lane)
             elif lane.rest is None:
                 lane.rest = deque((item,))
             else:
@@ -145,7 +147,7 @@ class Lanes(Generic[T]):
 
     def take_run(self, lane: Lane[T], limit: int) -> list[T]:
         """Take up to `limit` of the lane's messages, in order. The actor keeps the lane until it calls
-        `put_down`."""
+        `return_lane`."""
         run = []
         if limit > 0 and lane.first is not None:
             run.append(lane.first)
@@ -155,7 +157,7 @@ class Lanes(Generic[T]):
         self._left(len(run))
         return run
 
-    def put_down(self, lane: Lane[T]) -> None:
+    def return_lane(self, lane: Lane[T]) -> None:
         """Return a lane that no actor works on any more. It is ready again if it has messages,
         otherwise it is removed."""
         if lane.first is None and not lane.rest:
@@ -188,6 +190,7 @@ class Lanes(Generic[T]):
         self._ready.clear()
         self.over = True
         self.on_more()
+        self.on_ready()
         return taken
 
     def _left(self, count: int) -> None:

@@ -95,6 +95,7 @@ class WideLanes(Lanes[T]):
             self._note(lane)
         self.over = True
         self._left(len(taken))
+        self.on_ready()
         return taken
 
     def give_back(self, key: Hashable) -> None:

@@ -24,8 +24,11 @@ class Event:
         self.fields = fields
 
     def __str__(self) -> str:
-        """The event, followed by its fields: `leases lost: consumer=ship leases=3`."""
-        return f"{self.name}: {fields_as_text(self.fields)}" if self.fields else self.name
+        """The event, followed by its fields: `leases lost: consumer=ship leases=3`. A field `traceback` comes
+        on lines of its own."""
+        fields = {name: value for name, value in self.fields.items() if name != "traceback"}
+        line = f"{self.name}: {fields_as_text(fields)}" if fields else self.name
+        return f"{line}\n{self.fields['traceback']}" if "traceback" in self.fields else line
 
 
 class Log:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from headrace.model.records import Batch as Leased
 from headrace.model.records import ConsumerInfo
 from headrace.model.specs import ConsumerSpec
-from headrace.runtime.pipeline.wiring import Call
+from headrace.runtime.calls import Call
 
 
 class Sending(Protocol):

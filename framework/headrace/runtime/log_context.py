@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import Any
 
-from headrace.runtime.execution.slot import current_slot
+from headrace.runtime.slot import current_slot
 
 FIELDS = ("stream", "consumer", "key", "seq", "attempt", "messages", "trace_id", "span_id")
 """The fields that it adds to a record, if they exist.

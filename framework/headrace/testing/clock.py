@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from headrace.runtime.pipeline.wiring import Time
+from headrace.model.clock import Time
 
 
 class Clock:

@@ -18,9 +18,9 @@ from headrace.flow.in_flight import InFlightTracker
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Reject, Retry
 from headrace.model.specs import ConsumerSpec
+from headrace.runtime.calls import Call
 from headrace.runtime.messages.message import Message
 from headrace.runtime.pipeline.pipeline import Pipeline
-from headrace.runtime.pipeline.wiring import Call
 from headrace.testing.clock import Clock
 from headrace.testing.outcomes import Record, WatchedTracker
 
@@ -150,7 +150,7 @@ class Worker:
         """
         with anyio.CancelScope() as scope:
             self._watchers.add(scope)
-            self._be_patient(False)
+            self._allow_waiting(False)
             try:
                 before = self._leased() if self._idle() else None
                 published = await self._publish_due(schedule)
@@ -160,12 +160,12 @@ class Worker:
                 return not self.crashed and not published and self._idle() and self._leased() == before
             finally:
                 self._watchers.discard(scope)
-                self._be_patient(True)
+                self._allow_waiting(True)
         return False
 
-    def _be_patient(self, patient: bool) -> None:
+    def _allow_waiting(self, patient: bool) -> None:
         for pipeline in self.pipelines:
-            pipeline.be_patient(patient)
+            pipeline.allow_waiting(patient)
 
     def _idle(self) -> bool:
         return not self.at_work and not any(p.in_flight.held or p.actors.busy for p in self.pipelines)

@@ -137,7 +137,8 @@ class TextFormatter(logging.Formatter):
         line = f"{clock}.{int(record.msecs):03} {level} {self._who}{record.name}: {first}"
         if behind:
             line += f"  {_COLOURS[logging.DEBUG]}{behind}{_RESET}" if self._colours else f"  {behind}"
-        return f"{line}{newline}{more}"
+        traceback = getattr(record, "traceback", None)
+        return f"{line}{newline}{more}" if traceback is None else f"{line}\n{traceback}"
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -167,5 +168,5 @@ def _where(record: logging.LogRecord) -> str:
 
 
 def _rest(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
-    told = _WHERE if hasattr(record, "consumer") else ()
-    return ((name, value) for name, value in _extra(record) if name not in told)
+    shown = (*_WHERE, "traceback") if hasattr(record, "consumer") else ("traceback",)
+    return ((name, value) for name, value in _extra(record) if name not in shown)

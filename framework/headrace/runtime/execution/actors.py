@@ -11,8 +11,8 @@ import anyio.abc
 
 from headrace.flow.lanes import Lane, Lanes
 from headrace.flow.priority import Rank
-from headrace.runtime.execution.slot import NEVER, ActorSlot, current_slot
 from headrace.runtime.messages.message import Message
+from headrace.runtime.slot import NEVER, ActorSlot, current_slot
 
 
 class Work(Protocol):
@@ -59,9 +59,10 @@ class Actors:
         self.count = 0
         self.busy = 0
         self.starved = 0
+        lanes.on_ready.connect(self.wake)
 
     @property
-    def appetite(self) -> int:
+    def capacity(self) -> int:
         """How many messages the actors can work on at the same time."""
         return self.target * self._work.unit
 

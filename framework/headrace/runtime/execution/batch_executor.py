@@ -17,20 +17,20 @@ import anyio.lowlevel
 
 from headrace.flow.gathering import Gathering
 from headrace.flow.lanes import Lane, Lanes
+from headrace.model.clock import Clock
 from headrace.model.errors import LeaseLost
 from headrace.model.handling import Handling
 from headrace.model.outcomes import RELEASE, Failure, Release
 from headrace.model.specs import Backoff
+from headrace.runtime.calls import Call
 from headrace.runtime.execution.failure_handler import FailureHandler, cancelled_inside
-from headrace.runtime.execution.slot import NEVER, ActorSlot
 from headrace.runtime.execution.suspects import Suspects, parts
-from headrace.runtime.execution.transaction_acks import TransactionAcks
 from headrace.runtime.handlers.handler import Decode
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.publisher import Publisher
-from headrace.runtime.pipeline.acknowledger import Acknowledger
-from headrace.runtime.pipeline.wiring import Call, Clock
+from headrace.runtime.settling.acknowledger import Acknowledger
+from headrace.runtime.slot import NEVER, ActorSlot
 
 
 class BatchExecutor:
@@ -55,7 +55,7 @@ class BatchExecutor:
         self._clock = clock
         self._waiting: dict[Gathering[Message], anyio.Event] = {}  # batches that wait for more messages
         self._patient = True
-        lanes.on_more = self._fill
+        lanes.on_more.connect(self._fill)
 
     async def run(self, lane: Lane[Message], slot: ActorSlot) -> bool:
         """Fill a batch, beginning with this lane, and run it.
@@ -76,7 +76,7 @@ class BatchExecutor:
                 self._failure_handler.settle(message, RELEASE)  # unless it has an outcome
             raise
         finally:
-            batch.put_down()
+            batch.return_lane()
         await anyio.lowlevel.checkpoint()  # yields the event loop to other tasks, in case the handler never waited
         return True
 
@@ -93,7 +93,7 @@ class BatchExecutor:
         finally:
             self._waiting.pop(batch, None)
 
-    def be_patient(self, patient: bool) -> None:
+    def allow_waiting(self, patient: bool) -> None:
         """Set whether batches may wait to fill from now on. Otherwise they run with the messages that
         are there."""
         self._patient = patient
@@ -200,7 +200,7 @@ class BatchExecutor:
 
         for message in batch.messages:
             if message.xid is not None:
-                await self._acknowledger.transaction_acks.confirm(message, failed)
+                await self._acknowledger.confirm(message, failed)
 
     def _settle(self, batch: Batch, batch_acknowledger: BatchAcknowledger) -> None:
         """Ack all messages after the handler has returned, except those that it failed and later
@@ -246,7 +246,7 @@ class BatchAcknowledger:
         self._acknowledger = acknowledger
         self._messages = messages
         self.publisher: Publisher = acknowledger.publisher
-        self.transaction_acks: TransactionAcks = acknowledger.transaction_acks
+        self.ack_within = acknowledger.ack_within
         for message in messages:
             message._acknowledger = self
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import anyio
 import msgspec
 
+from headrace.model.clock import Clock
 from headrace.model.outcomes import RELEASE, Failure
 from headrace.runtime.execution.failure_log import FailureLog
-from headrace.runtime.execution.failures import failure_of, invalid, timed_out
-from headrace.runtime.execution.slot import ActorSlot
+from headrace.runtime.messages.failures import failure_of, invalid, timed_out
 from headrace.runtime.messages.message import Message
-from headrace.runtime.pipeline.acknowledger import Acknowledger
-from headrace.runtime.pipeline.wiring import Clock
+from headrace.runtime.settling.acknowledger import Acknowledger
+from headrace.runtime.slot import ActorSlot
 
 
 class FailureHandler:
@@ -57,7 +57,7 @@ class FailureHandler:
             message.settled = True
             self._acknowledger.fail(message, failure)
             if failure.kind != "release":
-                self._log.tell(message, failure)
+                self._log.failed(message, failure)
 
 
 def cancelled_inside(error: BaseException) -> bool:

@@ -3,32 +3,40 @@ a time."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 import anyio.lowlevel
 
 from headrace.flow.lanes import Lane, Lanes
+from headrace.model.clock import Clock
 from headrace.model.outcomes import Reject, Retry
+from headrace.runtime.calls import Call
 from headrace.runtime.execution.failure_handler import FailureHandler, cancelled_inside
-from headrace.runtime.execution.slot import NEVER, ActorSlot
 from headrace.runtime.execution.suspects import Suspects
 from headrace.runtime.handlers.handler import Decode
 from headrace.runtime.messages.message import Message
-from headrace.runtime.pipeline.acknowledger import Acknowledger
-from headrace.runtime.pipeline.wiring import Call, Clock
+from headrace.runtime.settling.acknowledger import Acknowledger
+from headrace.runtime.slot import NEVER, ActorSlot
 
 STRETCH = 64
 """Number of messages after which an actor yields the event loop, in case its handler never waited."""
 
 
 class SingleExecutor:
-    """Runs the messages of a lane one after the other."""
+    """Runs the messages of a lane one after the other.
+
+    Args:
+        decode: decodes a payload into the type that the handler takes.
+        call: calls the handler with all its layers, see `headrace.runtime.pipeline.layers`.
+        timeout: seconds that the handler may take, or None.
+    """
 
     unit = 1
 
     def __init__(
-        self, decode: Decode, call: Call, timeout: float | None,
-        lanes: Lanes[Message], acknowledger: Acknowledger, failure_handler: FailureHandler, suspects: Suspects, clock: Clock,
+        self, decode: Decode, call: Call, timeout: float | None, lanes: Lanes[Message], acknowledger: Acknowledger,
+        failure_handler: FailureHandler, suspects: Suspects, clock: Clock,
     ) -> None:  # fmt: skip
         self._decode = decode
         self._call = call
@@ -42,60 +50,65 @@ class SingleExecutor:
     async def run(self, lane: Lane[Message], slot: ActorSlot) -> bool:
         """Run a lane until it is empty, or until a timeout has cancelled the actor slot's scope.
         Returns whether it is empty.
-
-        Its loop runs once per message, so it is optimized.
         """
-        next_message, clock, timeout = self._lanes.next, self._clock, self._timeout
-        decode, call, ack, failure_handler = self._decode, self._call, self._acknowledger.ack, self._failure_handler
-        stretch = 0
+        next_message, execute, stretch = self._lanes.next, self._execute, 0
         while (message := next_message(lane)) is not None:
-            if message.lease.deadline <= clock():
-                self._acknowledger.give_up(message)
-                continue
-            try:
-                payload = message._payload = decode(message.raw)
-            except Exception as error:
-                failure_handler.undecodable(message, error)
-                continue
-            slot.delivery = message
-            if timeout is not None:
-                slot.until = clock() + timeout
-            try:
-                if message.crashes:
-                    result = await self._run_suspect(payload, message, slot)
-                else:
-                    result = await call(payload, message)
-            except Exception as error:
-                failure_handler.failed(message, error)
-            except BaseException as error:
-                if not cancelled_inside(error):
-                    failure_handler.stopped(message, slot)
-                    raise
-                failure_handler.failed(message, error)
-            else:
-                if slot.overdue:
-                    failure_handler.stopped(message, slot)
-                elif result is not None and isinstance(result, (Retry, Reject)):
-                    failure_handler.failed(message, result)
-                elif not message.settled:
-                    message.settled = True
-                    ack(message)
-            if message.xid is not None:  # acked in a transaction of the handler
-                await self._acknowledger.transaction_acks.confirm(message, failure_handler.failed)
-            if timeout is not None:
-                if slot.overdue:
-                    return False
-                slot.until = NEVER
+            await execute(message, slot)
+            if slot.overdue:
+                return False
             stretch += 1
             if stretch >= STRETCH:
                 stretch = 0
                 await anyio.lowlevel.checkpoint()
         return True
 
-    async def _run_suspect(self, payload: Any, message: Message, slot: ActorSlot) -> Any:
-        """Run the handler with a message that a worker held when it died."""
-        slot.until = NEVER  # the wait for its turn doesn't count against the timeout
+    async def _execute(self, message: Message, slot: ActorSlot) -> None:
+        """Execute one message: check its lease, decode it, call the handler, and record the outcome."""
+        if message.lease.deadline <= self._clock():
+            self._acknowledger.give_up(message)
+            return
+        try:
+            payload = message._payload = self._decode(message.raw)
+        except Exception as error:
+            self._failure_handler.undecodable(message, error)
+            return
+        slot.delivery = message
+        try:
+            result = await self._call_handler(payload, message, slot)
+        except Exception as error:
+            self._failure_handler.failed(message, error)
+        except BaseException as error:
+            if not cancelled_inside(error):
+                self._failure_handler.stopped(message, slot)
+                raise
+            self._failure_handler.failed(message, error)
+        else:
+            self._finish(message, result, slot)
+        if message.xid is not None:  # acked in a transaction of the handler
+            await self._acknowledger.confirm(message, self._failure_handler.failed)
+        slot.until = NEVER
+
+    def _call_handler(self, payload: Any, message: Message, slot: ActorSlot) -> Awaitable[Any]:
+        if message.crashes:
+            return self._call_suspect(payload, message, slot)
+        if self._timeout is not None:
+            slot.until = self._clock() + self._timeout
+        return self._call(payload, message)
+
+    async def _call_suspect(self, payload: Any, message: Message, slot: ActorSlot) -> Any:
+        """Call the handler with a message that a worker held when it died. The wait for its turn doesn't
+        count against the timeout."""
         async with self._suspects.starting((message,)):
             if self._timeout is not None:
                 slot.until = self._clock() + self._timeout
             return await self._call(payload, message)
+
+    def _finish(self, message: Message, result: Any, slot: ActorSlot) -> None:
+        """Record the outcome after the handler has returned."""
+        if slot.overdue:
+            self._failure_handler.stopped(message, slot)
+        elif result is not None and isinstance(result, (Retry, Reject)):
+            self._failure_handler.failed(message, result)
+        elif not message.settled:
+            message.settled = True
+            self._acknowledger.ack(message)

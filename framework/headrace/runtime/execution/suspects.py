@@ -22,7 +22,7 @@ import anyio
 from headrace import store
 from headrace.model.errors import LeaseLost, StoreUnavailable
 from headrace.runtime.messages.message import Message
-from headrace.runtime.pipeline.acknowledger import Acknowledger
+from headrace.runtime.settling.acknowledger import Acknowledger
 
 ALONE = 2
 """Number of crashes after which a message runs alone, if there are few such messages."""
@@ -58,7 +58,7 @@ class Suspects:
             async with self._alone:
                 # Settle earlier acks first. If this message is the culprit and kills the process,
                 # unsettled messages would count as suspects, too.
-                await self._acknowledger.settler.flush()
+                await self._acknowledger.flush()
                 await self._mark(suspects)
                 yield
 
@@ -67,7 +67,7 @@ class Suspects:
         try:
             lost = await store.mark_started(self._database, self._consumer, leases, seqs)
         except StoreUnavailable as error:
-            raise LeaseLost(f"It can't be written down that message {seqs[0]} is started: {error}") from error
+            raise LeaseLost(f"The start of message {seqs[0]} can't be recorded: {error}") from error
         if lost:
             raise LeaseLost(f"The lease of message {seqs[0]} of {suspects[0].stream!r} was lost before it was started.")
 

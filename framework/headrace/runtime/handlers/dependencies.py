@@ -22,8 +22,8 @@ import msgspec
 
 from headrace.model.errors import ConfigurationError
 from headrace.model.outcomes import Reject, Retry
+from headrace.runtime.calls import Call
 from headrace.runtime.messages.transaction import Transaction
-from headrace.runtime.pipeline.wiring import Call
 
 if TYPE_CHECKING:
     from dishka import AsyncContainer
@@ -66,7 +66,7 @@ def dependency_of(annotation: Any) -> Any | None:
         return None
     if MARK in annotation.__metadata__:
         if isinstance(annotation.__origin__, TypeVar):
-            raise ConfigurationError("Depends must say what is taken: write Depends[Pool].")
+            raise ConfigurationError("Depends needs a type. Write Depends[Pool].")
         return annotation.__origin__
     if any(type(mark).__module__ == _DISHKA for mark in annotation.__metadata__):
         return annotation  # it may name a dishka component
@@ -84,7 +84,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
         absent: types that are unavailable to it, each with what would provide it.
     """
 
-    who: str
+    subject: str
     parameter: str
     hint: Any
     scope: Scope
@@ -115,7 +115,7 @@ class Dependencies:
     async def take(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Return dependencies of scope "app", by parameter name."""
         return {
-            name: self._kept[hint] if hint in self._kept else await self._open().get(*asked(hint))
+            name: self._kept[hint] if hint in self._kept else await self._open().get(*key_parts(hint))
             for name, hint in wanted.items()
         }
 
@@ -126,7 +126,7 @@ class Dependencies:
 
 def _fresh(enter: AsyncContainer, call: Callable[..., Any], wanted: Mapping[str, Any]) -> Call:
     """Return the call in a scope of its own, which ends with the call."""
-    parts = [(name, *asked(hint)) for name, hint in wanted.items()]
+    parts = [(name, *key_parts(hint)) for name, hint in wanted.items()]
 
     async def scoped(payload: Any, delivery: Any) -> Any:
         scope = enter({type(delivery): delivery, Transaction: delivery.transaction})
@@ -134,11 +134,11 @@ def _fresh(enter: AsyncContainer, call: Callable[..., Any], wanted: Mapping[str,
             given = {name: await scope.get(kind, component) for name, kind, component in parts}
             result = await call(payload, delivery, **given)
         except BaseException as error:
-            tell(await close(scope, error))
+            log_failures(await close(scope, error))
             raise
         # Dependencies see a returned failure as if the handler had raised it.
         if result is not None and isinstance(result, (Retry, Reject)):
-            tell(await close(scope, result))
+            log_failures(await close(scope, result))
         elif failed := await close(scope):
             _fail(failed, delivery)
         return result
@@ -153,14 +153,14 @@ def _fail(failed: Sequence[Exception], delivery: Any) -> None:
     If the handler has settled the message already, they are only logged.
     """
     if all(message.settled for message in delivery.messages):
-        tell(failed)
+        log_failures(failed)
     elif len(failed) == 1:
         raise failed[0]
     else:
         raise ExceptionGroup("dependencies could not be torn down", failed)
 
 
-def asked(hint: Any) -> tuple[Any, str]:
+def key_parts(hint: Any) -> tuple[Any, str]:
     """Return the type, and the dishka component that it comes from, which is "" unless the annotation
     names one."""
     for mark in getattr(hint, "__metadata__", ()):
@@ -186,7 +186,7 @@ async def close(scope: AsyncContainer, error: BaseException | None = None) -> Se
     except Exception as failed:
         return _parts(failed)
     except BaseException as cancelled:  # cancelled during the teardown, so the other dependencies are torn down quickly
-        tell(await _close_quickly(scope, cancelled))
+        log_failures(await _close_quickly(scope, cancelled))
         raise
     return ()
 
@@ -205,7 +205,7 @@ def _parts(failed: Exception) -> Sequence[Exception]:
     return failed.exceptions if isinstance(failed, ExceptionGroup) else (failed,)
 
 
-def tell(failed: Sequence[Exception]) -> None:
+def log_failures(failed: Sequence[Exception]) -> None:
     """Log errors of a teardown that can't be raised."""
     for error in failed:
         logger.error("The teardown of a dependency failed: %s: %s", type(error).__name__, error, exc_info=error)

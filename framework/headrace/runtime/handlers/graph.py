@@ -17,7 +17,7 @@ from dishka.entities.scope import BaseScope
 from dishka.registry import Registry
 
 from headrace.model.errors import ConfigurationError
-from headrace.runtime.handlers.dependencies import Need, asked
+from headrace.runtime.handlers.dependencies import Need, key_parts
 
 SCOPES: Mapping[str, Scope] = {"app": Scope.APP, "message": Scope.REQUEST}
 
@@ -89,13 +89,13 @@ def _needed(factory: Factory) -> Iterator[DependencyKey]:
 
 def _refusal(need: Need, way: list[DependencyKey], why: str) -> ConfigurationError:
     first, *others = [name_of_type(key.type_hint) for key in way]
-    told = "".join(f", which needs {name}" for name in others)
-    return ConfigurationError(f"{need.who} takes {first} ({need.parameter!r}){told}, {why}")
+    wrapped = "".join(f", which needs {name}" for name in others)
+    return ConfigurationError(f"{need.subject} takes {first} ({need.parameter!r}){wrapped}, {why}")
 
 
 def key_of(hint: Any) -> DependencyKey:
     """Return dishka's key for what a parameter takes."""
-    return DependencyKey(*asked(hint))
+    return DependencyKey(*key_parts(hint))
 
 
 def name_of_type(hint: Any) -> str:

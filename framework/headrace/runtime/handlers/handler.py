@@ -75,11 +75,11 @@ class Handler:
             if parameter.role == "delivery" and _is(parameter.takes, wrong):
                 raise ConfigurationError(
                     f"The handler {self.name!r} takes a {wrong.__name__} ({parameter.name!r}), and is given a {delivers.__name__}:"
-                    f" {'leave batch=… out' if self.batch else 'say batch=100'}, or take a {delivers.__name__}."
+                    f" {'leave batch=… out' if self.batch else 'pass batch=100'}, or take a {delivers.__name__}."
                 )
             if parameter.role == "transaction" and not transactional:
                 raise ConfigurationError(
-                    f"The handler {self.name!r} takes a Transaction ({parameter.name!r}): say transactional=True."
+                    f"The handler {self.name!r} takes a Transaction ({parameter.name!r}): pass transactional=True."
                 )
 
     def _applied(self) -> Callable[..., Any]:

@@ -26,9 +26,9 @@ from typing import Any
 
 from headrace.model.errors import ConfigurationError
 from headrace.model.outcomes import Reject, Retry
+from headrace.runtime.calls import Call
 from headrace.runtime.handlers.signature import is_async, name_of
 from headrace.runtime.messages.batch import Batch
-from headrace.runtime.pipeline.wiring import Call
 
 Next = Callable[[], Awaitable[Any]]
 """Runs the inner layers down to the handler, and returns what they return."""

@@ -17,7 +17,7 @@ from dishka.provider import BaseProvider
 from dishka.provider.exceptions import MissingHintsError, MissingReturnHintError
 
 from headrace.model.errors import ConfigurationError
-from headrace.runtime.handlers.dependencies import Dependencies, Need, asked, close, tell
+from headrace.runtime.handlers.dependencies import Dependencies, Need, close, key_parts, log_failures
 from headrace.runtime.handlers.graph import SCOPES, Graph, name_of_type
 from headrace.runtime.handlers.signature import name_of
 from headrace.runtime.messages.batch import Batch
@@ -50,7 +50,7 @@ class Providers:
         name = name_of(source)
         if isinstance(source, functools.partial) or inspect.isabstract(source):
             kind = "an abstract class" if inspect.isabstract(source) else "a functools.partial"
-            raise ConfigurationError(f"@app.provide can't make anything of {kind} ({name!r}): write a function.")
+            raise ConfigurationError(f"@app.provide can't use {kind} ({name!r}). Write a function.")
         provider = Provider()
         try:
             made = provider.provide(_steps(source), scope=SCOPES[scope], provides=provides, override=override)
@@ -63,11 +63,11 @@ class Providers:
 
     def _claim(self, kind: Any, name: str, *, override: bool) -> None:
         if kind is type(None):
-            raise ConfigurationError(f"The provider {name!r} provides None: annotate it with the type that it returns.")
+            raise ConfigurationError(f"The provider {name!r} provides None. Annotate it with the type that it returns.")
         if kind in self._types and not override:
             raise ConfigurationError(
-                f"{name_of_type(kind)} is provided by {self._types[kind]} already, and {name!r} provides it, too: leave one of them"
-                " out, or say override=True to the one that counts."
+                f"{name_of_type(kind)} has two providers, {self._types[kind]} and {name!r}. Remove one of them, or pass override=True"
+                " to the one that applies."
             )
         self._types[kind] = repr(name)
         if override:
@@ -91,17 +91,17 @@ class Providers:
             kept = await _keep(container, needs)
             yield Dependencies(container, kept)
         except BaseException as error:
-            tell(await close(container, error))
+            log_failures(await close(container, error))
             raise
-        tell(await close(container))
+        log_failures(await close(container))
 
     def _overridden(self, kind: Any) -> bool:
         """Whether an override provides a type that exists anyway. Raises `ConfigurationError` for a
         provider of it without override."""
         if kind in self._types and kind not in self._overrides:
             raise ConfigurationError(
-                f"{name_of_type(kind)} is provided by {self._types[kind]}, and is there without that, from @app.lifespan or as the"
-                " app: leave the provider out, or say override=True."
+                f"{name_of_type(kind)} is provided by {self._types[kind]}, and exists without it, from @app.lifespan or as the app."
+                " Remove the provider, or pass override=True."
             )
         return kind in self._overrides
 
@@ -114,7 +114,7 @@ class Providers:
             # the handlers.
             return make_async_container(given, *self._providers, context=dict(known), skip_validation=True)
         except DishkaError as error:
-            raise ConfigurationError(f"What is provided does not fit together: {_sentence(error)}") from error
+            raise ConfigurationError(f"The providers do not fit together: {_sentence(error)}") from error
 
 
 async def _keep(container: AsyncContainer, needs: Sequence[Need]) -> dict[Any, Any]:
@@ -125,7 +125,7 @@ async def _keep(container: AsyncContainer, needs: Sequence[Need]) -> dict[Any, A
         for factory in way:
             if _lasts(factory, container):
                 await container.get(factory.provides.type_hint, factory.provides.component)
-    return {hint: await container.get(*asked(hint)) for hint, way in found if _lasts(way[-1], container)}
+    return {hint: await container.get(*key_parts(hint)) for hint, way in found if _lasts(way[-1], container)}
 
 
 def _lasts(factory: Factory, container: AsyncContainer) -> bool:

@@ -17,14 +17,15 @@ from typing import Any
 
 import anyio.to_thread
 
+from headrace.model.clock import Clock
 from headrace.model.errors import ConfigurationError
 from headrace.model.handling import Handling
 from headrace.model.outcomes import Reject, Retry
+from headrace.runtime.calls import Call
 from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.handlers.worker_processes import Processes
 from headrace.runtime.handlers.worker_protocol import Place
 from headrace.runtime.messages.batch import Batch
-from headrace.runtime.pipeline.wiring import Call, Clock
 
 
 class Runner:
@@ -76,15 +77,15 @@ def _outcomes(call: Callable[..., Awaitable[Any]]) -> Call:
     """Return the call of a batch that applies returned outcomes. A list has one for each message, a
     single outcome applies to all."""
 
-    async def told(payload: Any, batch: Batch, **dependencies: Any) -> Any:
+    async def wrapped(payload: Any, batch: Batch, **dependencies: Any) -> Any:
         result = await call(payload, batch, **dependencies)
         if isinstance(result, list):
-            batch.say(result)
+            batch.set_outcomes(result)
         elif isinstance(result, (Retry, Reject)):
-            batch.say([result] * len(batch))
+            batch.set_outcomes([result] * len(batch))
         return result
 
-    return told
+    return wrapped
 
 
 def check_process(handler: Handler) -> None:
@@ -93,13 +94,13 @@ def check_process(handler: Handler) -> None:
     name = getattr(handler.function, "__qualname__", None)
     if not inspect.isfunction(handler.function) or name is None or "<" in name:
         raise ConfigurationError(
-            f"The handler {handler.name!r} can't run in a process of its own, which has to import it: make it a function at the"
-            " top of a module; not a lambda, a function inside another one, or an object."
+            f"The handler {handler.name!r} can't run in a process of its own, because the process has to import it. Make it a"
+            " function at the top of a module, not a lambda, a nested function or an object."
         )
     if handler.dependencies:
         raise ConfigurationError(
-            f"The handler {handler.name!r} takes {', '.join(handler.dependencies)} as dependencies, which can't leave this process:"
-            " have them made where they are used, or use runner='thread'."
+            f"The handler {handler.name!r} takes the dependencies {', '.join(handler.dependencies)}, which can't leave this process."
+            " Make them in the handler, or use runner='thread'."
         )
 
 
@@ -119,7 +120,7 @@ def place_of(handler: Handler) -> Place:
             found = None
     if found is not function:
         raise ConfigurationError(
-            f"The handler {handler.name!r} can't run in a process of its own, which has to import it, and {place.name!r} of"
-            f" {place.module!r} is something else: write @app.consumer above all other decorators, in a module."
+            f"The handler {handler.name!r} can't run in a process of its own, because {place.name!r} of {place.module!r} is not"
+            " this function. Write @app.consumer above all other decorators, in a module."
         )
     return place

@@ -26,7 +26,7 @@ def is_async(function: Callable[..., Any]) -> bool:
     )
 
 
-def annotated(function: Callable[..., Any], who: str) -> Iterator[tuple[inspect.Parameter, Any]]:
+def annotated(function: Callable[..., Any], subject: str) -> Iterator[tuple[inspect.Parameter, Any]]:
     """Yield the parameters with their resolved annotations, or with `Any` for those without one.
 
     It skips *args and **kwargs, and parameters that a `functools.partial` has passed by name. The
@@ -43,10 +43,10 @@ def annotated(function: Callable[..., Any], who: str) -> Iterator[tuple[inspect.
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or parameter.name in bound:
             continue
-        yield parameter, _resolved(parameter, namespace, who)
+        yield parameter, _resolved(parameter, namespace, subject)
 
 
-def _resolved(parameter: inspect.Parameter, namespace: dict[str, Any], who: str) -> Any:
+def _resolved(parameter: inspect.Parameter, namespace: dict[str, Any], subject: str) -> Any:
     if parameter.annotation is parameter.empty:
         return Any
     alone = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
@@ -54,7 +54,7 @@ def _resolved(parameter: inspect.Parameter, namespace: dict[str, Any], who: str)
         return typing.get_type_hints(alone, namespace, include_extras=True)[parameter.name]
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
         raise ConfigurationError(
-            f"{who} has an annotation that can't be resolved: {error} (of {parameter.name!r}). What it names must be there when this"
+            f"{subject} has an annotation that can't be resolved: {error} (of {parameter.name!r}). What it names must be there when this"
             " is declared: at the top of the module, and not only under TYPE_CHECKING."
         ) from error
 

@@ -14,22 +14,22 @@ transaction back. In a batch the rest commits, and this message is settled after
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import asyncpg
 
 from headrace import store
+from headrace.model.clock import Time
 from headrace.model.errors import ConfigurationError, InvalidInput, LeaseLost, StoreUnavailable
 from headrace.model.handling import Handling
 from headrace.model.outcomes import Reject, Release, Retry
 from headrace.model.specs import ConsumerSpec
+from headrace.runtime.calls import Call
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
+from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.messages.transaction import Transaction
-from headrace.runtime.pipeline.acknowledger import Acknowledger
-from headrace.runtime.pipeline.shared import Shared
-from headrace.runtime.pipeline.wiring import Call
 from headrace.store.database.missing_objects import swept_away
 from headrace.store.database.retry import DatabaseRetry
 
@@ -44,22 +44,24 @@ class Transactional:
         spec: its settings. After `ack_wait` the server ends an idle transaction.
         handling: whether the handler runs inside the transaction, and the stream that it publishes
             to.
+        acked: called for each message whose ack was committed.
     """
 
     def __init__(
-        self, consumer: int, spec: ConsumerSpec, handling: Handling, acknowledger: Acknowledger, shared: Shared
-    ) -> None:
+        self, consumer: int, spec: ConsumerSpec, handling: Handling, acked: Callable[[Message], None],
+        database: store.Database, publisher: Publisher, time: Time,
+    ) -> None:  # fmt: skip
         self._consumer = consumer
         self._begins = f"{spec.name}: a transaction"
         self._commits = f"{spec.name}: a commit"
         self._idle = spec.ack_wait
         self._handling = handling
         self._publishes = handling.publishes
-        self._acknowledger = acknowledger
-        self._database = shared.database
-        self._publisher = shared.publisher
-        self._clock = shared.time.clock
-        self._now = shared.time.now
+        self._acked = acked
+        self._database = database
+        self._publisher = publisher
+        self._clock = time.clock
+        self._now = time.now
 
     def around(self, call: Call) -> Call:
         """Return the call inside a transaction of its own, or with one after it for what it publishes."""
@@ -102,7 +104,7 @@ class Transactional:
                 database_retry = database_retry or DatabaseRetry(self._begins)
                 await database_retry.wait_after(error)
                 if any(message.lease.deadline <= self._clock() for message in delivery.messages):
-                    raise LeaseLost("The database was away for longer than the lease of a message.") from error
+                    raise LeaseLost("The database was unavailable for longer than the lease of a message.") from error
 
     async def _finish(self, transaction: Transaction, delivery: Delivery, result: Any) -> Any:
         """Publish, ack and commit, unless no message may be acked. Returns the outcome of the rest."""
@@ -136,24 +138,24 @@ class Transactional:
                 return await store.ack(connection, *acks, now=now, timeline=timeline)
             except asyncpg.InFailedSQLTransactionError as error:
                 raise ConfigurationError(
-                    "A statement of the handler's transaction failed, and the handler went on, so nothing can be committed: let the"
-                    " exception pass, or put what may fail inside `async with tx.transaction():`."
+                    "A statement of the handler's transaction failed and the handler continued, so nothing can be committed. Let the"
+                    " exception leave the handler, or put statements that may fail inside `async with tx.transaction():`."
                 ) from error
             except asyncpg.PostgresError as error:
                 if not swept_away(error):
                     raise
-                raise Release("The functions were replaced just then, as by an upgrade.") from error
+                raise Release("The database functions were replaced at that moment, as by an upgrade.") from error
             except asyncpg.InterfaceError as error:
                 if "another operation" not in str(error):
                     raise
                 raise ConfigurationError(
-                    "The handler returned while something that it started still works with its transaction: wait for that."
+                    "The handler returned while a task that it started still uses its transaction. Wait for the task before you return."
                 ) from error
 
         await transaction.commit(ack, self._commits, acks=acks)
         for message in done:
             message.settled = True
-            self._acknowledger.ack(message)
+            self._acked(message)
 
 
 def _refused(delivery: Delivery, result: Any) -> bool:
@@ -161,7 +163,7 @@ def _refused(delivery: Delivery, result: Any) -> bool:
     if not isinstance(result, (Retry, Reject)):
         return False
     if isinstance(delivery, Batch):
-        delivery.say([result] * len(delivery))
+        delivery.set_outcomes([result] * len(delivery))
     return True
 
 
@@ -176,6 +178,6 @@ def _outgoing(result: Any, stream: str | None) -> Sequence[tuple[Any, ...]]:
     ):
         return result
     raise InvalidInput(
-        f"A handler with publishes={stream!r} returns (key, data), (key, data, headers), a list of these, or None for nothing;"
-        f" this one returned {result!r:.80}"
+        f"A handler with publishes={stream!r} returned {result!r:.80}. Return (key, data), (key, data, headers), a list of these,"
+        " or None."
     )

@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 
+from headrace.model.clock import Clock
 from headrace.model.handling import Handling
-from headrace.runtime.execution.slot import NEVER, current_slot
 from headrace.runtime.handlers.worker_protocol import (
     LEFT_ALONE,
     Place,
@@ -36,7 +36,7 @@ from headrace.runtime.handlers.worker_protocol import (
 )
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
-from headrace.runtime.pipeline.wiring import Clock
+from headrace.runtime.slot import NEVER, current_slot
 
 STARTING = 60.0
 """Time limit in seconds for a process to start and to import the handler."""
@@ -75,7 +75,7 @@ class Worker:
             problem = f"it was not ready after {STARTING:g} s" if late else self._receive().decode()
         if problem:
             self.end()
-            raise ProcessFailed(f"The handler's process can't be used: {problem}")
+            raise ProcessFailed(f"The handler's process failed to start: {problem}")
 
     def ask(self, request: bytes) -> bytes:
         """Send an errand, and return the answer. Raises `ProcessFailed` when the process dies."""
@@ -90,9 +90,9 @@ class Worker:
         except (EOFError, OSError):
             self._connection.close()
             self._process.join()
-            raise self._obituary() from None
+            raise self._death_message() from None
 
-    def _obituary(self) -> ProcessFailed:
+    def _death_message(self) -> ProcessFailed:
         code = self._process.exitcode or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return ProcessFailed(f"The handler's process {how}.")

@@ -99,7 +99,7 @@ class DetachedMessage(Message):
 
 
 def _refuse(what: str, instead: str) -> NoReturn:
-    raise ConfigurationError(f"A handler with runner='process' can't {what} a message: {instead}.")
+    raise ConfigurationError(f"A handler with runner='process' can't {what} a message. {instead.capitalize()} instead.")
 
 
 def request(delivery: Message | Batch) -> bytes:
@@ -119,7 +119,7 @@ def opened(answer: bytes, delivery: Message | Batch) -> Any:
     try:
         found: Answer = pickle.loads(answer)
     except Exception as error:
-        raise ProcessFailed(f"The answer of the handler's process can't be read: {error!r}.") from error
+        raise ProcessFailed(f"The response of the handler's process can't be read: {error!r}.") from error
     if found.error is not None:
         raise found.error from None if found.trace is None else ProcessFailed(f"in its process:\n{found.trace}")
     if isinstance(delivery, Batch):

@@ -69,7 +69,7 @@ class Batch(msgspec.Struct, eq=False):
         """Make a message a dead letter when the handler returns."""
         self.failures[message.seq] = Reject(reason)
 
-    def say(self, outcomes: list[BatchOutcome]) -> None:
+    def set_outcomes(self, outcomes: list[BatchOutcome]) -> None:
         """Set the outcome of each message, in their order. Raises `InvalidInput` for a list that
         doesn't fit."""
         if len(outcomes) != len(self.messages):
@@ -77,12 +77,12 @@ class Batch(msgspec.Struct, eq=False):
                 f"The handler of a batch of {len(self.messages)} messages returned a list of {len(outcomes)}: return None to ack"
                 " them all, or a list with None, Retry(…) or Reject(…) for each message, in their order."
             )
-        for message, said in zip(self.messages, outcomes, strict=True):
-            if isinstance(said, (Retry, Reject)):
-                self.failures[message.seq] = said
-            elif said is not None:
+        for message, outcome in zip(self.messages, outcomes, strict=True):
+            if isinstance(outcome, (Retry, Reject)):
+                self.failures[message.seq] = outcome
+            elif outcome is not None:
                 raise InvalidInput(
-                    f"The handler of a batch returned a list with a {type(said).__name__}: give None, Retry(…) or Reject(…) for"
+                    f"The handler of a batch returned a list with a {type(outcome).__name__}: give None, Retry(…) or Reject(…) for"
                     " each message, or return None to ack them all."
                 )
 

@@ -13,23 +13,22 @@ from headrace.model.durations import Duration, seconds
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Failure
 from headrace.model.specs import Backoff
-from headrace.runtime.execution.failures import nacked, rejected
+from headrace.runtime.messages.failures import nacked, rejected
 from headrace.runtime.messages.publisher import Publisher
 
 if TYPE_CHECKING:
-    from headrace.runtime.execution.transaction_acks import TransactionAcks
     from headrace.runtime.messages.transaction import Transaction
 
 
 class Acknowledger(Protocol):
-    """The acknowledger, which receives the outcomes. See `headrace.runtime.pipeline.acknowledger`."""
+    """The acknowledger, which receives the outcomes. See `headrace.runtime.settling.acknowledger`."""
 
     publisher: Publisher
-    transaction_acks: TransactionAcks
 
     @property
     def backoff(self) -> Backoff: ...
 
+    async def ack_within(self, message: Message, tx: Any) -> None: ...
     async def settle_now(self, message: Message, failure: Failure | None) -> None: ...
     async def extend_now(self, message: Message) -> None: ...
 
@@ -66,7 +65,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
     """The transaction of the handler, if the handler is transactional."""
     xid: int | None = None
     """The id of the transaction in which the handler has acked it, to be looked up. See
-    `headrace.runtime.execution.transaction_acks`."""
+    `headrace.runtime.settling.transaction_acks`."""
 
     @property
     def messages(self) -> tuple[Message]:
@@ -114,7 +113,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
                 ack is in its own transaction.
         """
         if tx is not None or self.transaction is not None:
-            await self._acknowledger.transaction_acks.ack(self, tx)
+            await self._acknowledger.ack_within(self, tx)
         else:
             await self._settle(None)
 
@@ -145,5 +144,5 @@ class Message(msgspec.Struct, eq=False, gc=False):
         await self._acknowledger.settle_now(self, failure)
         if self.lease.lost:
             raise LeaseLost(
-                f"The lease of message {self.seq} of {self.stream!r} was lost; its outcome changed nothing."
+                f"The lease of message {self.seq} of {self.stream!r} was lost. Its outcome changed nothing."
             )

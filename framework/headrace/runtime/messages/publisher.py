@@ -56,12 +56,12 @@ class Publisher:
         due = when(delay, deliver_at, self._date())
         text, header_text = payloads.encode(data), payloads.encode_headers(headers)
         check_key(key)
-        with self._told(stream, [header_text]) as sending, self._translated(tx):
+        with self._span(stream, [header_text]) as sending, self._translated(tx):
             where = self._database() if tx is None else drivers.executor(tx)
             seq = sending.seq = await store.publish(
                 where, stream, key, text, sending.headers[0], message_id=message_id, deliver_at=due
             )
-        self._tell(stream, due, tx)
+        self._notify(stream, due, tx)
         return seq
 
     async def publish_many(
@@ -73,11 +73,11 @@ class Publisher:
         keys, data, headers = payloads.parallel(messages)
         if message_ids is not None and len(message_ids) != len(keys):
             raise InvalidInput(
-                f"There are {len(keys)} messages and {len(message_ids)} message_ids: give one, or None, for each."
+                f"There are {len(keys)} messages and {len(message_ids)} message_ids. Pass one id, or None, for each message."
             )
         more: dict[str, Any] = {"message_ids": message_ids, "deliver_at": None if due is None else [due] * len(keys)}
         try:
-            with self._told(stream, headers) as sending, self._translated(tx):
+            with self._span(stream, headers) as sending, self._translated(tx):
                 if tx is not None:
                     where = drivers.executor(tx)
                     count = await store.publish_many(where, stream, keys, data, sending.headers, **more)
@@ -87,16 +87,16 @@ class Publisher:
             for key in keys:  # the store doesn't report which key was invalid
                 check_key(key)
             raise
-        self._tell(stream, due, tx)
+        self._notify(stream, due, tx)
         return count
 
-    def _tell(self, stream: str, due: datetime | None, tx: Any) -> None:
+    def _notify(self, stream: str, due: datetime | None, tx: Any) -> None:
         if isinstance(tx, Transaction):
             tx.published.append((stream, due))
         else:  # Your own commit comes later and unseen. Looking too early costs little, and the poll finds it
             self.committed(stream, due)
 
-    def _told(self, stream: str, headers: Sequence[str | None]) -> AbstractContextManager[Sending]:
+    def _span(self, stream: str, headers: Sequence[str | None]) -> AbstractContextManager[Sending]:
         return (
             nullcontext(NoInstruments(headers))
             if self.instruments is None

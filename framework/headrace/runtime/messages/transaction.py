@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
@@ -23,7 +23,6 @@ from headrace.store.database.errors import translated
 from headrace.store.database.retry import DatabaseRetry
 
 if TYPE_CHECKING:
-    from headrace.runtime.messages.publisher import Publisher
     from headrace.store.database.connection import Hold
 
 LOOK_AGAIN = 0.02
@@ -39,6 +38,17 @@ Returns what identifies the transaction for a lookup, or None if it wrote nothin
 """
 
 
+class Publishes(Protocol):
+    """What publishes in a transaction. See `headrace.runtime.messages.publisher`."""
+
+    committed: Callable[[str, datetime | None], None]
+
+    @property
+    def publish(self) -> Callable[..., Awaitable[int | None]]: ...
+    @property
+    def publish_many(self) -> Callable[..., Awaitable[int]]: ...
+
+
 class Transaction:
     """An open transaction. What is written and published through it commits together, or not at all.
 
@@ -49,7 +59,7 @@ class Transaction:
 
     __slots__ = ("_database", "_hold", "_publisher", "published")
 
-    def __init__(self, database: store.Database, publisher: Publisher, hold: Hold) -> None:
+    def __init__(self, database: store.Database, publisher: Publishes, hold: Hold) -> None:
         self._database = database
         self._publisher = publisher
         self._hold: Hold | None = hold
@@ -112,7 +122,7 @@ class Transaction:
     # --- begin and end, not called by users
 
     @classmethod
-    async def begin(cls, database: store.Database, publisher: Publisher, idle: float) -> Transaction:
+    async def begin(cls, database: store.Database, publisher: Publishes, idle: float) -> Transaction:
         """Open a transaction. The caller must `end` it. Raises `StoreUnavailable`. `idle`: see
         `Database.begin`."""
         return cls(database, publisher, await database.begin(idle))
@@ -133,16 +143,16 @@ class Transaction:
             Exception: what `last` raises, or the violation of a constraint that was deferred until
                 the COMMIT.
         """
-        hold, left, asked = self._hold, None, False
+        hold, left, committing = self._hold, None, False
         assert hold is not None
         try:
             with translated(self._database.dsn), anyio.fail_after(ENDING, shield=True):
                 left = await last(hold.connection)
-                asked = True
+                committing = True
                 await hold.commit()
         except StoreUnavailable as error:
             hold.break_off()
-            if not asked:
+            if not committing:
                 raise
             if left is not None and not await was_committed(self._database, left, acks, what):
                 raise StoreUnavailable(f"The transaction was not committed. {error}") from error
@@ -196,7 +206,7 @@ async def was_committed(
 
 
 @asynccontextmanager
-async def transaction(database: store.Database, publisher: Publisher) -> AsyncIterator[Transaction]:
+async def transaction(database: store.Database, publisher: Publishes) -> AsyncIterator[Transaction]:
     """See `App.transaction`."""
     transaction = await Transaction.begin(database, publisher, IDLE)
     try:

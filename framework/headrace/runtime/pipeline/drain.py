@@ -3,35 +3,44 @@ started, let handlers finish, and settle."""
 
 from __future__ import annotations
 
-import logging
-
 import anyio
 
 from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
+from headrace.model.log import Log
 from headrace.runtime.execution.actors import Actors
 from headrace.runtime.messages.message import Message
-from headrace.runtime.pipeline.acknowledger import Acknowledger
 from headrace.runtime.pipeline.fetcher import Fetcher
-from headrace.runtime.pipeline.settler import Settler
+from headrace.runtime.settling.acknowledger import Acknowledger
 
-logger = logging.getLogger("headrace")
-
-LAST_SETTLE = 3.0
-"""Time limit in seconds for settling after the handlers are done or stopped."""
+log = Log("headrace")
 
 SETTLED_A_SECOND = 5_000
-"""Messages per second by which that limit is longer. Unsettled messages of large batches would
-otherwise count as crashed."""
+"""Messages per second by which the time limit for settling is longer. Unsettled messages of large
+batches would otherwise count as crashed."""
 
 
 class Drain:
-    """A drain of one consumer. Handlers may take any time, until `limit` or `hurry` ends that."""
+    """A drain of one consumer. Handlers may take any time, until `limit` or `hurry` ends that.
 
-    def __init__(self, name: str, timeout: float) -> None:
+    Args:
+        timeout: seconds that handlers have after `limit`.
+        last_settle: time limit in seconds for settling after the handlers are done or stopped.
+    """
+
+    def __init__(
+        self, name: str, fetcher: Fetcher, lanes: Lanes[Message], acknowledger: Acknowledger, actors: Actors,
+        in_flight: InFlightTracker[Message], *, timeout: float, last_settle: float,
+    ) -> None:  # fmt: skip
         self._name = name
-        self._patience = anyio.CancelScope()
+        self._fetcher = fetcher
+        self._lanes = lanes
+        self._acknowledger = acknowledger
+        self._actors = actors
+        self._in_flight = in_flight
         self._timeout = timeout
+        self._last_settle = last_settle
+        self._patience = anyio.CancelScope()
         self._hurried = False
 
     def limit(self) -> None:
@@ -43,34 +52,34 @@ class Drain:
         self._hurried = True
         self._patience.cancel()
 
-    async def run(
-        self, fetcher: Fetcher, fetched: anyio.Event, lanes: Lanes[Message], acknowledger: Acknowledger,
-        actors: Actors, acted: anyio.Event, settler: Settler, in_flight: InFlightTracker[Message],
-    ) -> None:  # fmt: skip
+    async def run(self, fetched: anyio.Event, acted: anyio.Event) -> None:
         """Drain. `fetched` and `acted` are set when the fetcher and the actors have ended."""
-        fetcher.stop()
+        self._fetcher.stop()
         with self._patience:
-            acknowledger.release(lanes.clear())
+            self._release_waiting()
             await fetched.wait()
-            acknowledger.release(lanes.clear())
-            actors.finish()
+            self._release_waiting()
+            self._actors.finish()
             await acted.wait()
         if not acted.is_set():
-            acknowledger.release(lanes.clear())
-            logger.warning(
-                "%s: %d handlers were stopped %s; their messages are given back",
-                self._name,
-                actors.busy,
-                "at once" if self._hurried else f"after shutdown_timeout={self._timeout:g}s",
-            )
-            actors.cancel()
-            with anyio.move_on_after(LAST_SETTLE):
+            self._release_waiting()
+            log.warning(
+                "handlers stopped",
+                consumer=self._name, handlers=self._actors.busy, hint="their messages are given back",
+                shutdown_timeout=None if self._hurried else self._timeout,
+            )  # fmt: skip
+            self._actors.cancel()
+            with anyio.move_on_after(self._last_settle):
                 await acted.wait()
                 await fetched.wait()  # a lease call in progress may still bring messages, which must be given back
-            acknowledger.release(lanes.clear())
-        with anyio.move_on_after(LAST_SETTLE + in_flight.held / SETTLED_A_SECOND):
-            await settler.flush()
-        if in_flight.held:
-            logger.warning(
-                "%s: %d messages could not be settled; they come again after their lease", self._name, in_flight.held
-            )
+            self._release_waiting()
+        with anyio.move_on_after(self._last_settle + self._in_flight.held / SETTLED_A_SECOND):
+            await self._acknowledger.flush()
+        if self._in_flight.held:
+            log.warning(
+                "messages not settled", consumer=self._name, messages=self._in_flight.held,
+                hint="they are delivered again after their lease",
+            )  # fmt: skip
+
+    def _release_waiting(self) -> None:
+        self._acknowledger.release(self._lanes.clear())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import uuid4
@@ -14,6 +13,7 @@ from headrace.flow.durable import DurableLanes
 from headrace.flow.governor import Governor
 from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
+from headrace.flow.signal import Signal
 from headrace.flow.wide import WideLanes
 from headrace.model.errors import UnknownConsumer
 from headrace.model.handling import Handling
@@ -23,27 +23,32 @@ from headrace.runtime.execution.batch_executor import BatchExecutor
 from headrace.runtime.execution.failure_handler import FailureHandler
 from headrace.runtime.execution.single_executor import SingleExecutor
 from headrace.runtime.execution.suspects import Suspects
-from headrace.runtime.execution.transaction_acks import TransactionAcks
-from headrace.runtime.handlers.chain import chain
+from headrace.runtime.execution.timeouts import Timeouts
 from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.handlers.runners import Runner
 from headrace.runtime.messages.message import Message
-from headrace.runtime.pipeline.acknowledger import Acknowledger
-from headrace.runtime.pipeline.breaker import PipelineBreaker
 from headrace.runtime.pipeline.drain import Drain
 from headrace.runtime.pipeline.fetcher import Fetcher
-from headrace.runtime.pipeline.keeper import Keeper
+from headrace.runtime.pipeline.intake import Intake
+from headrace.runtime.pipeline.layers import with_layers
 from headrace.runtime.pipeline.scaler import Scaler
-from headrace.runtime.pipeline.settings import Settings
-from headrace.runtime.pipeline.settler import Settler
 from headrace.runtime.pipeline.shared import Shared
+from headrace.runtime.settling.acknowledger import Acknowledger
+from headrace.runtime.settling.breaker import PipelineBreaker
+from headrace.runtime.settling.keeper import Keeper
+from headrace.runtime.settling.settings import Settings
+from headrace.runtime.settling.settler import Settler
+from headrace.runtime.settling.transaction_acks import TransactionAcks
 from headrace.store.database.retry import DatabaseRetry, run_with_retry
-
-logger = logging.getLogger("headrace")
 
 
 class Pipeline:
     """Runs one consumer.
+
+    Its parts form a tree: each gets the parts that it uses when it is made. Parts that must react to
+    others connect themselves to their signals.
+
+        lanes, in_flight ─▶ settler, keeper ─▶ acknowledger ─▶ executor ─▶ actors ─▶ intake ─▶ fetcher
 
     Args:
         consumer: the consumer's id.
@@ -53,87 +58,76 @@ class Pipeline:
         shared: what the consumers of this process share.
 
     Attributes:
-        on_gone: called when the consumer turns out to be deleted. Then this pipeline ends
-            automatically. It leases nothing more, and lets handlers finish, although their acks are
-            lost.
+        on_gone: the consumer turned out to be deleted. Then this pipeline ends automatically. It
+            leases nothing more, and lets handlers finish, although their acks are lost.
     """
 
     def __init__(self, consumer: int, spec: ConsumerSpec, handler: Handler, handling: Handling, shared: Shared) -> None:
-        database, time = shared.database, shared.time
+        database, time, clock = shared.database, shared.time, shared.time.clock
         self.consumer = consumer
         self.spec = spec
         self.settings = settings = Settings(spec)
-        self._clock = time.clock
+        self._clock = clock
         self._handling = handling
-        owner = uuid4()  # one process is one owner, which may hold several messages of a key
-        self.lanes = _lanes(handling)
-        self._runner = Runner(handler, handling, time.clock)
-        self.in_flight: InFlightTracker[Message] = (
-            InFlightTracker() if shared.witness is None else shared.witness.in_flight(spec)
-        )
-        if handling.rests:
-            self.in_flight.linger = 0.0  # the next message of a key waits for the ack of the one before
-        self.governor = Governor(*handling.concurrency, unit=handling.unit)
+
+        # What is in flight, and where it waits
+        self.lanes = lanes = _lanes(handling)
+        self.in_flight = in_flight = _tracker(spec, handling, shared)
+
+        # From outcomes to the store
         self.breaker = (
-            None
-            if handling.breaker is None
-            else PipelineBreaker(spec.name, handling.breaker, self.in_flight, time.clock)
+            None if handling.breaker is None else PipelineBreaker(spec.name, handling.breaker, in_flight, clock)
         )
-        self.acknowledger = Acknowledger(
-            self.lanes, self.in_flight, settings, shared.publisher, time.clock, self.breaker
-        )
-        self.acknowledger.transaction_acks = TransactionAcks(database, consumer, spec.name, self.acknowledger, time)
+        self.settler = Settler(database, consumer, settings, lanes, in_flight, time, shared.instruments)
+        self.keeper = Keeper(database, consumer, settings, in_flight, time)
+        acknowledger = Acknowledger(
+            lanes, in_flight, settings, self.settler, self.keeper, TransactionAcks(database, consumer, spec.name, time),
+            shared.publisher, clock, self.breaker,
+        )  # fmt: skip
+
+        # From lanes to outcomes
+        self._runner = Runner(handler, handling, clock)
+        call = with_layers(consumer, spec, handler, self._runner, handling, acknowledger, shared)
+        failure_handler = FailureHandler(acknowledger, clock, handling.timeout, stoppable=handling.runner != "thread")
+        suspects = Suspects(database, consumer, acknowledger)
         self._batches: BatchExecutor | None = None
-        self.actors = Actors(
-            self._work(consumer, handler, shared),
-            self.lanes,
-            timed=handling.timeout is not None,
-            least=handling.concurrency[0],
+        work: Work
+        if handling.batch is None:
+            work = SingleExecutor(
+                handler.decode, call, handling.timeout, lanes, acknowledger, failure_handler, suspects, clock
+            )
+        else:
+            work = self._batches = BatchExecutor(
+                handler.decode, call, handling, lanes, acknowledger, failure_handler, suspects, clock
+            )
+        low, self._most_actors = handling.concurrency
+        self.actors = Actors(work, lanes, timed=handling.timeout is not None, least=low)
+        self._timeouts = (
+            None if handling.timeout is None else Timeouts(spec.name, handling.timeout, self.actors, in_flight, clock)
         )
         self._priorities = shared.priorities
         self._rank = shared.priorities.join(handling.priority, self.actors.adjust)
+        self.governor = Governor(*handling.concurrency, unit=handling.unit)
         self._scaler = Scaler(
-            spec.name, self.governor, self.actors, self.lanes, self.in_flight, time.clock,
+            spec.name, self.governor, self.actors, lanes, in_flight, clock, shared.timings.sampling,
             database.holds if handling.transactional else None,
         )  # fmt: skip
-        self.settler = Settler(database, consumer, settings, self.lanes, self.in_flight, time, shared.instruments)
-        self.keeper = Keeper(database, consumer, settings, self.in_flight, self.actors, time)
+
+        # From the store to lanes
+        intake = Intake(settings, lanes, self.actors, acknowledger, self.breaker)
         self.fetcher = Fetcher(
-            database, consumer, settings, owner, self.lanes, self.in_flight, self.acknowledger, self.actors, self.settler, time,
-            shared.idle, shared.instruments, self.breaker,
+            shared, consumer, settings, uuid4(),  # one process is one owner, which may hold several messages of a key
+            lanes, in_flight, self.actors, intake, self.settler, self.breaker,
         )  # fmt: skip
-        self.in_flight.on_take = self._taken
-        self.lanes.on_low = self.fetcher.room
-        self.lanes.on_ready = self.actors.wake
-        self.settler.fetcher = self.fetcher
-        self.acknowledger.settler = self.settler
-        self.acknowledger.keeper = self.keeper
-        self.acknowledger.on_cleared = self.actors.wake
-        self.on_gone: Callable[[], None] = lambda: None
+
+        self.on_gone = Signal()
         self._stop = anyio.Event()
         self._ending = anyio.Event()  # set when it was stopped or the consumer is deleted
         self._ended = anyio.Event()
-        self._drain = Drain(spec.name, shared.shutdown_timeout)
-
-    def _work(self, consumer: int, handler: Handler, shared: Shared) -> Work:
-        handling, clock = self._handling, self._clock
-        call = chain(consumer, self.spec, handler, self._runner, handling, self.acknowledger, shared)
-        failure_handler = FailureHandler(
-            self.acknowledger, clock, handling.timeout, stoppable=handling.runner != "thread"
-        )
-        suspects = Suspects(shared.database, consumer, self.acknowledger)
-        if handling.batch is not None:
-            self._batches = BatchExecutor(
-                handler.decode, call, handling, self.lanes, self.acknowledger, failure_handler, suspects, clock
-            )
-            return self._batches
-        return SingleExecutor(
-            handler.decode, call, handling.timeout, self.lanes, self.acknowledger, failure_handler, suspects, clock
-        )
-
-    def _taken(self) -> None:
-        self.keeper.taken()
-        self._scaler.taken()
+        self._drain = Drain(
+            spec.name, self.fetcher, lanes, acknowledger, self.actors, in_flight,
+            timeout=shared.shutdown_timeout, last_settle=shared.timings.last_settle,
+        )  # fmt: skip
 
     @property
     def gone(self) -> bool:
@@ -155,19 +149,17 @@ class Pipeline:
         fetched, acted = anyio.Event(), anyio.Event()
         async with self._runner, anyio.create_task_group() as group:
             group.start_soon(run_with_retry, f"{name}: settling", self.settler.run)
-            group.start_soon(_tell, acted, self.actors.run, low)
-            group.start_soon(_tell, fetched, run_with_retry, f"{name}: leasing", self._fetch)
+            group.start_soon(_set_at_end, acted, self.actors.run, low)
+            group.start_soon(_set_at_end, fetched, run_with_retry, f"{name}: leasing", self._fetch)
             group.start_soon(run_with_retry, f"{name}: extending", self.keeper.run)
-            if self._handling.timeout is not None:
-                group.start_soon(self.keeper.watch, self._handling.timeout)
+            if self._timeouts is not None:
+                group.start_soon(self._timeouts.run)
             if low < high:
                 group.start_soon(self._scaler.run)
             group.start_soon(self._await_stop)
             await self._ending.wait()
             self._priorities.leave(self._rank)
-            await self._drain.run(
-                self.fetcher, fetched, self.lanes, self.acknowledger, self.actors, acted, self.settler, self.in_flight
-            )
+            await self._drain.run(fetched, acted)
             group.cancel_scope.cancel()
 
     async def _fetch(self, database_retry: DatabaseRetry) -> None:
@@ -195,17 +187,17 @@ class Pipeline:
 
     async def notice_time(self, *, extend: bool) -> None:
         """Do what is due after a test moved the clock, and what a live worker would have done meanwhile."""
-        if self._handling.timeout is not None:
-            self.keeper.stop_overdue(self._handling.timeout)
+        if self._timeouts is not None:
+            self._timeouts.stop_overdue()
         if extend and self.in_flight.leases:
             await self.keeper.extend()
         self.settler.wake()
         self.fetcher.hurry()
 
-    def be_patient(self, patient: bool) -> None:
+    def allow_waiting(self, patient: bool) -> None:
         """Set whether batches may wait to fill."""
         if self._batches is not None:
-            self._batches.be_patient(patient)
+            self._batches.allow_waiting(patient)
 
     def stop(self) -> None:
         """Begin to drain."""
@@ -242,13 +234,20 @@ class Pipeline:
         return {"reason": reason, "decisions": decisions, **breaker}
 
 
+def _tracker(spec: ConsumerSpec, handling: Handling, shared: Shared) -> InFlightTracker[Message]:
+    tracker = InFlightTracker[Message]() if shared.witness is None else shared.witness.in_flight(spec)
+    # With durable lanes the next message of a key waits for the ack of the one before.
+    tracker.linger = 0.0 if handling.rests else shared.timings.linger
+    return tracker
+
+
 def _lanes(handling: Handling) -> Lanes[Message]:
     if handling.rests:
         return DurableLanes()
     return Lanes() if handling.key_concurrency is None else WideLanes(handling.key_concurrency)
 
 
-async def _tell(ended: anyio.Event, run: Callable[..., Awaitable[None]], *args: Any) -> None:
+async def _set_at_end(ended: anyio.Event, run: Callable[..., Awaitable[None]], *args: Any) -> None:
     """Run, and set `ended` at the end, even after an error."""
     try:
         await run(*args)

@@ -3,19 +3,19 @@ that it decides."""
 
 from __future__ import annotations
 
-import logging
-
 import anyio
 
-from headrace.flow.governor import INTERVAL, Governor, Sample
+from headrace.flow.governor import Governor, Sample
 from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
+from headrace.model.clock import Clock
+from headrace.model.log import Log
 from headrace.runtime.execution.actors import Actors
 from headrace.runtime.messages.message import Message
 from headrace.runtime.pipeline.memory import share_in_use
-from headrace.runtime.pipeline.wiring import Clock
+from headrace.runtime.settling.keeper import LeaseEvent
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
 LOOK = 10
 """Number of samples between measurements of the memory."""
@@ -25,12 +25,13 @@ class Scaler:
     """Scales the actors of one consumer.
 
     Args:
+        interval: seconds between samples.
         most: another upper bound on the actors besides the governor's own limits, or None.
     """
 
     def __init__(
         self, name: str, governor: Governor, actors: Actors, lanes: Lanes[Message], in_flight: InFlightTracker[Message],
-        clock: Clock, most: int | None,
+        clock: Clock, interval: float, most: int | None,
     ) -> None:  # fmt: skip
         self._name = name
         self._governor = governor
@@ -38,23 +39,19 @@ class Scaler:
         self._lanes = lanes
         self._in_flight = in_flight
         self._clock = clock
+        self._interval = interval
         self._most = most
         self._finished = self._starved = self._samples = 0
         self._memory: float | None = None
-        self._taken = anyio.Event()
-
-    def taken(self) -> None:
-        """Wake up, because there is work for actors."""
-        self._taken.set()
+        self._leased = LeaseEvent(in_flight)
 
     async def run(self) -> None:
         """Scale until cancelled."""
         while True:
             if not self._in_flight.held and self._actors.wanted == self._governor.low:
-                self._taken = anyio.Event()
-                await self._taken.wait()
+                await self._leased.next()
                 self._governor.resume()
-            await anyio.sleep(INTERVAL)
+            await anyio.sleep(self._interval)
             self.step()
 
     def step(self) -> None:
@@ -65,7 +62,13 @@ class Scaler:
             return
         decision = self._governor.decide(self._clock(), sample, most=self._most)
         if decision.actors != actors.wanted:
-            logger.debug("%s: from %d to %d actors: %s", self._name, actors.wanted, decision.actors, decision.reason)
+            log.debug(
+                "actors scaled",
+                consumer=self._name,
+                before=actors.wanted,
+                actors=decision.actors,
+                reason=decision.reason,
+            )
             actors.resize(decision.actors)
             actors.wake()
 

@@ -8,12 +8,14 @@ import msgspec
 
 from headrace import store
 from headrace.flow.priority import Priorities
+from headrace.model.clock import SYSTEM_TIME, Time
+from headrace.runtime.calls import Witness
 from headrace.runtime.handlers.dependencies import Dependencies
 from headrace.runtime.handlers.middleware import Middleware
 from headrace.runtime.instruments import Instruments
+from headrace.runtime.leasing.idle import IdleConsumers
 from headrace.runtime.messages.publisher import Publisher
-from headrace.runtime.pipeline.idle import IdleConsumers
-from headrace.runtime.pipeline.wiring import SYSTEM_TIME, Time, Witness
+from headrace.runtime.pipeline.timings import Timings
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +32,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
         priorities: the priority ranks of the consumers.
         time: the clocks.
         witness: the test kit's hooks, or None.
+        timings: timings that only tests change.
     """
 
     database: store.Database
@@ -42,3 +45,4 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     priorities: Priorities = msgspec.field(default_factory=Priorities)
     time: Time = SYSTEM_TIME
     witness: Witness | None = None
+    timings: Timings = Timings()

@@ -14,16 +14,15 @@ from contextlib import suppress
 from itertools import compress
 from uuid import UUID
 
-import anyio
 import msgspec
 
 from headrace import store
-from headrace.flow.demand import JUDGING, Look, Poll
 from headrace.model.ack_ids import AckIds
-from headrace.model.errors import FilterTooSlow, HeadraceError, StoreUnavailable, UnknownConsumer
+from headrace.model.errors import HeadraceError, StoreUnavailable, UnknownConsumer
 from headrace.model.outcomes import RELEASE, Settlement
 from headrace.model.records import Batch
-from headrace.runtime.pipeline.idle import IdleConsumers
+from headrace.runtime.leasing.idle import IdleConsumers
+from headrace.runtime.leasing.lease_calls import LeaseCalls
 from headrace.server.data_plane.coalescing import Coalescer
 from headrace.server.data_plane.failing import fail
 from headrace.server.data_plane.message_cache import CachedMessage, MessageCache, MessageCaches, complete
@@ -91,18 +90,15 @@ class Receivers:
         self._coalescer = coalescer
         self._caches = caches
         self._idle = idle.consumer(consumer.number)
+        self._calls = LeaseCalls(database, consumer.number, self._idle, clock=clock)
         self._sealing = sealing
         self._history: UUID | None = None  # in which the number is known to be this consumer's
         self._clock = clock
         self._cache = self._shelf_of(consumer)
         self._queue: list[Receiver] = []
-        self._poll = Poll()
-        self._look = Look()
-        self._news = anyio.Event()
         self._waits = 0
         self._at_work = False
         self._draining = False
-        self.deaf = True
         self.used_at = clock()
 
     @property
@@ -110,16 +106,25 @@ class Receivers:
         """Number of waiting requests."""
         return self._waits
 
+    @property
+    def deaf(self) -> bool:
+        """Whether the process receives no notifications."""
+        return self._calls.deaf
+
+    @deaf.setter
+    def deaf(self, deaf: bool) -> None:
+        self._calls.deaf = deaf
+
     def wake(self) -> None:
         """Look for messages again, since some may have been published or become free."""
-        self._news.set()
+        self._calls.wake()
 
     def drain(self) -> None:
         """Answer all waiting requests, and let no others wait."""
         self._draining = True
         for receiver in list(self._queue):
             self._expire(receiver)
-        self._news.set()
+        self._calls.hurry()
 
     async def receive(self, want: int, wait: float, gone: Gone | None = None) -> Share:
         """Lease up to `want` messages. Wait up to `wait` seconds for the first of them. A cancelled
@@ -140,8 +145,10 @@ class Receivers:
         if not self._at_work:
             self._at_work = True
             self._start(self._serve)
-        elif wait <= 0 or self.deaf or not self._idle.subscribed:
-            self._news.set()  # else the waiting requests have looked, and will be notified
+        elif wait <= 0:
+            self._calls.hurry()  # it must be answered at once, even if there can't be anything
+        elif self.deaf or not self._idle.subscribed:
+            self._calls.wake()  # else the waiting requests have looked, and will be notified
         if wait > 0:
             receiver.timer = asyncio.get_running_loop().call_later(min(wait, WATCH), self._look_after, receiver)
         try:
@@ -188,12 +195,12 @@ class Receivers:
                 try:
                     batch = await self._call()
                     if not batch.more and self._queue:
-                        await self._rest(batch)
+                        await self._calls.rest(batch, self.consumer.spec)
                 except Exception as error:  # raised in the requests, while others are still served
                     self._fail(error)
         finally:
             self._at_work = False
-            self._idle.leave()
+            self._calls.leave()
             self._fail(StoreUnavailable("The server stops. Try again."))  # those left after a cancellation
 
     async def _call(self) -> Batch:
@@ -208,17 +215,15 @@ class Receivers:
         if batch.version != self.consumer.version:
             await self._renew()
         if batch.lease_ids is not None:
-            self._poll.found()
-            self._idle.leave()
             await self._deal(called, batch, batch.lease_ids)
         self._answer_the_impatient(called, batch)
-        # Also remove requests of disconnected clients. Otherwise `_rest` would wait for them.
+        # Also remove requests of disconnected clients. Otherwise `rest` would wait for them.
         self._queue = [one for one in self._queue if not one.answer.done()]
         return batch
 
     def _first(self) -> list[Receiver]:
         """Return the requests that the next call includes."""
-        self._news = anyio.Event()
+        self._calls.begin()
         called: list[Receiver] = []
         room = MOST
         for receiver in self._queue:
@@ -231,24 +236,11 @@ class Receivers:
 
     async def _lease(self, shares: list[int]) -> Batch:
         spec, total = self.consumer.spec, sum(shares)
-        if spec.where is None:
-            # Without filters, most messages looked at are delivered. The others have busy keys.
-            look = max(2 * total, 100) if spec.filters == (">",) else MAX_LOOK
-            return await store.lease(self._database, self.consumer.number, NOBODY, total, look=look, shares=shares,
-                known=self._cache.ranges, history=self._caches.history, patient=False,
-            )  # fmt: skip
-        began = self._clock()
-        try:
-            batch = await store.lease(
-                self._database, self.consumer.number, NOBODY, total,
-                look=self._look.limit, judging=JUDGING, shares=shares,
-                known=self._cache.ranges, history=self._caches.history, patient=False,
-            )  # fmt: skip
-        except FilterTooSlow:
-            self._look.too_slow()
-            raise
-        self._look.took(self._clock() - began, batch.looked_at)
-        return batch
+        # Without filters, most messages looked at are delivered. The others have busy keys.
+        look = max(2 * total, 100) if spec.filters == (">",) else MAX_LOOK
+        return await self._calls.lease(
+            NOBODY, total, spec, look=look, shares=shares, known=self._cache.ranges, history=self._caches.history
+        )
 
     async def _deal(self, called: list[Receiver], batch: Batch, leases: list[int]) -> None:
         """Give each request its share. Shares of clients that have disconnected are released."""
@@ -312,7 +304,7 @@ class Receivers:
         back.failures = [RELEASE] * len(back.seqs)
         await store.settle(self._database, self.consumer.number, back)
         self._given_back(len(back.seqs))
-        self._news.set()
+        self._calls.wake()
 
     def _answer_the_impatient(self, called: list[Receiver], batch: Batch) -> None:
         """Answer the requests that have waited long enough, once all messages have been looked
@@ -340,16 +332,3 @@ class Receivers:
 
     def _shelf_of(self, consumer: KnownConsumer) -> MessageCache:
         return self._caches.of((consumer.stream.number, consumer.spec.filters, repr(consumer.spec.where)))
-
-    async def _rest(self, batch: Batch) -> None:
-        """Wait while there are no messages: for a notification, for a message that becomes due,
-        or for the next poll."""
-        if batch.busy and batch.due_in is not None:
-            await anyio.sleep(batch.due_in)
-            return
-        if not self.deaf and not self._idle.subscribed:
-            await self._idle.subscribe()
-            return  # and look again, for messages that were committed before
-        self._idle.enter()
-        with anyio.move_on_after(self._poll.rest(batch.due_in, deaf=self.deaf, longest=self._idle.longest_poll)):
-            await self._news.wait()

@@ -169,9 +169,9 @@ class Pushing:
             self._shared.time.date,
         )
         pipeline = Pipeline(known.number, spec, _handler(sender, push), _handling(push), self._shared)
-        pipeline.fetcher.deaf = self._deaf
+        pipeline.fetcher.calls.deaf = self._deaf
         self._running[known.number] = running = _Running(known, push, pipeline)
-        pipeline.on_gone = lambda: self._log_end(running, "was deleted, and is pushed no longer")
+        pipeline.on_gone.connect(lambda: self._log_end(running, "was deleted, and is pushed no longer"))
         group.start_soon(self._run, running)
 
     def _end(self, running: _Running, why: str) -> None:
@@ -225,7 +225,7 @@ class Pushing:
         """Set whether `notified` is called on commits."""
         self._deaf = deaf
         for running in self._running.values():
-            running.pipeline.fetcher.deaf = deaf
+            running.pipeline.fetcher.calls.deaf = deaf
             running.pipeline.fetcher.wake()
 
     def statistics(self) -> dict[str, Any]:

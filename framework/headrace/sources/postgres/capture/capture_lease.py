@@ -13,8 +13,8 @@ from uuid import UUID
 import anyio
 
 from headrace import store
+from headrace.model.clock import Clock
 from headrace.model.errors import LeaseLost, StoreUnavailable
-from headrace.runtime.pipeline.wiring import Clock
 
 logger = logging.getLogger("headrace")
 

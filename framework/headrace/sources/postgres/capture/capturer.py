@@ -22,7 +22,7 @@ import anyio
 
 from headrace import store
 from headrace.model.capture import CaptureFacts
-from headrace.runtime.pipeline.wiring import Clock
+from headrace.model.clock import Clock
 from headrace.sources.postgres.backfill.backfiller import Backfiller
 from headrace.sources.postgres.capture.appender import Appender
 from headrace.sources.postgres.capture.outbox import Outbox

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
+from headrace.model.error_text import error_text
 from headrace.model.errors import HeadraceError, InvalidData
-from headrace.runtime.execution.failures import describe
 from headrace.sources.postgres.shaping import transforms
 from headrace.sources.postgres.shaping.conditions import SourceCondition
 from headrace.sources.postgres.shaping.keys import full_identity
@@ -117,7 +117,7 @@ class MessageBuilder:
             text = kept.decode("utf-8", "replace")
         else:
             text = kept[:-2].decode("utf-8", "replace") + _KEY + msgspec.json.encode(key).decode() + "}}"
-        told = str(error) if isinstance(error, HeadraceError) else describe(error)[0]
+        told = str(error) if isinstance(error, HeadraceError) else error_text(error)[0]
         into.failures.append(Failed(key=key, data=text, error=told, place=len(into.keys)))
         return 1
 

@@ -26,8 +26,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from headrace.model import payloads
+from headrace.model.error_text import error_text
 from headrace.model.errors import ConfigurationError, InvalidData
-from headrace.runtime.execution.failures import describe
 from headrace.sources.postgres.errors import SourceStopped
 
 Transform = Callable[[dict[str, Any]], Any]
@@ -82,7 +82,7 @@ def load(name: str) -> Transform:
         found = getattr(importlib.import_module(module), attribute, None)
     except Exception as error:
         raise SourceStopped(
-            f"The transform {name!r} can't be imported ({describe(error)[0]}): the module must be there for the process that captures."
+            f"The transform {name!r} can't be imported ({error_text(error)[0]}): the module must be there for the process that captures."
         ) from error
     if found is None:
         raise SourceStopped(f"The transform {name!r} is not there: the module {module} has no {attribute}.")

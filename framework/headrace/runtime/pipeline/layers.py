@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from headrace.model.handling import Handling
 from headrace.model.specs import ConsumerSpec
+from headrace.runtime.calls import Call
 from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.handlers.middleware import around
 from headrace.runtime.handlers.runners import Runner
 from headrace.runtime.handlers.transactional import Transactional
-from headrace.runtime.pipeline.acknowledger import Acknowledger
 from headrace.runtime.pipeline.shared import Shared
-from headrace.runtime.pipeline.wiring import Call
+from headrace.runtime.settling.acknowledger import Acknowledger
 
 
-def chain(
+def with_layers(
     consumer: int, spec: ConsumerSpec, handler: Handler, runner: Runner, handling: Handling, acknowledger: Acknowledger, shared: Shared
 ) -> Call:  # fmt: skip
     """Return the handler's call with all layers that this consumer uses."""
@@ -28,7 +28,9 @@ def chain(
     if handler.dependencies:
         call = shared.dependencies.resolve(call, handler.dependencies)
     if handling.transactional or handling.publishes is not None:
-        call = Transactional(consumer, spec, handling, acknowledger, shared).around(call)
+        call = Transactional(
+            consumer, spec, handling, acknowledger.ack, shared.database, shared.publisher, shared.time
+        ).around(call)
     call = around(call, [*shared.middleware, *handling.middleware], batch=handling.batch is not None)
     if shared.instruments is not None:
         call = shared.instruments.process(spec, call, batch=handling.batch is not None)

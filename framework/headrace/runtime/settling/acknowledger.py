@@ -1,4 +1,4 @@
-"""The acknowledger (`Acknowledger`): receives the outcomes of handlers, without waiting for the store.
+"""The acknowledger: receives the outcomes of handlers, without waiting for the store.
 
 A failed message takes back the messages behind it in its lane, in the same parcel. Otherwise a
 later message of its key would overtake it.
@@ -7,18 +7,21 @@ later message of its key would overtake it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
+from headrace.model.clock import Clock
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import RELEASE, Failure
 from headrace.model.specs import Backoff
-from headrace.runtime.execution.transaction_acks import TransactionAcks
 from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.publisher import Publisher
-from headrace.runtime.pipeline.breaker import PipelineBreaker
-from headrace.runtime.pipeline.settings import Settings
-from headrace.runtime.pipeline.wiring import Clock, Keeping, Settling
+from headrace.runtime.settling.breaker import PipelineBreaker
+from headrace.runtime.settling.keeper import Keeper
+from headrace.runtime.settling.settings import Settings
+from headrace.runtime.settling.settler import Settler
+from headrace.runtime.settling.transaction_acks import TransactionAcks
 
 
 class Acknowledger:
@@ -26,23 +29,28 @@ class Acknowledger:
     settler.
 
     Args:
-        guard: the consumer's circuit breaker, if it has one.
+        settler: writes the outcomes to the store.
+        keeper: extends leases.
+        transaction_acks: acks messages in transactions of handlers.
+        publisher: publishes for handlers.
+        breaker: the consumer's circuit breaker, if it has one.
     """
 
     def __init__(
-        self, lanes: Lanes[Message], in_flight: InFlightTracker[Message], settings: Settings, publisher: Publisher, clock: Clock,
+        self, lanes: Lanes[Message], in_flight: InFlightTracker[Message], settings: Settings, settler: Settler,
+        keeper: Keeper, transaction_acks: TransactionAcks, publisher: Publisher, clock: Clock,
         breaker: PipelineBreaker | None = None,
     ) -> None:  # fmt: skip
         self.publisher = publisher
+        self.flush = settler.flush
         self._settings = settings
         self._lanes = lanes
         self._in_flight = in_flight
+        self._settler = settler
+        self._keeper = keeper
+        self._transaction_acks = transaction_acks
         self._clock = clock
         self._breaker = breaker
-        self.settler: Settling  # the next parts, set by the pipeline
-        self.keeper: Keeping
-        self.transaction_acks: TransactionAcks
-        self.on_cleared: Callable[[], None] = lambda: None
 
     @property
     def backoff(self) -> Backoff:
@@ -57,12 +65,40 @@ class Acknowledger:
     def ack(self, message: Message) -> None:
         """Ack a message."""
         if self._in_flight.ack(message, self._clock()):
-            self.settler.wake()
+            self._settler.wake()
 
-    async def settle_before(self, message: Message) -> None:
-        """Wait until the earlier messages of its lane are settled, so that its own ack may be committed."""
+    async def ack_within(self, message: Message, tx: Any) -> None:
+        """Ack a message in a transaction of yours. Earlier messages of its lane are settled first.
+
+        Raises:
+            LeaseLost, ConfigurationError: see `Message.ack`.
+        """
+        if message.transaction is not None:
+            raise self._transaction_acks.refuse()
+        if message.settled:
+            return
         if self._in_flight.unsettled(message.lane):
-            await self.settler.flush()
+            await self._settler.flush()
+        await self._transaction_acks.ack(message, tx)
+
+    async def confirm(self, message: Message, failed: Callable[[Message, BaseException], None]) -> None:
+        """Record the outcome of a message that the handler has acked in a transaction of its own.
+
+        Args:
+            failed: called with the message and the reason if that was not committed.
+        """
+        try:
+            error = await self._transaction_acks.error(message)
+        except BaseException:
+            # If it turns out to be committed, giving the message back changes nothing in the store.
+            self.give_up(message)
+            raise
+        if error is None:
+            message.lease.note_durable(message.seq)
+            self.ack(message)
+        else:
+            message.settled = False
+            failed(message, error)
 
     def fail(self, message: Message, failure: Failure) -> None:
         """Record a failure of a message. The messages behind it in its lane are released.
@@ -95,14 +131,13 @@ class Acknowledger:
         over = self._lanes.over
         self.release(self._lanes.clear())
         self._lanes.over = over  # there will be more messages, unless it drains
-        self.on_cleared()
 
     def _back(self, message: Message, failure: Failure) -> None:
         if self._breaker is not None:
             self._breaker.back(message)
         self._lanes.give_back(message.lane)
         self._in_flight.fail(message, failure)
-        self.settler.wake()
+        self._settler.wake()
 
     async def settle_now(self, message: Message, failure: Failure | None) -> None:
         """Record an outcome on behalf of the handler, and wait until the store has it."""
@@ -110,12 +145,12 @@ class Acknowledger:
             self.ack(message)
         else:
             self.fail(message, failure)
-        await self.settler.flush()
+        await self._settler.flush()
 
     async def extend_now(self, message: Message) -> None:
         """Extend this consumer's leases now. Raises `LeaseLost`."""
-        await self.keeper.extend()
+        await self._keeper.extend()
         if message.lease.lost:
             raise LeaseLost(
-                f"The lease of message {message.seq} of {message.stream!r} was lost: somebody else may have it."
+                f"The lease of message {message.seq} of {message.stream!r} was lost. Another process may hold the message."
             )

@@ -31,7 +31,7 @@ class Settings:
         self._changed.set()
         self._changed = anyio.Event()
 
-    async def look_for(self, database: store.Database, consumer: int) -> bool:
+    async def still_exists(self, database: store.Database, consumer: int) -> bool:
         """Find out whether leases were lost because the consumer was deleted.
 
         Returns whether the consumer exists, as far as is known.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import AbstractContextManager, nullcontext
 
 import anyio
@@ -10,16 +9,18 @@ import anyio
 from headrace import store
 from headrace.flow.in_flight import InFlightTracker, Parcel
 from headrace.flow.lanes import Lanes
+from headrace.flow.signal import Signal
+from headrace.model.clock import Time
 from headrace.model.errors import StoreUnavailable, TimelineChanged, UnknownConsumer
+from headrace.model.log import Log
 from headrace.model.outcomes import Failure
 from headrace.model.records import Lost
 from headrace.runtime.instruments import Instruments
 from headrace.runtime.messages.message import Message
-from headrace.runtime.pipeline.settings import Settings
-from headrace.runtime.pipeline.wiring import Fetching, Time
+from headrace.runtime.settling.settings import Settings
 from headrace.store.database.retry import DatabaseRetry
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
 
 class Settler:
@@ -28,9 +29,10 @@ class Settler:
 
     Attributes:
         dead_lettered: the number of messages that became dead letters.
+        on_settled: a parcel has arrived.
+        on_returned: it had messages that are delivered again.
+        on_rewound: the database was rewound, so that all leases are void.
     """
-
-    fetcher: Fetching  # set by the pipeline
 
     def __init__(
         self, database: store.Database, consumer: int, settings: Settings,
@@ -45,6 +47,9 @@ class Settler:
         self._now = time.now
         self._instruments = instruments
         self.dead_lettered = 0
+        self.on_settled = Signal()
+        self.on_returned = Signal()
+        self.on_rewound = Signal()
         self._news = anyio.Event()
         self._flushed: list[anyio.Event] = []  # events of callers that wait for everything recorded so far
 
@@ -87,7 +92,7 @@ class Settler:
                 # A lease call may have noticed this meanwhile. Then the current leases are of the
                 # new timeline and remain valid.
                 if parcel.timeline == self._in_flight.timeline:
-                    self.fetcher.rewound()
+                    self.on_rewound()
                 lost = []
                 break
             except UnknownConsumer:  # deleted, so nothing is left to settle. The fetcher notices that, too
@@ -103,23 +108,23 @@ class Settler:
             # next extension notices a lease that is really lost.
             lost = []
         if lost:
-            await self._settings.look_for(self._database, self._consumer)
+            await self._settings.still_exists(self._database, self._consumer)
         self._in_flight.settled(parcel, lost)
         self._report(lost)
         self.dead_lettered += sum(self._is_final(message, failure) for message, failure in parcel.failures)
         self._lanes.confirm(parcel.keys)
         self._lanes.settled(parcel.outcomes)
-        self.fetcher.room()
+        self.on_settled()
         if parcel.keys:
-            self.fetcher.wake()  # a returned message may be due before the next poll
+            self.on_returned()
 
     async def _settle(self, parcel: Parcel) -> list[Lost]:
-        told: AbstractContextManager[None] = nullcontext()
+        span: AbstractContextManager[None] = nullcontext()
         if self._instruments is not None:
             acked = parcel.messages - len(parcel.failures)
             failed = sum(failure.kind != "release" for _, failure in parcel.failures)
-            told = self._instruments.settling(self._settings.spec, acked, failed, len(parcel.failures) - failed)
-        with told:
+            span = self._instruments.settling(self._settings.spec, acked, failed, len(parcel.failures) - failed)
+        with span:
             return await store.settle(
                 self._database, self._consumer, parcel.settlement, now=self._now(), timeline=parcel.timeline
             )
@@ -133,10 +138,8 @@ class Settler:
 
     def _report(self, lost: list[Lost]) -> None:
         if lost and not self._settings.gone:
-            logger.warning(
-                "%s: the lease of %d outcomes was lost before they were settled (a pause longer than ack_wait=%gs, or a"
-                " seek); their messages come again",
-                self._settings.spec.name,
-                len(lost),
-                self._settings.spec.ack_wait,
-            )
+            log.warning(
+                "outcomes lost with their leases",
+                consumer=self._settings.spec.name, messages=len(lost), ack_wait=self._settings.spec.ack_wait,
+                hint="the process paused for longer than ack_wait, or the consumer was moved; the messages are delivered again",
+            )  # fmt: skip

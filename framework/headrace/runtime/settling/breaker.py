@@ -8,20 +8,20 @@ tracker's count shows whether there was an ack between two failures.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import msgspec
 
 from headrace.flow.circuit_breaker import BEHIND, CircuitBreaker
 from headrace.flow.in_flight import InFlightTracker
+from headrace.model.clock import Clock
 from headrace.model.handling import Breaker
+from headrace.model.log import Log
 from headrace.model.outcomes import Failure
-from headrace.runtime.execution.slot import current_slot
 from headrace.runtime.messages.message import Message
-from headrace.runtime.pipeline.wiring import Clock
+from headrace.runtime.slot import current_slot
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
 
 class PipelineBreaker:
@@ -81,9 +81,9 @@ class PipelineBreaker:
 
     def _failed(self, failure: Failure) -> None:
         if self._circuit.failed(self._clock(), failure.error or "no reason given"):
-            logger.warning(
-                "%s: paused for %.3g s after %d failures in a row, the last: %s",
-                self._name, self._circuit.pause, self._circuit.failures, failure.error,
+            log.warning(
+                "circuit breaker opened",
+                consumer=self._name, pause=self._circuit.pause, failures=self._circuit.failures, error=failure.error,
             )  # fmt: skip
 
     def begin_probe(self) -> None:
@@ -105,7 +105,7 @@ class PipelineBreaker:
         self.probe, self._went_back, self._call = None, False, None
         if acked and self._circuit.succeeded():
             self._acked = self._in_flight.acked
-            logger.info("%s goes on: a message was handled", self._name)
+            log.info("circuit breaker closed", consumer=self._name)
 
     def statistics(self) -> dict[str, Any]:
         """Return the state, the seconds until the next probe, the failures in a row, and the failure

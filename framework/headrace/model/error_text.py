@@ -1,0 +1,35 @@
+"""Errors as text that Postgres can store."""
+
+from __future__ import annotations
+
+import traceback
+
+from headrace.model.outcomes import Reject, Retry
+
+MAX_ERROR = 2_000
+MAX_TRACEBACK = 16_000
+"""Largest number of characters kept of an error and of its traceback."""
+
+
+def error_text(error: BaseException) -> tuple[str, str | None]:
+    """Return the error as text, and its traceback if it has one, both bounded and storable."""
+    text = text_of(error)
+    if not isinstance(error, (Retry, Reject)):
+        text = f"{type(error).__name__}: {text}"
+    if error.__traceback__ is None:
+        return storable(text), None
+    trace = "".join(traceback.format_exception(error))
+    return storable(text), storable(trace[-MAX_TRACEBACK:], MAX_TRACEBACK)
+
+
+def text_of(thing: object) -> str:
+    """`str(thing)`, also for an exception with a failing `__str__`, which must not break anything else."""
+    try:
+        return str(thing)
+    except Exception:
+        return f"<a {type(thing).__name__} that can't be shown>"
+
+
+def storable(text: str, limit: int = MAX_ERROR) -> str:
+    """Return text that Postgres accepts, without NUL and without lone surrogates."""
+    return text[:limit].replace("\0", "\\0").encode("utf-8", "replace").decode()

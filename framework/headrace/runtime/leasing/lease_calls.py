@@ -1,0 +1,176 @@
+"""Lease calls of one consumer: how much each may look at, and how long to wait between them.
+
+    lease ──▶ messages: lease again
+          └─▶ none: subscribe, and lease once more ──▶ none: rest until a notification, a due time or the poll
+
+The fetcher of a worker, the receivers of a server and manual acknowledgement all lease in this way.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from uuid import UUID
+
+import anyio
+
+from headrace import store
+from headrace.flow.demand import JUDGING, ListenPolicy, NotificationBackoff, Poll, ScanLimit, until_token
+from headrace.model.clock import Clock
+from headrace.model.errors import FilterTooSlow
+from headrace.model.records import Batch
+from headrace.model.specs import ConsumerSpec
+from headrace.runtime.leasing.idle import IdleConsumer
+
+
+class LeaseCalls:
+    """Makes the lease calls of one consumer, one at a time, and waits between them.
+
+    Args:
+        database: an open database.
+        consumer: the consumer's id.
+        idle: subscribes to notifications while there is nothing to lease. None to poll only.
+        clock: monotonic time in seconds.
+        judging: seconds that the evaluation of the consumer's condition may take in one call.
+
+    Attributes:
+        deaf: whether the process receives no notifications, so that it must poll more often.
+        policy: decides whether to listen for notifications.
+    """
+
+    def __init__(
+        self, database: store.Database, consumer: int, idle: IdleConsumer | None = None, *,
+        clock: Clock = time.monotonic, judging: float = JUDGING,
+    ) -> None:  # fmt: skip
+        self._database = database
+        self._consumer = consumer
+        self._idle = idle
+        self._clock = clock
+        self.judging = judging
+        self.deaf = True
+        self.policy = ListenPolicy()
+        self._look = ScanLimit()
+        self._poll = Poll()
+        self._backoff = NotificationBackoff()
+        self._news = anyio.Event()  # set when a call may find something
+        self._hurried = anyio.Event()  # set when a call must be made, whatever it will find
+        self._notified = False  # whether a notification has arrived since the last call began
+        self._called_for_notification = False  # whether one had arrived before it
+
+    def wake(self) -> None:
+        """End a rest, because some messages may have been published or become free."""
+        self._news.set()
+
+    def hurry(self) -> None:
+        """End a rest, even if no call can find anything yet."""
+        self._news.set()
+        self._hurried.set()
+
+    def notified(self) -> None:
+        """Handle a notification, which a publisher sends to all idle consumers of the stream."""
+        self.policy.notified()
+        if self.policy.listen:
+            self._notified = True
+            self._news.set()
+
+    def listen_again(self) -> None:
+        """Listen again, because no other process is subscribed for the consumer."""
+        self.policy.resume()
+        self._news.set()
+
+    def begin(self) -> None:
+        """Begin a lease call. Wake-ups from now on end the next rest. The call finds what earlier ones were about."""
+        self._news = anyio.Event()
+        self._hurried = anyio.Event()
+        self._called_for_notification, self._notified = self._notified, False
+
+    def leave(self) -> None:
+        """End the subscription's renewal, because there are no more calls for now."""
+        if self._idle is not None:
+            self._idle.leave()
+
+    async def lease(self, owner: UUID, want: int, spec: ConsumerSpec, **options: Any) -> Batch:
+        """Make a lease call. Call `begin` before.
+
+        Args:
+            owner: who gets the messages.
+            want: the largest number of messages.
+            spec: the consumer's settings.
+            options: as in `headrace.store.lease`. By default the call is not patient.
+
+        Raises:
+            FilterTooSlow: the condition took too long. The next call looks at fewer messages.
+            StoreUnavailable, UnknownConsumer.
+        """
+        options.setdefault("patient", False)
+        if spec.where is not None:
+            options |= {"look": self._look.limit, "judging": self.judging}
+        began = self._clock()
+        try:
+            batch = await store.lease(self._database, self._consumer, owner, want, **options)
+        except FilterTooSlow:
+            self._look.too_slow()
+            raise
+        if spec.where is not None:
+            self._look.took(self._clock() - began, batch.looked_at)
+        self._adapt(batch)
+        return batch
+
+    def _adapt(self, batch: Batch) -> None:
+        """Adapt the poll and the reaction to notifications to what a call has returned."""
+        if not batch.busy:
+            self.policy.fetched(len(batch.seqs), more=batch.more)
+        if batch.lease_id is not None:
+            if self.policy.listen:
+                self._poll.found()  # otherwise the processes that listen lease the next messages
+            self._backoff.found()
+            self.leave()
+        elif self._called_for_notification or batch.busy:
+            self._backoff.missed()
+
+    async def rest(self, batch: Batch, spec: ConsumerSpec) -> None:
+        """Wait until another call may find something, after one that found nothing more.
+
+        Args:
+            batch: what the call returned.
+            spec: the consumer's settings.
+
+        Raises:
+            StoreUnavailable: the subscription failed.
+        """
+        if batch.busy and batch.due_in is not None and self.policy.listen:
+            await self._sleep(batch.due_in)
+        elif spec.rate_limit is not None and batch.due_in is not None and batch.due_in <= 1 / spec.rate_limit:
+            # The rate limit allows no message before then, so notifications are ignored.
+            await self._sleep(until_token(batch.due_in, spec.rate_limit, spec.rate_burst))
+        elif self._must_subscribe:
+            assert self._idle is not None
+            await self._idle.subscribe()  # and look again for messages that were committed before
+        else:
+            await self.until_woken(self._interval(batch))
+            if self._notified and (delay := self._backoff.delay):
+                await self._sleep(delay)
+
+    async def until_woken(self, seconds: float) -> None:
+        """Wait for a wake-up, at most for some seconds."""
+        with anyio.move_on_after(seconds):
+            await self._news.wait()
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait, whatever wakes it, unless it is hurried."""
+        with anyio.move_on_after(seconds):
+            await self._hurried.wait()
+
+    @property
+    def _must_subscribe(self) -> bool:
+        return self.policy.listen and not self.deaf and self._idle is not None and not self._idle.subscribed
+
+    def _interval(self, batch: Batch) -> float:
+        """Seconds until the next poll, or until something falls due."""
+        if self._idle is None:
+            return self._poll.rest(batch.due_in, deaf=True)
+        if self.policy.listen:
+            self._idle.enter()
+            return self._poll.rest(batch.due_in, deaf=self.deaf, longest=self._idle.longest_poll)
+        self._idle.leave()
+        return self._poll.rest(None if batch.busy else batch.due_in, deaf=False, longest=self.policy.POLL)

@@ -1,0 +1,64 @@
+"""The intake: makes messages of a leased batch, and puts them into the lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import repeat
+
+from headrace.flow.in_flight import Lease
+from headrace.flow.lanes import Lanes
+from headrace.model.records import Batch
+from headrace.runtime.execution.actors import Actors
+from headrace.runtime.messages.message import Message
+from headrace.runtime.settling.acknowledger import Acknowledger
+from headrace.runtime.settling.breaker import PipelineBreaker
+from headrace.runtime.settling.settings import Settings
+
+
+class Intake:
+    """Takes leased messages in.
+
+    Args:
+        actors: woken for the messages.
+        acknowledger: takes the messages back that may not start.
+        breaker: the consumer's circuit breaker, if it has one.
+    """
+
+    def __init__(
+        self, settings: Settings, lanes: Lanes[Message], actors: Actors, acknowledger: Acknowledger,
+        breaker: PipelineBreaker | None,
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._lanes = lanes
+        self._actors = actors
+        self._acknowledger = acknowledger
+        self._breaker = breaker
+
+    async def dispatch(self, batch: Batch, lease: Lease, lanes: Sequence[Hashable]) -> None:
+        """Put the messages of a batch into their lanes. Those that may not start are given back."""
+        messages = self._messages(batch, lease, lanes)
+        if self._breaker is None or self._breaker.admits(messages):
+            refused = self._lanes.add(messages)
+            self._actors.wake()
+        else:
+            refused = messages
+            self._lanes.add(())
+        if refused:
+            # Another lease call before the store has these back could bring later messages of their
+            # keys.
+            self._acknowledger.release(refused)
+            await self._acknowledger.flush()
+
+    def _messages(self, batch: Batch, lease: Lease, lanes: Sequence[Hashable]) -> list[Message]:
+        stream, consumer, acknowledger = self._settings.spec.stream, self._settings.spec.name, self._acknowledger
+        messages = [
+            Message(stream, consumer, key, seq, attempt, created_at, data, headers, lease, lane, acknowledger)
+            for key, seq, attempt, created_at, data, headers, lane in zip(
+                batch.keys, batch.seqs, batch.attempts or repeat(1), batch.created_at, batch.data, batch.headers, lanes,
+                strict=False,
+            )
+        ]  # fmt: skip
+        if batch.crashes is not None:
+            for message, crashes in zip(messages, batch.crashes, strict=True):
+                message.crashes = crashes
+        return messages

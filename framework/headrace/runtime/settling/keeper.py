@@ -1,0 +1,82 @@
+"""The keeper: extends leases every half of `ack_wait`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+
+from headrace import store
+from headrace.flow.in_flight import InFlightTracker
+from headrace.model.clock import Time
+from headrace.model.log import Log
+from headrace.runtime.messages.message import Message
+from headrace.runtime.settling.settings import Settings
+from headrace.store.database.retry import DatabaseRetry
+
+log = Log("headrace")
+
+
+class LeaseEvent:
+    """Waits until there is a lease. An idle consumer needs no timer, and a process may have thousands
+    of them."""
+
+    def __init__(self, in_flight: InFlightTracker[Any]) -> None:
+        self._in_flight = in_flight
+        self._taken = anyio.Event()
+        in_flight.on_take.connect(self._wake)
+
+    def _wake(self) -> None:
+        self._taken.set()
+
+    async def wait(self) -> None:
+        """Wait until there is a lease."""
+        if not self._in_flight.leases:
+            await self.next()
+
+    async def next(self) -> None:
+        """Wait for the next lease."""
+        if self._taken.is_set():
+            self._taken = anyio.Event()
+        await self._taken.wait()
+
+
+class Keeper:
+    """Extends the leases of one consumer."""
+
+    def __init__(
+        self, database: store.Database, consumer: int, settings: Settings, in_flight: InFlightTracker[Message],
+        time: Time,
+    ) -> None:  # fmt: skip
+        self._database = database
+        self._consumer = consumer
+        self._settings = settings
+        self._in_flight = in_flight
+        self._clock = time.clock
+        self._now = time.now
+        self._leased = LeaseEvent(in_flight)
+
+    async def run(self, database_retry: DatabaseRetry) -> None:
+        """Extend until cancelled. Raises `StoreUnavailable`."""
+        while True:
+            await self._leased.wait()
+            await self._settings.rest()
+            if self._in_flight.leases:
+                await self.extend()
+            database_retry.cleared()
+
+    async def extend(self) -> None:
+        """Extend all leases once. Raises `StoreUnavailable`."""
+        asked, began, ack_wait = list(self._in_flight.leases.values()), self._clock(), self._settings.spec.ack_wait
+        # Extend by the ids that are tracked. A lease that this process doesn't track must expire,
+        # and not live as long as the process.
+        alive = await store.extend_leases(
+            self._database, self._consumer, [lease.id for lease in asked], now=self._now()
+        )
+        lost = self._in_flight.extended(asked, alive, began + ack_wait)
+        if lost and await self._settings.still_exists(self._database, self._consumer):
+            log.warning(
+                "leases lost",
+                consumer=self._settings.spec.name, leases=len(lost), ack_wait=ack_wait,
+                hint="the process paused for longer than ack_wait, or the consumer was moved; the messages are delivered again",
+            )  # fmt: skip
