@@ -182,7 +182,7 @@ async def test_a_type_is_provided_once_or_expressly_by_another(app: App) -> None
     def two() -> Pool:
         return second
 
-    with pytest.raises(ConfigurationError, match="Pool has two providers, 'one' and 'two'. Remove one of them"):
+    with pytest.raises(ConfigurationError, match=r"Pool has two providers, 'one' and 'two'\. Remove one of them"):
         app.provide(two)
     app.provide(two, override=True)
 

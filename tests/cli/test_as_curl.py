@@ -11,7 +11,7 @@ import pytest
 
 from headrace.cli.options.curl import call_of
 from headrace.client import Server
-from headrace.client.request import post
+from headrace.client.request import Request, path_of
 from tests.cli.conftest import Headrace, Operator
 from tests.support.serving import serving
 
@@ -124,7 +124,9 @@ AWKWARD = 'it\'s "a" $HOME `x` \\ \u00e9 \u6f22 {1..3} [a-b] !'
 @pytest.mark.process
 @pytest.mark.skipif(shutil.which("sh") is None, reason="a shell of Unix")
 def test_a_shell_passes_everything_on_as_it_is() -> None:
-    call = call_of(Server("http://x/p p".replace(" ", "%20")), post("streams", AWKWARD, name=AWKWARD))
+    path = path_of("/v1/streams/{name}", {"name": AWKWARD})
+    request = Request(method="POST", path=path, body={"name": AWKWARD})
+    call = call_of(Server("http://x/p p".replace(" ", "%20")), request)
     told = subprocess.run(
         ["sh", "-c", f"for word in {call.partition(' ')[2]}; do printf '%s\\0' \"$word\"; done"],
         capture_output=True, text=True, check=True,

@@ -163,7 +163,7 @@ REFUSED = [
     (65, "backfill start orders --table public.nope", "has no table 'public.nope'"),
     (65, "backfill start orders --where data.record.nope=1", "nope"),
     (64, "backfill start orders --rate none", "--rate"),
-    (65, "backfill cancel orders nope --yes", "no backfill's id"),
+    (65, "backfill cancel orders nope --yes", "not the id of a backfill"),
     (66, "failures ls nope", "'nope'"),
     (64, "failures retry orders --id 0", "--id"),
 ]  # fmt: skip

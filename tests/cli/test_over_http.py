@@ -121,16 +121,16 @@ _STREAM = json.dumps(
 def test_an_interrupt_ends_a_wait_for_messages_at_once(commands: Commands) -> None:
     def silent(peer: Peer, state: Scripted) -> None:
         peer.request()
-        state.asked.set()
+        state.requested.set()
         if not peer.request():
-            state.hung_up.set()
+            state.disconnected.set()
 
     with scripted(silent) as server:
         running = commands("consumer", "receive", "orders", "ship", "--wait", "50m", "--server", server.url)
-        assert server.asked.wait(PATIENCE)
+        assert server.requested.wait(PATIENCE)
         running.send(signal.SIGINT)
         assert running.end() == 130
-        assert server.hung_up.wait(PATIENCE)
+        assert server.disconnected.wait(PATIENCE)
     assert running.lines == []
 
 
@@ -181,7 +181,7 @@ def test_a_scope_that_is_too_small_is_reported(operator: Operator) -> None:
     operator.call("stream", "add", "orders")
     token = operator.out("token", "add", "reader", "--scope", "consume:orders").strip()
     assert operator.json("stream", "info", "orders", "--token", token)["stream"]["name"] == "orders"
-    assert "may not" in operator.refused(78, "stream", "rm", "orders", "--yes", "--token", token)
+    assert "not allowed" in operator.refused(78, "stream", "rm", "orders", "--yes", "--token", token)
 
 
 @over_http

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
-Conversation = Callable[["Peer"], None]
+Conversation = Callable[["Peer", "Scripted"], None]
 
 
 class Peer:
@@ -21,13 +21,13 @@ class Peer:
 
     def request(self) -> bytes:
         """Return its next request as a whole, or nothing once it has disconnected."""
-        heard = b""
-        while b"\r\n\r\n" not in heard:
+        received = b""
+        while b"\r\n\r\n" not in received:
             piece = self.sock.recv(65536)
             if not piece:
                 return b""
-            heard += piece
-        head, _, body = heard.partition(b"\r\n\r\n")
+            received += piece
+        head, _, body = received.partition(b"\r\n\r\n")
         length = next(
             (int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")), 0
         )
@@ -44,18 +44,18 @@ class Peer:
 
 
 class Scripted:
-    """What the server received: `connections`, and `hung_up` once a client has disconnected."""
+    """What the server received: `connections`, and `disconnected` once a client has disconnected."""
 
     def __init__(self) -> None:
         self.connections = 0
-        self.heard: list[bytes] = []
+        self.requests: list[bytes] = []
         self.url = ""
-        self.asked = threading.Event()
-        self.hung_up = threading.Event()
+        self.requested = threading.Event()
+        self.disconnected = threading.Event()
 
 
 @contextmanager
-def scripted(*conversations: Callable[[Peer, Scripted], None], tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
+def scripted(*conversations: Conversation, tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
     """A server that runs one scripted conversation for each connection. The last one is repeated."""
     state = Scripted()
     listening = socket.create_server(("127.0.0.1", 0))
@@ -63,13 +63,13 @@ def scripted(*conversations: Callable[[Peer, Scripted], None], tls: ssl.SSLConte
     state.url = f"{scheme}://localhost:{listening.getsockname()[1]}"
     failed: list[BaseException] = []
 
-    def talk() -> None:
+    def serve() -> None:
         while True:
             try:
                 sock, _ = listening.accept()
             except OSError:
                 return
-            sock.settimeout(PATIENCE)
+            sock.settimeout(TIMEOUT)
             conversation = conversations[min(state.connections, len(conversations) - 1)]
             state.connections += 1
             try:
@@ -83,7 +83,7 @@ def scripted(*conversations: Callable[[Peer, Scripted], None], tls: ssl.SSLConte
             finally:
                 sock.close()
 
-    thread = threading.Thread(target=talk, name="scripted server")
+    thread = threading.Thread(target=serve, name="scripted server")
     thread.start()
     try:
         yield state
@@ -91,6 +91,6 @@ def scripted(*conversations: Callable[[Peer, Scripted], None], tls: ssl.SSLConte
         with suppress(OSError):
             listening.shutdown(socket.SHUT_RDWR)
         listening.close()
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
         assert not thread.is_alive(), "the conversation doesn't end"
     assert not failed, failed

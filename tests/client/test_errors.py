@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from headrace.client.errors import AlreadyThere, Busy, NotThere, StaleAckIds, error_of
+from headrace.client.errors import AlreadyExists, Busy, NotFound, StaleAckIds, error_of
 from headrace.model import errors
 from headrace.model.errors import (
     ConfigurationError,
@@ -21,7 +21,7 @@ from headrace.server.errors import StaleAckIds as Stale
 URL = "http://server:7376"
 
 
-def _heard(error: Exception) -> HeadraceError:
+def _raised_for(error: Exception) -> HeadraceError:
     """Return the error that a client raises for one that the server's code raised."""
     reply = reply_of(error)
     return error_of(URL, reply.status, "reason", reply.body)
@@ -36,9 +36,9 @@ _KINDS = [
 
 @pytest.mark.parametrize("kind", _KINDS, ids=lambda kind: kind.__name__)
 def test_an_error_has_the_same_class_on_both_sides(kind: type[HeadraceError]) -> None:
-    heard = _heard(kind("It is so."))
-    assert type(heard) is kind
-    assert "It is so." in str(heard)
+    raised = _raised_for(kind("It is so."))
+    assert type(raised) is kind
+    assert "It is so." in str(raised)
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,10 @@ def test_an_error_has_the_same_class_on_both_sides(kind: type[HeadraceError]) ->
     [
         (TooManyWaiting("ship", 20), Busy),
         (Problem(503, "busy", "Too many requests."), StoreUnavailable),
-        (Problem(409, "exists", "There is one."), AlreadyThere),
+        (Problem(409, "exists", "There is one."), AlreadyExists),
         (Problem(409, "ambiguous", "Which?"), InvalidInput),
-        (Problem(404, "unknown_key", "None."), NotThere),
+        (Problem(404, "unknown_key", "None."), NotFound),
+        (Problem(404, "unknown_dead_letter", "None."), InvalidInput),
         (Problem(413, "too_large", "Too large."), InvalidInput),
         (Problem(422, "invalid", "No."), InvalidInput),
         (Problem(400, "malformed", "No."), InvalidInput),
@@ -57,29 +58,29 @@ def test_an_error_has_the_same_class_on_both_sides(kind: type[HeadraceError]) ->
     ids=lambda value: getattr(value, "code", ""),
 )
 def test_errors_that_only_servers_raise(error: Exception, kind: type[HeadraceError]) -> None:
-    assert type(_heard(error)) is kind
+    assert type(_raised_for(error)) is kind
 
 
 def test_stale_ack_ids_are_named() -> None:
-    heard = _heard(Stale(["a", "b"]))
-    assert isinstance(heard, StaleAckIds)
-    assert heard.stale == ["a", "b"]
+    raised = _raised_for(Stale(["a", "b"]))
+    assert isinstance(raised, StaleAckIds)
+    assert raised.stale == ["a", "b"]
 
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_an_unauthorized_client_learns_how_to_pass_a_token(status: int) -> None:
-    heard = error_of(URL, status, "", msgspec.json.encode({"summary": "No good.", "code": "x"}))
-    assert isinstance(heard, ConfigurationError)
+    raised = error_of(URL, status, "", msgspec.json.encode({"summary": "No good.", "code": "x"}))
+    assert isinstance(raised, ConfigurationError)
     for words in (URL, "No good.", "--token", "headrace context"):
-        assert words in str(heard)
+        assert words in str(raised)
 
 
 def test_a_server_that_is_away_is_named() -> None:
-    assert URL in str(_heard(StoreUnavailable("The database is away.")))
+    assert URL in str(_raised_for(StoreUnavailable("The database is away.")))
 
 
 @pytest.mark.parametrize(
-    ("status", "kind", "told"),
+    ("status", "kind", "text"),
     [
         (200, ConfigurationError, "Headrace"),
         (301, ConfigurationError, "redirects"),
@@ -92,9 +93,9 @@ def test_a_server_that_is_away_is_named() -> None:
 )
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"detail": "x"}', b"\xff"])
 def test_a_server_that_is_not_headrace_is_reported(
-    status: int, kind: type[HeadraceError], told: str, body: bytes
+    status: int, kind: type[HeadraceError], text: str, body: bytes
 ) -> None:
-    heard = error_of(URL, status, "As it is", body)
-    assert type(heard) is kind
-    assert told in str(heard)
-    assert URL in str(heard)
+    raised = error_of(URL, status, "As it is", body)
+    assert type(raised) is kind
+    assert text in str(raised)
+    assert URL in str(raised)

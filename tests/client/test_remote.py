@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pydoc
+import re
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,8 +15,11 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.admin import Admin
-from headrace.client import Remote
+from headrace.client import Remote, Server, calls
+from headrace.client.call import Call
 from headrace.client.errors import Busy, StaleAckIds
+from headrace.client.request import Request
+from headrace.client.transport import HttpTransport
 from headrace.model.conditions import field
 from headrace.model.errors import (
     ConfigurationError,
@@ -40,6 +45,42 @@ def _methods(kind: type) -> dict[str, inspect.Signature]:
 
 def test_the_administration_of_a_server_has_the_methods_of_that_of_a_database() -> None:
     assert _methods(Remote) == _methods(Admin)
+
+
+def test_every_row_of_the_table_has_the_arguments_of_the_method_of_the_database() -> None:
+    for name, call in _rows().items():
+        expected = list(inspect.signature(getattr(Admin, name)).parameters.values())[1:]
+        found = list(call.signature.parameters.values())
+        positional = [one.name for one in expected if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+        assert [one.name for one in found][: len(positional)] == positional, name
+        assert {one.name: one.default for one in found} == {one.name: one.default for one in expected}, name
+
+
+def test_methods_are_documented_as_those_of_the_database() -> None:
+    assert Remote.pause.__doc__ == Admin.pause.__doc__
+    assert pydoc.render_doc(Remote.replay, renderer=pydoc.plaintext).count("start_seq")
+
+
+@pytest.mark.asyncio
+async def test_every_path_of_the_table_is_in_the_description_of_the_api(dsn: str) -> None:
+    with serving(dsn) as url:
+        transport = HttpTransport(Server(url))
+        document = (await transport.send(Request(method="GET", path="/openapi.json"))).decode(dict[str, Any])
+        transport.close()
+    described = {(method, _nameless(path)) for path, item in document["paths"].items() for method in item}
+    rows = [*_rows().values(), *(value for value in vars(calls).values() if isinstance(value, Call))]
+    assert len(rows) > 40
+    for call in rows:
+        for path in filter(None, (call.path, call.path_for_all)):
+            assert (call.method.lower(), _nameless(path)) in described
+
+
+def _rows() -> dict[str, Call]:
+    return {name: row for name, row in vars(calls.Calls).items() if isinstance(row, Call)}
+
+
+def _nameless(path: str) -> str:
+    return re.sub(r"{\w+}", "{}", path)
 
 
 @pytest_asyncio.fixture
@@ -76,32 +117,32 @@ class TestAgainstADatabase:
         first, _ = await remote.receive("orders", "ship", limit=2)
         await remote.nack("orders", "ship", [first.ack_id], delay="1h", error="no")
         await remote.pause("orders", "ship")
-        asked: list[Callable[[Any], Any]] = [
-            lambda who: who.streams(),
-            lambda who: who.stream("orders"),
-            lambda who: who.messages("orders"),
-            lambda who: who.messages("orders", newest=True, limit=2),
-            lambda who: who.messages("orders", filter=["orders.0", "orders.1"], where="data.n >= 0", start_seq=1),
-            lambda who: who.messages("orders", where=field("n") > 0),
-            lambda who: who.messages("orders", where={"field": "data.n", "op": ">", "value": 0}),
-            lambda who: who.message("orders", "orders.0"),
-            lambda who: who.message("orders", "none"),
-            lambda who: who.standing("orders", "orders.0"),
-            lambda who: who.standing("orders", "none"),
-            lambda who: who.consumers(),
-            lambda who: who.consumers("orders"),
-            lambda who: who.consumer("orders", "ship"),
-            lambda who: who.blocked_keys("orders", "ship"),
-            lambda who: who.dead_letters("orders", "ship"),
-            lambda who: who.republish("orders", "orders", dry_run=True),
-            lambda who: who.replay("orders", "ship", start_seq=1, end_seq=1, dry_run=True),
-            lambda who: who.redrive("orders", "ship", dry_run=True),
-            lambda who: who.purge("orders", "ship", dry_run=True),
-            lambda who: who.tokens(),
-            lambda who: who.sources(),
+        operations: list[Callable[[Any], Any]] = [
+            lambda side: side.streams(),
+            lambda side: side.stream("orders"),
+            lambda side: side.messages("orders"),
+            lambda side: side.messages("orders", newest=True, limit=2),
+            lambda side: side.messages("orders", filter=["orders.0", "orders.1"], where="data.n >= 0", start_seq=1),
+            lambda side: side.messages("orders", where=field("n") > 0),
+            lambda side: side.messages("orders", where={"field": "data.n", "op": ">", "value": 0}),
+            lambda side: side.message("orders", "orders.0"),
+            lambda side: side.message("orders", "none"),
+            lambda side: side.standing("orders", "orders.0"),
+            lambda side: side.standing("orders", "none"),
+            lambda side: side.consumers(),
+            lambda side: side.consumers("orders"),
+            lambda side: side.consumer("orders", "ship"),
+            lambda side: side.blocked_keys("orders", "ship"),
+            lambda side: side.dead_letters("orders", "ship"),
+            lambda side: side.republish("orders", "orders", dry_run=True),
+            lambda side: side.replay("orders", "ship", start_seq=1, end_seq=1, dry_run=True),
+            lambda side: side.redrive("orders", "ship", dry_run=True),
+            lambda side: side.purge("orders", "ship", dry_run=True),
+            lambda side: side.tokens(),
+            lambda side: side.sources(),
         ]
-        for ask in asked:
-            assert await ask(remote) == await ask(admin)
+        for operation in operations:
+            assert await operation(remote) == await operation(admin)
         peeked = await remote.peek("orders", "ship")
         assert [(one.seq, one.state, one.attempts, one.until, one.owner) for one in peeked] == [
             (one.seq, one.state, one.attempts, one.until, one.owner) for one in await admin.peek("orders", "ship")
@@ -167,9 +208,9 @@ class TestAgainstADatabase:
         assert (await store.consumer_spec(database, number))[0] == spec
         assert not await remote.create_consumer(spec)
         assert not await admin.create_consumer(spec)
-        for who in (admin, remote):
+        for side in (admin, remote):
             with pytest.raises(InvalidInput, match="max_deliver is"):
-                await who.create_consumer(ConsumerSpec(stream="orders", name=spec.name, max_deliver=77))
+                await side.create_consumer(ConsumerSpec(stream="orders", name=spec.name, max_deliver=77))
 
     async def test_a_stream_made_over_http_is_the_same_as_one_made_here(self, admin: Admin, remote: Remote) -> None:
         spec = StreamSpec(
@@ -179,31 +220,31 @@ class TestAgainstADatabase:
         assert await remote.create_stream(spec)
         assert not await admin.create_stream(spec)
         assert not await remote.create_stream(spec)
-        for who in (admin, remote):
+        for side in (admin, remote):
             with pytest.raises(InvalidInput, match="dedupe_window is"):
-                await who.create_stream("x")
+                await side.create_stream("x")
 
     async def test_missing_objects_raise_the_same_errors(self, admin: Admin, remote: Remote) -> None:
         await _filled(remote)
-        asked: list[tuple[Callable[[Any], Any], type[HeadraceError]]] = [
-            (lambda who: who.stream("nope"), UnknownStream),
-            (lambda who: who.message("nope", "a"), UnknownStream),
-            (lambda who: who.standing("nope", "a"), UnknownStream),
-            (lambda who: who.consumer("orders", "nope"), UnknownConsumer),
-            (lambda who: who.consumer("nope", "ship"), UnknownStream),
-            (lambda who: who.dead_letter("orders", "ship", 5), InvalidInput),
-            (lambda who: who.seek("orders", "ship", 10**6), InvalidInput),
-            (lambda who: who.seek("orders", "ship", "yesterday"), InvalidInput),
-            (lambda who: who.revoke_token("nope"), UnknownToken),
-            (lambda who: who.receive("orders", "nope"), UnknownConsumer),
-            (lambda who: who.edit_consumer("orders", "ship", max_deliver=0), ConfigurationError),
-            (lambda who: who.edit_consumer("orders", "ship", nope=1), InvalidInput),
-            (lambda who: who.send("orders", "a..b", "1"), InvalidInput),
+        operations: list[tuple[Callable[[Any], Any], type[HeadraceError]]] = [
+            (lambda side: side.stream("nope"), UnknownStream),
+            (lambda side: side.message("nope", "a"), UnknownStream),
+            (lambda side: side.standing("nope", "a"), UnknownStream),
+            (lambda side: side.consumer("orders", "nope"), UnknownConsumer),
+            (lambda side: side.consumer("nope", "ship"), UnknownStream),
+            (lambda side: side.dead_letter("orders", "ship", 5), InvalidInput),
+            (lambda side: side.seek("orders", "ship", 10**6), InvalidInput),
+            (lambda side: side.seek("orders", "ship", "yesterday"), InvalidInput),
+            (lambda side: side.revoke_token("nope"), UnknownToken),
+            (lambda side: side.receive("orders", "nope"), UnknownConsumer),
+            (lambda side: side.edit_consumer("orders", "ship", max_deliver=0), ConfigurationError),
+            (lambda side: side.edit_consumer("orders", "ship", nope=1), InvalidInput),
+            (lambda side: side.send("orders", "a..b", "1"), InvalidInput),
         ]
-        for ask, kind in asked:
-            for who in (admin, remote):
+        for operation, kind in operations:
+            for side in (admin, remote):
                 with pytest.raises(kind):
-                    await ask(who)
+                    await operation(side)
 
 
 @pytest.mark.asyncio
@@ -260,7 +301,7 @@ async def test_a_server_with_tokens_wants_one(dsn: str) -> None:
                 await anybody.streams()
         async with Remote(url, token=made.token) as ours:
             await ours.create_stream("orders")
-            with pytest.raises(ConfigurationError, match="may not"):
+            with pytest.raises(ConfigurationError, match="is not allowed"):
                 await ours.create_stream("parcels")
 
 

@@ -55,8 +55,8 @@ async def test_changes_over_the_server_are_changes_of_the_database(
         {"database": None, "backfill": False, "columns": {}, "group": None},
     ]
     for change in changes:
-        told = (await remote.edit_source("orders", **change)).settings
-        assert told == (await admin.edit_source("orders", **change)).settings
+        settings = (await remote.edit_source("orders", **change)).settings
+        assert settings == (await admin.edit_source("orders", **change)).settings
     assert await remote.delete_source("orders") is None
     assert await admin.sources() == []
 
@@ -68,20 +68,20 @@ async def test_both_return_the_same(admin: Admin, remote: Remote, database: stor
     await store.append_captured(database, number, epoch, "orders", Captured(failures=failures))
     await remote.pause_source("orders")
     await remote.start_backfill("orders", ["public.orders"], rate=5)
-    asked: list[Callable[[Any], Any]] = [
-        lambda who: who.sources(),
-        lambda who: who.source("orders"),
-        lambda who: who.backfills(),
-        lambda who: who.backfills("orders"),
-        lambda who: who.failures("orders"),
-        lambda who: who.failures("orders", above=1, limit=1),
-        lambda who: who.retry_failures("orders", []),
-        lambda who: who.check_source("orders"),
-        lambda who: who.check_spec(ORDERS),
-        lambda who: who.pause_source("orders"),
+    operations: list[Callable[[Any], Any]] = [
+        lambda side: side.sources(),
+        lambda side: side.source("orders"),
+        lambda side: side.backfills(),
+        lambda side: side.backfills("orders"),
+        lambda side: side.failures("orders"),
+        lambda side: side.failures("orders", above=1, limit=1),
+        lambda side: side.retry_failures("orders", []),
+        lambda side: side.check_source("orders"),
+        lambda side: side.check_spec(ORDERS),
+        lambda side: side.pause_source("orders"),
     ]
-    for ask in asked:
-        assert await ask(remote) == await ask(admin)
+    for operation in operations:
+        assert await operation(remote) == await operation(admin)
     assert await remote.retry_failures("orders", [1]) == 1
     assert await remote.drop_failures("orders") == 3
     assert await remote.cancel_backfills("orders") == 1
@@ -94,24 +94,24 @@ async def test_both_refuse_the_same(admin: Admin, remote: Remote) -> None:
     await admin.pause_source("orders")
     await admin.create_source(WebhookSpec(name="hook", stream="orders"))
     await admin.start_backfill("orders", ["public.items"])
-    asked: list[tuple[type[HeadraceError], Callable[[Any], Any]]] = [
-        (UnknownSource, lambda who: who.pause_source("nope")),
-        (SourceExists, lambda who: who.create_source(WebhookSpec(name="orders", stream="orders"))),
-        (SlotRemains, lambda who: who.delete_source("orders")),
-        (HeadraceError, lambda who: who.pause_source("hook")),
-        (HeadraceError, lambda who: who.edit_source("orders", mode="rows")),
-        (HeadraceError, lambda who: who.start_backfill("orders", ["public.items"])),
-        (HeadraceError, lambda who: who.start_backfill("orders", ["public.nope"])),
-        (HeadraceError, lambda who: who.cancel_backfills("orders", "nope")),
-        (HeadraceError, lambda who: who.delete_stream("orders", force=True)),
+    operations: list[tuple[type[HeadraceError], Callable[[Any], Any]]] = [
+        (UnknownSource, lambda side: side.pause_source("nope")),
+        (SourceExists, lambda side: side.create_source(WebhookSpec(name="orders", stream="orders"))),
+        (SlotRemains, lambda side: side.delete_source("orders")),
+        (HeadraceError, lambda side: side.pause_source("hook")),
+        (HeadraceError, lambda side: side.edit_source("orders", mode="rows")),
+        (HeadraceError, lambda side: side.start_backfill("orders", ["public.items"])),
+        (HeadraceError, lambda side: side.start_backfill("orders", ["public.nope"])),
+        (HeadraceError, lambda side: side.cancel_backfills("orders", "nope")),
+        (HeadraceError, lambda side: side.delete_stream("orders", force=True)),
     ]
-    for kind, ask in asked:
-        told = []
-        for who in (remote, admin):
+    for kind, operation in operations:
+        errors = []
+        for side in (remote, admin):
             with pytest.raises(kind) as refused:
-                await ask(who)
-            told.append((type(refused.value).__name__, str(refused.value)))
-        assert told[0] == told[1]
+                await operation(side)
+            errors.append((type(refused.value).__name__, str(refused.value)))
+        assert errors[0] == errors[1]
     left = await remote.delete_source("orders", force=True)
     assert left is not None
     assert "pg_drop_replication_slot" in left

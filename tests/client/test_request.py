@@ -10,34 +10,66 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.client.address import Server
-from headrace.client.request import delete, get, iso, patch, post
+from headrace.client.call import Argument, Body, Call
+from headrace.client.request import Request, iso, path_of, query_of
 from headrace.model.errors import ConfigurationError, InvalidInput
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
 @given(st.lists(_TEXT, min_size=1), st.dictionaries(st.sampled_from(["where", "key_pattern"]), st.lists(_TEXT)))
-def test_names_and_parameters_arrive_as_they_are(place: list[str], query: dict[str, list[str]]) -> None:
-    target = urlsplit(get(*place, **query).target)
-    assert [unquote(part) for part in target.path.split("/")[2:]] == place
+def test_names_and_parameters_arrive_as_they_are(names: list[str], query: dict[str, list[str]]) -> None:
+    template = "/v1" + "".join(f"/{{n{number}}}" for number in range(len(names)))
+    path = path_of(template, {f"n{number}": name for number, name in enumerate(names)})
+    target = urlsplit(Request(method="GET", path=path, query=query_of(query)).target)
+    assert [unquote(part) for part in target.path.split("/")[2:]] == names
     given_ = [(name, value) for name, values in query.items() for value in values]
     assert parse_qsl(target.query, keep_blank_values=True, strict_parsing=bool(given_)) == given_
 
 
-def test_an_empty_name_is_not_taken_for_all_there_are() -> None:
+def test_an_empty_name_is_refused_since_it_would_name_all_objects() -> None:
+    with pytest.raises(InvalidInput, match="The name is empty"):
+        Call("DELETE", "/v1/streams/{name}").request("")
+
+
+def test_arguments_that_are_none_or_false_are_left_out() -> None:
+    listing = Call("GET", "/v1/streams/{stream}/messages", Argument("limit", None), Argument("newest", False))
+    assert listing.request("x").target == "/v1/streams/x/messages"
+    assert listing.request("x").content is None
+    assert listing.request("x", limit=3, newest=True).target == "/v1/streams/x/messages?limit=3&newest=true"
+    seeking = Call("POST", "/v1/seek", Argument("to"), Argument("dry_run", False))
+    assert seeking.request(0).content == b'{"to":0}'
+
+
+def test_arguments_are_converted_and_named_as_in_the_api() -> None:
+    call = Call("POST", "/v1/x", Argument("wait", 1.0, sent_as="wait_ms", convert=lambda wait: int(wait * 1000)))
+    assert call.request().body == {"wait_ms": 1000}
+    assert call.request(2.0).body == {"wait_ms": 2000}
+    pause = Call("POST", "/v1/x", Argument("until", None), Argument("ids", None), constants={"strict": True})
+    assert pause.request(datetime(2030, 1, 1, tzinfo=UTC), (1, 2)).body == {
+        "until": "2030-01-01T00:00:00+00:00",
+        "ids": [1, 2],
+        "strict": True,
+    }
+
+
+def test_wrong_arguments_are_refused() -> None:
+    call = Call("POST", "/v1/streams/{stream}/seek", Argument("to"))
+    for args, kwargs in [((), {"to": 1}), (("x",), {}), (("x", 1, 2), {}), (("x", 1), {"other": 2})]:
+        with pytest.raises(TypeError):
+            call.request(*args, **kwargs)
+
+
+def test_the_path_for_all_is_that_of_no_name() -> None:
+    call = Call("GET", "/v1/streams/{stream}/consumers", path_for_all="/v1/consumers")
+    assert (call.request().path, call.request("x").path) == ("/v1/consumers", "/v1/streams/x/consumers")
     with pytest.raises(InvalidInput, match="empty"):
-        delete("streams", "")
-
-
-def test_values_that_are_none_are_left_out() -> None:
-    assert get("streams", limit=None).target == "/v1/streams"
-    assert post("streams", name="x", dedupe=None).content == b'{"name":"x"}'
-    assert delete("streams", "x", force=True).target == "/v1/streams/x?force=true"
-    assert get("streams").content is None
+        call.request("")
 
 
 def test_an_edit_unsets_what_is_none() -> None:
-    assert patch("streams", "x", retain_up_to=None).content == b'{"retain_up_to":null}'
+    edit = Call("PATCH", "/v1/streams/{name}", Body("changes", dict))
+    assert edit.request("x", retain_up_to=None, name="y").content == b'{"retain_up_to":null,"name":"y"}'
 
 
 def test_times_have_a_zone() -> None:

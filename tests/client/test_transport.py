@@ -11,64 +11,63 @@ from pathlib import Path
 
 import pytest
 
-from headrace.client import Remote, Server
-from headrace.client import connection as lines
-from headrace.client.request import get, post
-from headrace.client.transport import Http
+from headrace.client import Remote, Server, connection
+from headrace.client.request import Request
+from headrace.client.transport import HttpTransport
 from headrace.model.errors import ConfigurationError, InDoubt, InvalidInput, StoreUnavailable, UnknownStream
-from tests.client.scripted import PATIENCE, Peer, Scripted, scripted
+from tests.client.scripted import TIMEOUT, Peer, Scripted, scripted
 
 pytestmark = pytest.mark.asyncio
 
 
-def _obliging(peer: Peer, state: Scripted) -> None:
+def _answering(peer: Peer, state: Scripted) -> None:
     """A server that answers every request until the client disconnects."""
     while request := peer.request():
-        state.heard.append(request)
+        state.requests.append(request)
         peer.answer()
-    state.hung_up.set()
+    state.disconnected.set()
 
 
 def _once(peer: Peer, state: Scripted) -> None:
     """A server that answers one request, and closes the connection without announcing it."""
-    state.heard.append(peer.request())
+    state.requests.append(peer.request())
     peer.answer()
 
 
 def _silent(peer: Peer, state: Scripted) -> None:
     """A server that reads the request and never answers."""
-    state.heard.append(peer.request())
-    state.asked.set()
+    state.requests.append(peer.request())
+    state.requested.set()
     if not peer.request():
-        state.hung_up.set()
+        state.disconnected.set()
 
 
-def _rude(peer: Peer, state: Scripted) -> None:
+def _closing(peer: Peer, state: Scripted) -> None:
     """A server that reads the request and closes the connection."""
-    state.heard.append(peer.request())
+    state.requests.append(peer.request())
 
 
 async def test_one_connection_serves_many_requests() -> None:
-    with scripted(_obliging) as server:
+    with scripted(_answering) as server:
         async with Remote(server.url, token="t") as remote:
             for _ in range(5):
                 assert await remote.streams() == []
-        assert await asyncio.to_thread(server.hung_up.wait, PATIENCE)
+        assert await asyncio.to_thread(server.disconnected.wait, TIMEOUT)
     assert server.connections == 1
-    assert all(b"authorization: bearer t" in request.lower() for request in server.heard)
+    assert all(b"authorization: bearer t" in request.lower() for request in server.requests)
 
 
 async def test_requests_at_the_same_time_have_connections_of_their_own() -> None:
     both = threading.Barrier(2)
 
     def together(peer: Peer, state: Scripted) -> None:
-        def talk(own: Peer) -> None:
+        def serve(own: Peer) -> None:
             with own.sock:
                 own.request()
-                both.wait(PATIENCE)  # answers only after both have asked
+                both.wait(TIMEOUT)  # answers only after both requests
                 own.answer()
 
-        thread = threading.Thread(target=talk, args=[Peer(peer.sock.dup())])
+        thread = threading.Thread(target=serve, args=[Peer(peer.sock.dup())])
         thread.start()
         threads.append(thread)
 
@@ -77,22 +76,24 @@ async def test_requests_at_the_same_time_have_connections_of_their_own() -> None
         async with Remote(server.url) as remote:
             assert await asyncio.gather(remote.streams(), remote.streams()) == [[], []]
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
     assert server.connections == 2
 
 
-async def test_a_connection_that_the_server_has_closed_meanwhile_is_made_anew() -> None:
+async def test_a_connection_that_the_server_has_closed_is_reopened() -> None:
     with scripted(_once) as server:
-        transport = Http(Server(server.url))
-        await transport.send(get("streams"))
-        await transport.send(post("streams", name="x"))  # even if repeating it is not safe
+        transport = HttpTransport(Server(server.url))
+        await transport.send(Request(method="GET", path="/v1/streams"))
+        await transport.send(
+            Request(method="POST", path="/v1/streams", body={"name": "x"})
+        )  # even if repeating it is not safe
         transport.close()
     assert server.connections == 2
-    assert [request.split()[0] for request in server.heard] == [b"GET", b"POST"]
+    assert [request.split()[0] for request in server.requests] == [b"GET", b"POST"]
 
 
 async def test_a_port_without_a_listener() -> None:
-    with scripted(_obliging) as server:
+    with scripted(_answering) as server:
         pass
     async with Remote(server.url) as remote:
         with pytest.raises(StoreUnavailable, match=f"{server.url} can't be reached"):
@@ -100,36 +101,36 @@ async def test_a_port_without_a_listener() -> None:
 
 
 async def test_a_change_with_a_lost_answer_may_be_done_or_not() -> None:
-    with scripted(_rude) as server:
+    with scripted(_closing) as server:
         async with Remote(server.url) as remote:
             with pytest.raises(InDoubt, match="not known"):
                 await remote.delete_stream("orders")
-    assert len(server.heard) == 1
+    assert len(server.requests) == 1
 
 
-async def test_a_read_with_a_lost_answer_only_means_that_the_server_is_away() -> None:
-    with scripted(_rude) as server:
+async def test_a_get_with_a_lost_answer_means_only_that_the_server_cannot_be_reached() -> None:
+    with scripted(_closing) as server:
         async with Remote(server.url) as remote:
             with pytest.raises(StoreUnavailable) as caught:
                 await remote.streams()
     assert type(caught.value) is StoreUnavailable
 
 
-async def test_a_look_over_a_connection_that_breaks_is_taken_once_more() -> None:
+async def test_a_get_over_a_connection_that_breaks_is_sent_once_more() -> None:
     def answers_the_first(peer: Peer, state: Scripted) -> None:
         _once(peer, state)
-        state.heard.append(peer.request())
+        state.requests.append(peer.request())
 
-    with scripted(answers_the_first, _obliging) as server:
+    with scripted(answers_the_first, _answering) as server:
         async with Remote(server.url) as remote:
             assert await remote.streams() == []
             assert await remote.streams() == []
     assert server.connections == 2
-    assert len(server.heard) == 3
+    assert len(server.requests) == 3
 
 
 async def test_a_server_that_doesnt_answer_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "TIMEOUT", 0.05)
+    monkeypatch.setattr(connection, "TIMEOUT", 0.05)
     with scripted(_silent) as server:
         async with Remote(server.url) as remote:
             with pytest.raises(StoreUnavailable, match="in time"):
@@ -139,19 +140,19 @@ async def test_a_server_that_doesnt_answer_in_time(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_request_may_wait_longer_for_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "TIMEOUT", 0.05)
+    monkeypatch.setattr(connection, "TIMEOUT", 0.05)
     release = threading.Event()
 
     def patient(peer: Peer, state: Scripted) -> None:
         peer.request()
-        state.asked.set()
-        assert release.wait(PATIENCE)
+        state.requested.set()
+        assert release.wait(TIMEOUT)
         peer.answer()
 
     with scripted(patient) as server:
         async with Remote(server.url) as remote:
-            asking = asyncio.create_task(remote.receive("orders", "ship", wait=PATIENCE))
-            assert await asyncio.to_thread(server.asked.wait, PATIENCE)
+            asking = asyncio.create_task(remote.receive("orders", "ship", wait=TIMEOUT))
+            assert await asyncio.to_thread(server.requested.wait, TIMEOUT)
             # Longer than the timeout of a request that does not wait for messages.
             done, _ = await asyncio.wait([asking], timeout=0.2)
             assert not done
@@ -159,21 +160,21 @@ async def test_a_request_may_wait_longer_for_its_answer(monkeypatch: pytest.Monk
             assert await asking == []
 
 
-async def test_a_cancelled_request_hangs_up_at_once() -> None:
+async def test_a_cancelled_request_disconnects_at_once() -> None:
     with scripted(_silent) as server:
         async with Remote(server.url) as remote:
             asking = asyncio.create_task(remote.receive("orders", "ship", wait=3600))
-            assert await asyncio.to_thread(server.asked.wait, PATIENCE)
+            assert await asyncio.to_thread(server.requested.wait, TIMEOUT)
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asking
-            assert await asyncio.to_thread(server.hung_up.wait, PATIENCE)
+            assert await asyncio.to_thread(server.disconnected.wait, TIMEOUT)
 
 
-async def test_an_error_leaves_the_connection_as_good_as_it_was() -> None:
+async def test_an_error_response_leaves_the_connection_open() -> None:
     def refuses(peer: Peer, state: Scripted) -> None:
         while request := peer.request():
-            state.heard.append(request)
+            state.requests.append(request)
             peer.answer(b'{"summary": "There is no stream.", "code": "unknown_stream"}', "404 Not Found")
 
     with scripted(refuses) as server:
@@ -218,7 +219,7 @@ async def test_a_server_that_is_not_headrace_is_reported(raw: bytes) -> None:
                 await remote.streams()
 
 
-async def test_half_an_answer_is_none() -> None:
+async def test_half_an_answer_is_a_lost_connection() -> None:
     def half(peer: Peer, state: Scripted) -> None:
         peer.request()
         peer.send(b'HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{"data": [')
@@ -260,10 +261,10 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.process
-async def test_an_authority_of_ones_own_can_be_trusted(certificate: Path) -> None:
+async def test_a_private_certificate_authority_can_be_trusted(certificate: Path) -> None:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate)
-    with scripted(_obliging, tls=tls) as server:
+    with scripted(_answering, tls=tls) as server:
         async with Remote(server.url) as remote:
             with pytest.raises(StoreUnavailable, match=r"certificate isn't trusted.*--ca-file"):
                 await remote.streams()

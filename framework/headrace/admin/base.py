@@ -1,4 +1,4 @@
-"""The base class of all administration calls."""
+"""The base class of the classes that `Admin` is made of."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ class Base:
 
     @asynccontextmanager
     async def _bounded(self, where: Condition | None) -> AsyncIterator[store.Executor]:
-        """An executor for evaluating conditions, in a transaction with a time limit."""
+        """Yield an executor for evaluating a condition, in a transaction with a time limit."""
         try:
             async with within(self._database, self._judging) as connection:
-                yield _Patient(connection, self._judging + 10)
+                yield _WithTimeout(connection, self._judging + 10)
         except FilterTooSlow as error:
             raise self._too_slow(where) from error.__cause__
 
     def _too_slow(self, where: Condition | None) -> FilterTooSlow:
-        what = "Looking through the messages" if where is None else f"The condition {conditions.describe(where)!r}"
+        what = "Reading the messages" if where is None else f"The condition {conditions.describe(where)!r}"
         return FilterTooSlow(
-            f"{what} took longer than {self._judging:g} s: simplify the condition, most of all its regular expressions, or"
-            " narrow the range of seqs or times. Nothing was changed."
+            f"{what} took longer than {self._judging:g} s. Nothing was changed. Simplify the condition, above all its regular"
+            " expressions, or narrow the range of seqs or times."
         )
 
 
-class _Patient:
-    """An executor with a longer query timeout than the driver's default."""
+class _WithTimeout:
+    """An executor with another query timeout than the driver's default."""
 
-    def __init__(self, connection: Any, limit: float) -> None:
+    def __init__(self, connection: Any, timeout: float) -> None:
         self._connection = connection
-        self._limit = limit
+        self._timeout = timeout
 
     async def fetch(self, query: str, /, *args: Any) -> list[Any]:
-        return await self._connection.fetch(query, *args, timeout=self._limit)  # type: ignore[no-any-return]
+        return await self._connection.fetch(query, *args, timeout=self._timeout)  # type: ignore[no-any-return]
 
     async def fetchrow(self, query: str, /, *args: Any) -> Any:
-        return await self._connection.fetchrow(query, *args, timeout=self._limit)
+        return await self._connection.fetchrow(query, *args, timeout=self._timeout)
 
     async def fetchval(self, query: str, /, *args: Any) -> Any:
-        return await self._connection.fetchval(query, *args, timeout=self._limit)
+        return await self._connection.fetchval(query, *args, timeout=self._timeout)

@@ -1,4 +1,4 @@
-"""Administration of change capture: pause, check, backfill, and changes that could not become messages."""
+"""Sources that capture tables: pause, check, backfill, and failed changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 from headrace import store
 from headrace.admin.base import Base
-from headrace.admin.source_settings import checked_database, stored_spec
+from headrace.admin.source_settings import stored_spec, with_password
 from headrace.admin.validation import Where, check_limit, condition_of
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.conditions import Condition
@@ -17,69 +17,72 @@ from headrace.sources.postgres.database.table_names import canonical
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store.messages.peek import encoded
 
-_LARGEST = 2**63
-_FASTEST = 2**31
+_MAX_ID = 2**63 - 1
+_MAX_RATE = 2**31 - 1
 
 
 class Captures(Base):
     """The calls about sources that capture tables. `ref` is a source's name or its id."""
 
     async def pause_source(self, ref: str) -> SourceInfo:
-        """Stop capturing until `resume_source`. Meanwhile the server keeps all WAL that is not captured yet.
+        """Stop capturing until `resume_source`.
+
+        Meanwhile the captured server keeps all WAL that is not captured yet.
 
         Returns:
-            The source as it is now. Raises `UnknownSource`, or `InvalidInput` for one that captures
-            nothing.
+            The source after the change. Raises `UnknownSource`, or `InvalidInput` if it captures no
+            tables.
         """
-        there, _ = await self._capture(ref)
-        await store.pause_capture(self._database, there.id, paused=True)
-        return await store.source(self._database, there.id)
+        source, _ = await self._capture(ref)
+        await store.pause_capture(self._database, source.id, paused=True)
+        return await store.source(self._database, source.id)
 
     async def resume_source(self, ref: str, *, anew: bool = False) -> SourceInfo:
-        """Capture again, from where it was paused.
+        """Resume capturing at the position of the pause.
 
         Args:
-            anew: start over instead, after the slot was lost or on another server. It makes a new
-                slot (a given one stays) and backfills all tables. In mode `changes` each row is
-                published once more, as a read. Rows deleted in the meantime are not reported.
+            anew: start again instead, after the slot was lost or on another server. This creates a
+                new slot, unless the source uses an existing one, and backfills all tables. In mode
+                `changes` each row is published once more, as a read. Rows that were deleted in the
+                meantime are not reported.
 
         Returns:
-            The source as it is now. Raises `UnknownSource`, or `InvalidInput` for one that captures
-            nothing.
+            The source after the change. Raises `UnknownSource`, or `InvalidInput` if it captures no
+            tables.
         """
-        there, spec = await self._capture(ref)
+        source, spec = await self._capture(ref)
         if anew:
             async with self._database.transaction() as connection:
-                await store.reset_capture(connection, there.id)
+                await store.reset_capture(connection, source.id)
                 for table in spec.tables:
-                    await store.start_backfill(connection, there.id, table)
+                    await store.start_backfill(connection, source.id, table)
         else:
-            await store.pause_capture(self._database, there.id, paused=False)
-        return await store.source(self._database, there.id)
+            await store.pause_capture(self._database, source.id, paused=False)
+        return await store.source(self._database, source.id)
 
     async def check_source(self, ref: str) -> list[Finding]:
-        """Check that a source's database has everything that capturing its tables requires. Changes nothing.
+        """Check whether a source's database meets all requirements for capturing its tables. Changes nothing.
 
         Returns:
-            All findings, good and bad. Raises `UnknownSource`, or `InvalidInput` for one that
-            captures nothing.
+            The results of all checks. Raises `UnknownSource`, or `InvalidInput` if it captures no
+            tables.
         """
-        there, spec = await self._capture(ref)
-        found = await self._findings(spec, there.id)
-        capture = there.capture
+        source, spec = await self._capture(ref)
+        findings = await self._findings(spec, source.id)
+        capture = source.capture
         if capture is not None and capture.state == "stopped" and capture.reason is not None:
-            found.append(
+            findings.append(
                 Finding(what="capture", level="error", told=f"It has stopped. {capture.reason}", mend=capture.mend)
             )
-        return found
+        return findings
 
     async def check_spec(self, spec: PostgresSpec) -> list[Finding]:
-        """Run the same checks for a source that does not exist yet, or for other settings of an existing one."""
+        """Run the same checks for a source that doesn't exist yet, or for other settings of one that exists."""
         try:
-            there: SourceInfo | None = await store.source_with_secrets(self._database, spec.name)
+            source: SourceInfo | None = await store.source_with_secrets(self._database, spec.name)
         except UnknownSource:
-            there = None
-        return await self._findings(checked_database(spec, there), str(uuid4()) if there is None else there.id)
+            source = None
+        return await self._findings(with_password(spec, source), str(uuid4()) if source is None else source.id)
 
     async def _findings(self, spec: PostgresSpec, id: str) -> list[Finding]:  # noqa: A002 - the record's word
         from headrace.sources.postgres.database.checks import check
@@ -88,66 +91,67 @@ class Captures(Base):
         return await check(self._dsn(spec), spec, slot_name(spec.name, id))
 
     def _dsn(self, spec: PostgresSpec) -> str:
-        """The URL of the database that is captured."""
+        """Return the URL of the captured database."""
         return spec.database or self._database.dsn
 
     async def _capture(self, ref: str) -> tuple[SourceInfo, PostgresSpec]:
-        """The source, with its secrets, and its settings. Raises `InvalidInput` if it captures nothing."""
-        there = await store.source_with_secrets(self._database, ref)
-        spec = stored_spec(there)
+        """Return a source, with its secrets, and its settings. Raises `InvalidInput` if it captures no tables."""
+        source = await store.source_with_secrets(self._database, ref)
+        spec = stored_spec(source)
         if not isinstance(spec, PostgresSpec):
-            raise InvalidInput(f"The source {there.name!r} is of the kind {there.kind!r}, and captures no table.")
-        return there, spec
+            raise InvalidInput(
+                f"The source {source.name!r} captures no tables. It is a source of the kind {source.kind!r}."
+            )
+        return source, spec
 
     # --- backfills
 
     async def start_backfill(
         self, ref: str, tables: Sequence[str] | None = None, where: Where = None, rate: int | None = None
     ) -> list[BackfillInfo]:
-        """Start backfills, which read tables from their first row while changes go on.
+        """Start backfills, which publish the existing rows of tables while their changes are captured.
 
-        A row never overtakes a newer change.
+        A row is never published after a newer change of it.
 
         Args:
-            tables: which of the source's tables. None for all that are not being backfilled already.
+            tables: tables of the source. None for all that have no unfinished backfill.
             where: a condition on the rows' columns, such as `data.record.total > 100`. None for all rows.
             rate: maximum rows per second. None for the source's setting.
 
         Returns:
-            The backfills, one for each table. The process that captures the source starts them.
+            The backfills, one for each table. The process that captures the source runs them.
 
         Raises:
             UnknownSource.
             InvalidFilter: an invalid condition.
             InvalidInput: a table that the source doesn't capture.
-            InUse: a table is being backfilled already. Then none is started.
+            InUse: a table has an unfinished backfill. Then none is started.
         """
-        there, spec = await self._capture(ref)
+        source, spec = await self._capture(ref)
         condition = condition_of(where)
-        if rate is not None and not 1 <= rate < _FASTEST:
-            raise InvalidInput(f"rate={rate} must be from 1 to {_FASTEST - 1:,} rows a second.")
+        if rate is not None and not 1 <= rate <= _MAX_RATE:
+            raise InvalidInput(f"rate={rate} must be from 1 to {_MAX_RATE:,} rows per second.")
         chosen = spec.tables if tables is None else tuple(dict.fromkeys(map(canonical, tables)))
         for table in chosen:
             if table not in spec.tables:
                 raise InvalidInput(
-                    f"The source {there.name!r} has no table {table!r}; it has {', '.join(spec.tables)}."
+                    f"The source {source.name!r} has no table {table!r}. Its tables are {', '.join(spec.tables)}."
                 )
         if condition is not None:
-            await self._readable(spec, chosen, condition)
+            await self._check_condition(spec, chosen, condition)
         text = encoded(condition)
         async with self._database.transaction() as connection:
-            begun = {table: await store.start_backfill(connection, there.id, table, text, rate) for table in chosen}
-            busy = [table for table, id_ in begun.items() if id_ is None]
-            if busy and (tables is not None or len(busy) == len(chosen)):
+            ids = {table: await store.start_backfill(connection, source.id, table, text, rate) for table in chosen}
+            unfinished = [table for table, id_ in ids.items() if id_ is None]
+            if unfinished and (tables is not None or len(unfinished) == len(chosen)):
                 raise InUse(
-                    f"A backfill of {', '.join(busy)} waits or is under way: let it end, or cancel it with"
-                    f" `headrace source backfill cancel {there.name}`."
+                    f"A backfill of {', '.join(unfinished)} is queued or running. Wait until it is done, or cancel it with"
+                    f" `headrace source backfill cancel {source.name}`."
                 )
-            made = set(begun.values())
-            found = await store.backfills(connection, there.id)
-        return [one for one in reversed(found) if one.id in made]
+            backfills = await store.backfills(connection, source.id)
+        return [backfill for backfill in reversed(backfills) if backfill.id in ids.values()]
 
-    async def _readable(self, spec: PostgresSpec, tables: Sequence[str], condition: Condition) -> None:
+    async def _check_condition(self, spec: PostgresSpec, tables: Sequence[str], condition: Condition) -> None:
         """Raise `InvalidInput` if the condition can't select rows of these tables."""
         from headrace.sources.postgres.backfill.rows_where import check_condition
         from headrace.sources.postgres.connection.link import Link
@@ -158,46 +162,59 @@ class Captures(Base):
                 check_condition(condition, table)
 
     async def backfills(self, ref: str | None = None) -> list[BackfillInfo]:
-        """The last 100 backfills of a source, or of all sources, the newest first."""
+        """List the last 100 backfills of a source, or of all sources, newest first."""
         return await store.backfills(self._database, None if ref is None else (await self._capture(ref))[0].id)
 
     async def cancel_backfills(self, ref: str, id: str | None = None) -> int:  # noqa: A002
-        """End a backfill by its id, or all of a source. Rows read so far stay. Returns how many it ended."""
-        there, _ = await self._capture(ref)
+        """Cancel a backfill by its id, or all backfills of a source. Rows that were published stay.
+
+        Returns:
+            The number of backfills that were cancelled.
+        """
+        source, _ = await self._capture(ref)
         if id is not None:
             try:
                 id = str(UUID(id))  # noqa: A001
             except ValueError:
                 raise InvalidInput(
-                    f"{id[:80]!r} is no backfill's id: `headrace source backfill ls` tells them."
+                    f"{id[:80]!r} is not the id of a backfill. `headrace source backfill ls` lists them."
                 ) from None
-        return await store.cancel_backfills(self._database, there.id, id)
+        return await store.cancel_backfills(self._database, source.id, id)
 
-    # --- changes that could not become messages
+    # --- failed changes
 
     async def failures(self, ref: str, *, above: int = 0, limit: int = 100) -> list[FailedChange]:
-        """Changes that could not become messages, with an id above `above`, the oldest first, at most `limit`."""
+        """List the changes that could not be made into messages, oldest first, at most `limit`.
+
+        Their ids are above `above`.
+        """
         check_limit(limit)
-        there, _ = await self._capture(ref)
-        return await store.capture_failures(self._database, there.id, above=above, limit=limit)
+        source, _ = await self._capture(ref)
+        return await store.capture_failures(self._database, source.id, above=above, limit=limit)
 
     async def retry_failures(self, ref: str, ids: Sequence[int] | None = None) -> int:
-        """Request that the capturing process retries failed changes, all or these. Those that succeed are published.
+        """Schedule failed changes for another try by the capturing process, all of them or those with these ids.
+
+        Changes that succeed are published.
 
         Returns:
-            How many will be tried.
+            The number of changes.
         """
-        there, _ = await self._capture(ref)
-        return await store.retry_capture_failures(self._database, there.id, _checked(ids))
+        source, _ = await self._capture(ref)
+        return await store.retry_capture_failures(self._database, source.id, _checked(ids))
 
     async def drop_failures(self, ref: str, ids: Sequence[int] | None = None) -> int:
-        """Delete failed changes, all or these. They never reach a stream. Returns how many."""
-        there, _ = await self._capture(ref)
-        return await store.drop_capture_failures(self._database, there.id, _checked(ids))
+        """Delete failed changes, all of them or those with these ids. They are not published.
+
+        Returns:
+            The number of changes.
+        """
+        source, _ = await self._capture(ref)
+        return await store.drop_capture_failures(self._database, source.id, _checked(ids))
 
 
 def _checked(ids: Sequence[int] | None) -> list[int] | None:
-    for one in ids or ():
-        if not isinstance(one, int) or isinstance(one, bool) or not 1 <= one < _LARGEST:
-            raise InvalidInput(f"{one!r} can't be a failed change's id: these are whole numbers, and the first is 1.")
+    for id_ in ids or ():
+        if not isinstance(id_, int) or isinstance(id_, bool) or not 1 <= id_ <= _MAX_ID:
+            raise InvalidInput(f"{id_!r} is not the id of a failed change. Ids are whole numbers, and the first is 1.")
     return None if ids is None else list(ids)

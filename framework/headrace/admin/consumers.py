@@ -1,4 +1,4 @@
-"""Consumers: read, create, edit, seek, replay, pause, delete, and their dead letters."""
+"""Consumers: list, create, edit, delete, pause, seek, replay, and their dead letters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Consumers(Base):
     """The calls about consumers."""
 
     async def create_consumer(self, spec: ConsumerSpec) -> bool:
-        """Create a consumer. An existing one with the same settings keeps its position.
+        """Create a consumer. A consumer that exists with equal settings keeps its position.
 
         Returns:
             Whether it is new.
@@ -50,7 +50,7 @@ class Consumers(Base):
         return declared.new
 
     async def consumers(self, stream: str | None = None) -> list[ConsumerInfo]:
-        """The consumers of a stream, or of all streams, by name."""
+        """List the consumers of a stream, or of all streams, by name."""
         if stream is not None:
             await store.stream(self._database, stream)
         try:
@@ -60,7 +60,10 @@ class Consumers(Base):
             return await store.consumers(self._database, stream, look=0)
 
     async def consumer(self, stream: str, name: str) -> ConsumerInfo:
-        """One consumer. If its condition is slow, pending messages are not counted (`num_pending_exact` is False)."""
+        """Return one consumer.
+
+        If its condition is slow, pending messages are not counted (`num_pending_exact` is False).
+        """
         await self._consumer(stream, name)
         try:
             async with within(self._database, _INFO_LIMIT) as connection:
@@ -69,7 +72,7 @@ class Consumers(Base):
             return await store.consumer(self._database, stream, name, look=0)
 
     async def edit_consumer(self, stream: str, name: str, /, **changes: Any) -> ConsumerSpec:
-        """Change a consumer's settings. Its running workers apply them from their next lease on.
+        """Change a consumer's settings. Running workers use them from their next lease on.
 
         Args:
             changes: settings of `ConsumerSpec`, as `@app.consumer` takes them: durations and rates
@@ -87,23 +90,27 @@ class Consumers(Base):
         return spec
 
     async def delete_consumer(self, stream: str, name: str, *, force: bool = False) -> None:
-        """Delete a consumer, its position and its dead letters. With `force`, also while workers work on it.
+        """Delete a consumer, its position and its dead letters.
+
+        With `force`, it is also deleted while workers use it.
 
         Raises:
-            InUse: workers work on it.
+            InUse: workers use it.
         """
         await store.delete_consumer(self._database, await self._consumer(stream, name), force=force)
 
     async def pause(self, stream: str, name: str, until: datetime | None = None) -> None:
-        """Stop leasing to the consumer's workers until that time, or until `resume`. Messages in flight go on.
+        """Stop delivering to the consumer's workers until the given time, or until `resume`.
+
+        Messages in flight can still be settled.
 
         Raises:
-            InvalidInput: that time has passed.
+            InvalidInput: the time has passed.
         """
         until = utc(until)
         if until is not None and until <= datetime.now(UTC):
             raise InvalidInput(
-                f"until={until} has passed: take a time to come, or none, for until somebody resumes it."
+                f"until={until} has passed. Pass a later time, or None to pause the consumer until you resume it."
             )
         await store.pause(self._database, await self._consumer(stream, name), until)
 
@@ -112,7 +119,10 @@ class Consumers(Base):
         await store.resume(self._database, await self._consumer(stream, name))
 
     async def peek(self, stream: str, name: str, *, limit: int = 10) -> list[PeekedMessage]:
-        """Messages in flight, parked, blocked and next, at most `limit` of each. Changes nothing."""
+        """Read a consumer's messages without leasing them: in flight, parked, blocked and next.
+
+        There are at most `limit` of each state.
+        """
         check_limit(limit)
         consumer = await self._consumer(stream, name)
         async with self._bounded(None) as executor:
@@ -121,16 +131,16 @@ class Consumers(Base):
     # --- the position of a consumer
 
     async def seek(self, stream: str, name: str, to: int | datetime | str) -> int:
-        """Move a consumer. The next message delivered is the first at or above `to`.
+        """Move a consumer's cursor. The next message delivered is the first at or above `to`.
 
         Args:
             to: a seq, a time, "start" or "end". After "end", only later commits are delivered.
 
-        Leases in flight end, and acks for them change nothing. Parked, blocked and replayed
-        messages are forgotten. Dead letters stay.
+        Leases end, and acks for them have no effect. Messages are no longer parked, blocked or
+        replayed. Dead letters stay.
 
         Returns:
-            The new position, below the next message.
+            The new position. The next message has a seq above it.
 
         Raises:
             InvalidInput: a seq after the last one, or a time in the future.
@@ -142,20 +152,20 @@ class Consumers(Base):
         if isinstance(to, int) and not isinstance(to, bool):
             check_seq("to", to)
             return await store.seek_to(self._database, await self._consumer(stream, name), seq=to)
-        raise InvalidInput(f"Can't seek to {to!r}: give a seq, a datetime, 'start' or 'end'.")
+        raise InvalidInput(f"Can't seek to {to!r}. Pass a seq, a datetime, 'start' or 'end'.")
 
     async def replay(
         self, stream: str, name: str, *, filter: Filter = None, where: Where = None,  # noqa: A002
         start_seq: int | None = None, end_seq: int | None = None,
         start_time: datetime | None = None, end_time: datetime | None = None, dry_run: bool = False,
     ) -> int:  # fmt: skip
-        """Deliver past messages to a consumer again, if they match this and its own filters, before any new ones.
+        """Deliver messages to a consumer again, before any new ones.
 
-        Bounds are inclusive. Messages in flight, parked, blocked or not delivered yet are left out.
-        `dry_run` only counts.
+        They must match the arguments and the consumer's own filters. Bounds are inclusive. Messages
+        that are in flight, parked, blocked or not delivered yet are left out. `dry_run` only counts.
 
         Returns:
-            How many.
+            The number of messages.
         """
         selection = selection_of(filter, where, start_seq, end_seq, start_time, end_time)
         consumer = await self._consumer(stream, name)
@@ -165,7 +175,7 @@ class Consumers(Base):
     # --- blocked keys and dead letters
 
     async def blocked_keys(self, stream: str, name: str, *, limit: int = 100) -> list[BlockedKey]:
-        """The keys that wait for you to redrive or purge their dead letters."""
+        """List the keys that stay blocked until you redrive or purge their dead letters."""
         check_limit(limit)
         return await store.blocked_keys(self._database, await self._consumer(stream, name), limit=limit)
 
@@ -173,7 +183,7 @@ class Consumers(Base):
         self, stream: str, name: str, *, filter: Filter = None, where: Where = None,  # noqa: A002
         above: int = 0, limit: int = 100,
     ) -> list[DeadLetter]:  # fmt: skip
-        """Matching dead letters with a seq above `above`, in the order of seq, at most `limit`."""
+        """List the dead letters that match and have a seq above `above`, in seq order, at most `limit`."""
         filters, condition = filters_of(filter), condition_of(where)
         check_limit(limit)
         consumer = await self._consumer(stream, name)
@@ -183,37 +193,41 @@ class Consumers(Base):
             )
 
     async def dead_letter(self, stream: str, name: str, seq: int) -> DeadLetter:
-        """One dead letter. Raises `InvalidInput` when there is none with that seq."""
+        """Return one dead letter. Raises `InvalidInput` if no dead letter has this seq."""
         check_seq("seq", seq)
         found = await store.dead_letters(self._database, await self._consumer(stream, name), above=seq - 1, limit=1)
         if not found or found[0].seq != seq:
-            raise InvalidInput(f"There is no dead letter {seq} of the consumer {name!r} of the stream {stream!r}.")
+            raise InvalidInput(f"The consumer {name!r} of the stream {stream!r} has no dead letter {seq}.")
         return found[0]
 
     async def redrive(
         self, stream: str, name: str, *, seqs: Sequence[int] | None = None, key: str | None = None,
         filter: Filter = None, where: Where = None, dry_run: bool = False,  # noqa: A002
     ) -> int:  # fmt: skip
-        """Deliver dead letters again, those of a key in order, with attempts counted from zero. It unblocks their keys.
+        """Deliver dead letters again, with their attempts reset to zero. Their keys are unblocked.
 
-        A dead letter must match all arguments. Without arguments, all match. If retention has
-        removed its message, a dead letter stays and is not counted. Publish its data again if
-        needed. `dry_run` only counts.
+        Dead letters of one key are delivered in order. A dead letter must match all arguments.
+        Without arguments, all match. If retention has removed its message, a dead letter stays and
+        is not counted. You can publish its data again. `dry_run` only counts.
 
         Returns:
-            How many.
+            The number of dead letters.
         """
-        return await self._dispose(store.redrive, stream, name, seqs, key, filter, where, dry_run)
+        return await self._settle_dead_letters(store.redrive, stream, name, seqs, key, filter, where, dry_run)
 
     async def purge(
         self, stream: str, name: str, *, seqs: Sequence[int] | None = None, key: str | None = None,
         filter: Filter = None, where: Where = None, dry_run: bool = False,  # noqa: A002
     ) -> int:  # fmt: skip
-        """Delete dead letters, selected as for `redrive`. It unblocks their keys. Returns how many."""
-        return await self._dispose(store.discard, stream, name, seqs, key, filter, where, dry_run)
+        """Delete dead letters, selected as for `redrive`. Their keys are unblocked.
 
-    async def _dispose(
-        self, verb: Any, stream: str, name: str, seqs: Sequence[int] | None, key: str | None, filter: Filter,  # noqa: A002
+        Returns:
+            The number of dead letters.
+        """
+        return await self._settle_dead_letters(store.discard, stream, name, seqs, key, filter, where, dry_run)
+
+    async def _settle_dead_letters(
+        self, operation: Any, stream: str, name: str, seqs: Sequence[int] | None, key: str | None, filter: Filter,  # noqa: A002
         where: Where, dry_run: bool,
     ) -> int:  # fmt: skip
         filters, condition = filters_of(filter), condition_of(where)
@@ -223,7 +237,7 @@ class Consumers(Base):
             check_seq("seqs", seq)
         consumer = await self._consumer(stream, name)
         async with self._bounded(condition) as executor:
-            count: int = await verb(
+            count: int = await operation(
                 executor, consumer, seqs, key=key, filters=filters, where=condition, dry_run=dry_run
             )
         return count

@@ -24,13 +24,13 @@ _PATIENCE = 1.0
 
 
 class ManualAcks(Base):
-    """The calls for handling messages without a worker."""
+    """The calls that handle messages without a worker."""
 
     async def receive(self, stream: str, name: str, *, limit: int = 1, wait: float = 0.0) -> list[Received]:
-        """Lease messages for the consumer's `ack_wait`, to be acked or nacked one by one.
+        """Lease messages for the consumer's `ack_wait`. Ack or nack each of them.
 
-        Of an ordered consumer, at most one message of each key is leased, and none of a key that
-        has others in flight.
+        An ordered consumer leases at most one message of each key, and none of a key that has
+        others in flight.
 
         Args:
             limit: the maximum number of messages.
@@ -62,16 +62,16 @@ class ManualAcks(Base):
             raise self._too_slow(spec.where) from error.__cause__
 
     async def ack(self, stream: str, name: str, ack_ids: Sequence[str]) -> list[str]:
-        """Ack messages. Returns the ids that changed nothing, because their lease was lost."""
+        """Ack messages. Returns the ids that had no effect, because their lease was lost."""
         return await self._settle(stream, name, ack_ids, None)
 
     async def nack(
         self, stream: str, name: str, ack_ids: Sequence[str], *, delay: Duration | None = None, error: str | None = None
     ) -> list[str]:
-        """Nack messages. They are delivered again after `delay`, at once by default. The attempt counts.
+        """Nack messages. They are delivered again after `delay`, by default at once. The attempt counts.
 
         Returns:
-            The ids that changed nothing, because their lease was lost.
+            The ids that had no effect, because their lease was lost.
         """
         pause = None if delay is None else seconds(delay, "delay")
         return await self._settle(stream, name, ack_ids, Failure("retry", pause, error))
@@ -79,14 +79,14 @@ class ManualAcks(Base):
     async def _settle(self, stream: str, name: str, ack_ids: Sequence[str], failure: Failure | None) -> list[str]:
         consumer = await self._consumer(stream, name)
         ids = await self._ack_ids()
-        given = dict(zip(ids.open_all(ack_ids), ack_ids, strict=True))
-        ours = {(one.lease, one.seq): ack_id for one, ack_id in given.items() if one.consumer == consumer}
-        stale = [ack_id for one, ack_id in given.items() if one.consumer != consumer]
+        opened = dict(zip(ids.open_all(ack_ids), ack_ids, strict=True))
+        leased = {(one.lease, one.seq): ack_id for one, ack_id in opened.items() if one.consumer == consumer}
+        of_others = [ack_id for one, ack_id in opened.items() if one.consumer != consumer]
         settlement = Settlement(
-            leases=[lease for lease, _ in ours], seqs=[seq for _, seq in ours], failures=[failure] * len(ours)
+            leases=[lease for lease, _ in leased], seqs=[seq for _, seq in leased], failures=[failure] * len(leased)
         )
         lost = await store.settle(self._database, consumer, settlement)
-        return stale + [ours[one.lease_id, one.seq] for one in lost if one.seq is not None]
+        return of_others + [leased[one.lease_id, one.seq] for one in lost if one.seq is not None]
 
     async def _received(self, consumer: int, batch: Batch, lease: int) -> list[Received]:
         attempts = batch.attempts or [1] * len(batch.seqs)

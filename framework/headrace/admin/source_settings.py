@@ -1,4 +1,4 @@
-"""Settings of sources of any kind: stored, edited and compared."""
+"""Settings of sources of any kind: read, edit and compare them."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ _FIXED = frozenset({"name", "stream", "mode", "slot", "publication"})
 
 
 def kind_of(spec: Spec) -> str:
-    """The kind of source that has these settings."""
+    """Return the kind of source that has these settings."""
     return next(kind for kind, one in _KINDS.items() if isinstance(spec, one))
 
 
-def stored_spec(there: SourceInfo) -> Spec:
-    """The settings of a source that was read with its secrets."""
-    return _KINDS[there.kind].stored(there.name, there.stream, there.settings)
+def stored_spec(source: SourceInfo) -> Spec:
+    """Return the settings of a source that was read with its secrets."""
+    return _KINDS[source.kind].stored(source.name, source.stream, source.settings)
 
 
-def edited(there: SourceInfo, changes: Mapping[str, Any]) -> Spec:
-    """The settings of a source, read with its secrets, after the changes.
+def edited(source: SourceInfo, changes: Mapping[str, Any]) -> Spec:
+    """Return the settings of a source, which was read with its secrets, after the changes.
 
     Raises:
         InvalidInput: a setting can't be changed, or its new value is invalid.
         ConfigurationError: settings that contradict each other.
     """
-    kind = _KINDS[there.kind]
-    changeable = [name for name in kind.__struct_fields__ if name not in _FIXED]
+    kind = _KINDS[source.kind]
+    editable = [name for name in kind.__struct_fields__ if name not in _FIXED]
     for name in changes:
-        if name not in changeable:
-            raise InvalidInput(f"{name} of a {there.kind} source can't be changed; these can: {', '.join(changeable)}.")
-    settings = {**there.settings, **plain(changes)}
+        if name not in editable:
+            raise InvalidInput(
+                f"{name} of a {source.kind} source can't be changed. You can change {', '.join(editable)}."
+            )
+    settings = {**source.settings, **plain(changes)}
     if isinstance(changes.get("tables"), (list, tuple)) and "columns" not in changes:
-        left = {
-            canonical(table) for table in changes["tables"]
-        }  # drop the columns of tables that are no longer captured
-        settings["columns"] = {table: columns for table, columns in settings["columns"].items() if table in left}
+        tables = {canonical(table) for table in changes["tables"]}  # others are no longer captured
+        settings["columns"] = {table: columns for table, columns in settings["columns"].items() if table in tables}
     if kind is PostgresSpec:  # it validates every value itself
-        return checked_database(PostgresSpec(name=there.name, stream=there.stream, **settings), there)
+        return with_password(PostgresSpec(name=source.name, stream=source.stream, **settings), source)
     try:
-        return kind.stored(there.name, there.stream, settings)
+        return kind.stored(source.name, source.stream, settings)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"A setting has a value that can't be: {error}.") from error
+        raise InvalidInput(f"A setting is not valid: {error}.") from error
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,34 +67,37 @@ def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def checked_database(spec: PostgresSpec, there: SourceInfo | None) -> PostgresSpec:
-    """The settings, with the stored password if the database URL was passed with its password hidden.
+def with_password(spec: PostgresSpec, source: SourceInfo | None) -> PostgresSpec:
+    """Return the settings with the stored password, if the database URL has its password masked.
 
     Raises:
-        InvalidInput: the password is hidden and not known. The stored one is used only for the same URL.
+        InvalidInput: the password is masked and not known. The stored one is used only for the same URL.
     """
     if spec.database is None or HIDDEN not in spec.database:
         return spec
-    known = None if there is None else there.settings.get("database")
-    if known and spec.database in (known, without_password(known)):
-        return msgspec.structs.replace(spec, database=known)
+    stored = None if source is None else source.settings.get("database")
+    if stored and spec.database in (stored, without_password(stored)):
+        return msgspec.structs.replace(spec, database=stored)
     raise InvalidInput(
-        f"The database URL {spec.database!r} of the source {spec.name!r} has {HIDDEN!r} for its password: write the password."
+        f"The database URL {spec.database!r} of the source {spec.name!r} has {HIDDEN!r} as its password. Write the password."
     )
 
 
-def differing(there: SourceInfo, spec: Spec) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ, {setting: (there, given)}, with secrets hidden. `there` was read with its secrets."""
-    if there.kind != kind_of(spec):
-        return {"kind": (there.kind, kind_of(spec))}
-    old, new = ({"stream": one.stream, **one.settings()} for one in (stored_spec(there), spec))
-    return {name: _told(name, value, new[name]) for name, value in old.items() if value != new[name]}
+def differing(source: SourceInfo, spec: Spec) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that differ, {setting: (existing, wanted)}, with secrets masked.
+
+    The source was read with its secrets.
+    """
+    if source.kind != kind_of(spec):
+        return {"kind": (source.kind, kind_of(spec))}
+    old, new = ({"stream": one.stream, **one.settings()} for one in (stored_spec(source), spec))
+    return {name: _masked(name, value, new[name]) for name, value in old.items() if value != new[name]}
 
 
-def _told(name: str, old: Any, new: Any) -> tuple[Any, Any]:
+def _masked(name: str, old: Any, new: Any) -> tuple[Any, Any]:
     if name == "secrets":
         return HIDDEN, "others"
     if name == "database":
-        old, new = (one and without_password(one) for one in (old, new))
+        old, new = (url and without_password(url) for url in (old, new))
         return old, (new if old != new else "the same with another password")
     return old, new

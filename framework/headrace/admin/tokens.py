@@ -1,4 +1,4 @@
-"""Access tokens of the server: create, list, revoke."""
+"""Access tokens of the server: create, list and revoke."""
 
 from __future__ import annotations
 
@@ -19,30 +19,29 @@ class Tokens(Base):
         """Create a token for the server. Once the first token exists, the server refuses requests without one.
 
         Args:
-            name: 1 to 64 letters, digits, `.`, `_`, `@` and `-`. It is a label, and you can revoke
-                the token by it.
+            name: 1 to 64 letters, digits, `.`, `_`, `@` and `-`. You can revoke the token by it.
             scopes: what the token permits: `publish`, `consume` or `admin`, alone or for one stream
                 as in `publish:orders`.
             expires_in: seconds, or text such as "30d". None for a token that never expires.
 
         Returns:
-            The token. It can't be shown again, since only its digest is stored.
+            The token. Only this call returns its text, since only its digest is stored.
 
         Raises:
-            TokenExists: the name is taken, perhaps by a token that was revoked.
+            TokenExists: a token has the name, possibly a revoked one.
         """
         minted = mint()
-        made = await store.add_token(
+        info = await store.add_token(
             self._database, check_name(name), minted, parse_all(scopes), check_lifetime(expires_in)
         )
-        return NewToken(token=minted.text, **msgspec.structs.asdict(made))
+        return NewToken(token=minted.text, **msgspec.structs.asdict(info))
 
     async def tokens(self) -> list[TokenInfo]:
-        """All tokens, including expired and revoked ones, by name."""
+        """List all tokens by name, including expired and revoked ones."""
         return await store.tokens(self._database)
 
     async def revoke_token(self, ref: str) -> TokenInfo:
-        """Revoke a token, by its id or its name. Servers apply it within two seconds. It stays in the list.
+        """Revoke a token by its id or name. Servers refuse it within two seconds. It stays in the list.
 
         Raises:
             UnknownToken.

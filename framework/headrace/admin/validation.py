@@ -1,4 +1,4 @@
-"""Validation of an operator's arguments, before any query."""
+"""Validation of arguments, before any query."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Where = str | Mapping[str, Any] | Condition | None
 Filter = str | Sequence[str] | None
 Spec = TypeVar("Spec", StreamSpec, ConsumerSpec)
 
-MOST = 10_000  # maximum number of messages in one answer
+MAX_LIMIT = 10_000
+"""The maximum number of messages in one answer."""
 _LARGEST = 2**63
 _DURATIONS = ("retain_up_to", "retain_at_least", "dedupe_window", "ack_wait")
 
@@ -43,26 +44,28 @@ def utc(time: datetime | None) -> datetime | None:
 
 
 def check_seq(name: str, seq: int | None) -> None:
+    """Raise `InvalidInput` unless it is a seq or None. `name` is that of the argument."""
     if seq is not None and (not isinstance(seq, int) or isinstance(seq, bool) or not 1 <= seq < _LARGEST):
-        raise InvalidInput(f"{name}={seq!r} can't be: a seq is a whole number, and the first is 1.")
+        raise InvalidInput(f"{name}={seq!r} is not a seq. A seq is a whole number, and the first is 1.")
 
 
 def check_limit(limit: int) -> None:
-    if not isinstance(limit, int) or not 1 <= limit <= MOST:
-        raise InvalidInput(f"limit={limit!r} must be from 1 to {MOST:,}.")
+    """Raise `InvalidInput` unless it is from 1 to the maximum."""
+    if not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
+        raise InvalidInput(f"limit={limit!r} must be from 1 to {MAX_LIMIT:,}.")
 
 
 def selection_of(
     filter_: Filter, where: Where, start_seq: int | None, end_seq: int | None, start_time: datetime | None, end_time: datetime | None
 ) -> store.Selection:  # fmt: skip
-    """Make a selection of messages. Raises `InvalidInput` for a range that can't contain any."""
+    """Make a selection of messages. Raises `InvalidInput` for an empty range."""
     check_seq("start_seq", start_seq)
     check_seq("end_seq", end_seq)
     start_time, end_time = utc(start_time), utc(end_time)
     if start_seq is not None and end_seq is not None and start_seq > end_seq:
-        raise InvalidInput(f"No seq is from {start_seq} to {end_seq}: start_seq must not be above end_seq.")
+        raise InvalidInput(f"start_seq={start_seq} must not be greater than end_seq={end_seq}.")
     if start_time is not None and end_time is not None and start_time > end_time:
-        raise InvalidInput(f"No time is from {start_time} to {end_time}: start_time must not be after end_time.")
+        raise InvalidInput(f"start_time={start_time} must not be later than end_time={end_time}.")
     return store.Selection(
         filters=filters_of(filter_), where=condition_of(where),
         start_seq=start_seq, end_seq=end_seq, start_time=start_time, end_time=end_time,
@@ -93,7 +96,7 @@ def changed(spec: Spec, changes: Mapping[str, Any], *, fixed: Sequence[str]) -> 
         made = msgspec.convert(plain, type(spec))
         return made if condition is None else msgspec.structs.replace(made, where=condition)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"A setting has a value that can't be: {error}.") from error
+        raise InvalidInput(f"A setting is not valid: {error}.") from error
 
 
 def pushed(before: Push | None, given: Mapping[str, Any]) -> Push:
@@ -112,17 +115,22 @@ def pushed(before: Push | None, given: Mapping[str, Any]) -> Push:
     try:
         return msgspec.convert({**({} if before is None else msgspec.structs.asdict(before)), **found}, Push)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"A push setting has a value that can't be: {error}.") from error
+        raise InvalidInput(f"A push setting is not valid: {error}.") from error
 
 
-def refuse_changes(before: StreamSpec, now: StreamSpec, what: str) -> None:
-    """Call `refuse` with the settings that differ between the existing and the given spec."""
-    old, new = msgspec.structs.asdict(before), msgspec.structs.asdict(now)
+def refuse_changes(existing: StreamSpec, wanted: StreamSpec, what: str) -> None:
+    """Raise `InvalidInput` if an existing stream has other settings than the one to be created."""
+    old, new = msgspec.structs.asdict(existing), msgspec.structs.asdict(wanted)
     refuse({name: (value, new[name]) for name, value in old.items() if value != new[name]}, what)
 
 
 def refuse(differing: Mapping[str, tuple[Any, Any]], what: str) -> None:
-    """Raise `InvalidInput` if an existing object's settings differ from the given ones: {setting: (there, given)}."""
+    """Raise `InvalidInput` if settings differ: {setting: (existing, wanted)}."""
     if differing:
-        told = ", ".join(f"{name} is {old!r} and not {new!r}" for name, (old, new) in differing.items())
-        raise InvalidInput(f"{what} exists with other settings ({told}): edit it, or take another name.")
+        raise InvalidInput(exists_otherwise(differing, what))
+
+
+def exists_otherwise(differing: Mapping[str, tuple[Any, Any]], what: str) -> str:
+    """The error message about an object that exists with other settings: {setting: (existing, wanted)}."""
+    settings = ", ".join(f"{name} is {old!r} and not {new!r}" for name, (old, new) in differing.items())
+    return f"{what} exists with other settings ({settings}). Edit it, or choose another name."

@@ -1,4 +1,8 @@
-"""HTTP client of a Headrace server. It has the same methods as `headrace.admin`."""
+"""HTTP client of a Headrace server. `Remote` has the same methods as `headrace.admin.Admin`.
+
+`calls` is the table of the calls, and `call` makes a method of each of its rows. `specs` and `answers`
+convert what is sent and received. A `request` goes through the `transport`, which keeps `connection`s.
+"""
 
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -8,7 +12,7 @@ from headrace.client.remote import Remote
 if TYPE_CHECKING:
     from headrace.admin import Admin
 
-    Administration: TypeAlias = Admin | Remote
-    """The administration of a database or of a server. Code that takes one works with both."""
+    Administration: TypeAlias = Admin
+    """The administration of a database or of a server: an `Admin`, or a `Remote` with its methods."""
 
 __all__ = ["DEFAULT_URL", "Administration", "Remote", "Server"]

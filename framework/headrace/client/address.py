@@ -31,10 +31,12 @@ class Server(msgspec.Struct, frozen=True):
         parts = self._parts()
         if parts.username is not None or parts.query or parts.fragment:
             raise ConfigurationError(
-                f"The server {shown(self.url)} can't be: write scheme, host, port and path only; a token is given apart."
+                f"The server URL {shown(self.url)} is not valid. It may have a scheme, host, port and path only. Pass a token separately."
             )
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
-            raise ConfigurationError("The token can't be: it is letters, digits and signs of ASCII, without spaces.")
+            raise ConfigurationError(
+                "The token is not valid. It consists of printable ASCII characters without spaces."
+            )
 
     @property
     def secure(self) -> bool:
@@ -56,18 +58,18 @@ class Server(msgspec.Struct, frozen=True):
     def _parts(self) -> SplitResult:
         try:
             parts = urlsplit(self.url)
-            good = parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0
+            valid = parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0
         except ValueError:
-            good = False
-        if not good or not self.url.isprintable() or " " in self.url or not parts.path.isascii():
+            valid = False
+        if not valid or not self.url.isprintable() or " " in self.url or not parts.path.isascii():
             raise ConfigurationError(
-                f"The server {shown(self.url)!r} can't be: write a URL, such as {DEFAULT_URL} or https://example.com/headrace."
+                f"The server URL {shown(self.url)!r} is not valid. Write it like {DEFAULT_URL} or https://example.com/headrace."
             )
         return parts
 
 
 def shown(url: str) -> str:
     """Return a URL without user name and password, for messages."""
-    before, at, after = url.rpartition("@")
-    scheme, slashes, _ = before.rpartition("//")
-    return f"{scheme}{slashes}…@{after}" if at else url
+    authority, at, rest = url.rpartition("@")
+    scheme, slashes, _ = authority.rpartition("//")
+    return f"{scheme}{slashes}…@{rest}" if at else url

@@ -17,13 +17,13 @@ from headrace.model.errors import (
 )
 
 
-class NotThere(HeadraceError, LookupError):
-    """The server has no such message, dead letter, token or source."""
+class NotFound(HeadraceError, LookupError):
+    """The server has no such message, token or source."""
 
     exit_code = 66  # EX_NOINPUT
 
 
-class AlreadyThere(InvalidInput):
+class AlreadyExists(InvalidInput):
     """The object to be created exists."""
 
 
@@ -45,7 +45,7 @@ class StaleAckIds(LeaseLost):
         self.stale = stale
 
 
-class Refusal(msgspec.Struct):
+class ErrorBody(msgspec.Struct):
     """The body of an error response."""
 
     summary: str
@@ -53,63 +53,65 @@ class Refusal(msgspec.Struct):
     stale: list[str] = []
 
 
-def refusal(body: bytes) -> Refusal | None:
+def error_of(server: str, status: int, reason: str, body: bytes) -> HeadraceError:
+    """Return the exception for an error response."""
+    problem = _decode(body)
+    if problem is None:
+        return _error_of_another_program(server, status, reason)
+    if status == 401:
+        return ConfigurationError(
+            f"The server {server} requires a token. {problem.summary} Pass --token, set HEADRACE_TOKEN, or store a token with"
+            " `headrace context add`."
+        )
+    if status == 403:
+        return NotAllowed(
+            f"The token is not allowed to do this at the server {server}. {problem.summary} Pass another token with --token,"
+            " HEADRACE_TOKEN or `headrace context add`."
+        )
+    if problem.stale:
+        return StaleAckIds(problem.summary, problem.stale)
+    kind = _by_code().get(problem.code) or _BY_STATUS.get(status, HeadraceError)
+    if issubclass(kind, (StoreUnavailable, Busy)) or status >= 500:
+        return kind(f"The server {server}: {problem.summary}")
+    return kind(problem.summary)
+
+
+def unreachable(server: str, reason: str) -> StoreUnavailable:
+    """Return the error for a server that can't be reached."""
+    return StoreUnavailable(f"The server {server} can't be reached: {reason}.")
+
+
+def not_headrace(server: str, reason: str) -> ConfigurationError:
+    """Return the error for a server that doesn't respond as Headrace does."""
+    return ConfigurationError(f"Is {server} a Headrace server? {reason}")
+
+
+def _decode(body: bytes) -> ErrorBody | None:
     """Decode an error body. Return None if it isn't one of Headrace's."""
     try:
-        return msgspec.json.decode(body, type=Refusal)
+        return msgspec.json.decode(body, type=ErrorBody)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
 
-def error_of(server: str, status: int, reason: str, body: bytes) -> HeadraceError:
-    """Return the exception for an error response."""
-    told = refusal(body)
-    if told is None:
-        return _of_another(server, status, reason)
-    if status == 401:
-        return ConfigurationError(
-            f"The server {server} wants to know who asks: {told.summary} Give --token, set HEADRACE_TOKEN, or keep a token"
-            " with `headrace context add`."
-        )
-    if status == 403:
-        return NotAllowed(
-            f"The token may not do this at the server {server}: {told.summary} Give another one by --token, HEADRACE_TOKEN"
-            " or `headrace context add`."
-        )
-    if told.stale:
-        return StaleAckIds(told.summary, told.stale)
-    kind = _by_code().get(told.code) or _BY_STATUS.get(status, HeadraceError)
-    if issubclass(kind, (StoreUnavailable, Busy)) or status >= 500:
-        return kind(f"The server {server}: {told.summary}")
-    return kind(told.summary)
-
-
-def unreachable(server: str, problem: str) -> StoreUnavailable:
-    """Return the error for a server that can't be reached."""
-    return StoreUnavailable(f"The server {server} can't be reached: {problem}.")
-
-
-def not_headrace(server: str, problem: str) -> ConfigurationError:
-    """Return the error for a server that doesn't answer as Headrace does."""
-    return ConfigurationError(f"Is {server} a Headrace server? {problem[:1].upper()}{problem[1:].rstrip('.')}.")
-
-
-def _of_another(server: str, status: int, reason: str) -> HeadraceError:
-    answered = f"it answered {status} {reason}".rstrip()
+def _error_of_another_program(server: str, status: int, reason: str) -> HeadraceError:
+    answer = f"{status} {reason}".rstrip()
     if status in (502, 503, 504):
-        return unreachable(server, answered)
+        return unreachable(server, f"it responded with {answer}")
     if status == 429:
-        return Busy(f"The server {server} has too much to do: {answered}.")
+        return Busy(f"The server {server} is overloaded, it responded with {answer}. Try again later.")
     if 300 <= status < 400:
-        return not_headrace(server, f"{answered}, and redirects aren't followed: give the URL that it leads to")
-    return not_headrace(server, answered)
+        return not_headrace(
+            server, f"It responded with {answer}, and redirects aren't followed. Pass the URL to which it redirects."
+        )
+    return not_headrace(server, f"It responded with {answer}.")
 
 
 @cache
 def _by_code() -> dict[str, type[Any]]:
     """Return the exceptions by their API codes.
 
-    A server derives a code from an exception's name. The last three codes exist only on servers.
+    A server derives a code from an exception's name. The last four codes exist only on servers.
     """
     from headrace.model import errors, sources, tokens
 
@@ -117,8 +119,9 @@ def _by_code() -> dict[str, type[Any]]:
     known = {_code(kind): kind for kind in kinds if isinstance(kind, type) and issubclass(kind, HeadraceError)}
     return {
         **known,
-        "exists": AlreadyThere,
+        "exists": AlreadyExists,
         "ambiguous": InvalidInput,
+        "unknown_dead_letter": InvalidInput,
         "max_waiting": Busy,
     }
 
@@ -129,9 +132,9 @@ def _code(kind: type) -> str:
 
 _BY_STATUS: dict[int, type[HeadraceError]] = {
     400: InvalidInput,
-    404: NotThere,
+    404: NotFound,
     405: ConfigurationError,
-    409: AlreadyThere,
+    409: AlreadyExists,
     413: InvalidInput,
     422: InvalidInput,
     429: Busy,

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from headrace.client.address import DEFAULT_URL, Server
-from headrace.client.consumers import Consumers
-from headrace.client.manual_acks import ManualAcks
-from headrace.client.overview import OverviewCalls
-from headrace.client.sources import Sources
-from headrace.client.streams import Streams
-from headrace.client.tokens import Tokens
+from headrace.client.calls import CREATE_CONSUMER, CREATE_STREAM, PUBLISH_MANY, STANDING
+from headrace.client.errors import AlreadyExists
+from headrace.client.specs import consumer_settings, refuse_changes, stream_spec
+from headrace.model.records import Standing
+from headrace.model.specs import ConsumerSpec, StreamSpec
 
 if TYPE_CHECKING:
-    from headrace.client.transport import Http, Transport
+    # The methods that `Calls` makes have the signatures of `Admin`. Importing `Admin` takes long.
+    from headrace.admin import Admin as Calls
+    from headrace.client.transport import HttpTransport, Transport
+else:
+    from headrace.client.calls import Calls
 
 __all__ = ["Remote"]
 
 
-class Remote(Streams, Consumers, ManualAcks, Sources, OverviewCalls, Tokens):
+class Remote(Calls):
     """Read and change the streams, consumers, messages, sources and tokens of a server. It has the
     methods of `Admin`, which does the same with a database.
 
@@ -41,11 +47,11 @@ class Remote(Streams, Consumers, ManualAcks, Sources, OverviewCalls, Tokens):
         self, server: str | Server = DEFAULT_URL, *, token: str | None = None, transport: Transport | None = None
     ) -> None:
         server = Server(server, token) if isinstance(server, str) else server
-        self._transport = transport or _http(server)
+        self.transport = transport or _http(server)
 
     def close(self) -> None:
         """Close the connections."""
-        self._transport.close()
+        self.transport.close()
 
     async def __aenter__(self) -> Remote:
         return self
@@ -55,8 +61,54 @@ class Remote(Streams, Consumers, ManualAcks, Sources, OverviewCalls, Tokens):
     ) -> None:
         self.close()
 
+    # --- calls of more than one request
 
-def _http(server: Server) -> Http:
-    from headrace.client.transport import Http  # imported late, it would delay `--as-curl` by milliseconds
+    async def create_stream(self, spec: StreamSpec | str) -> bool:
+        spec = StreamSpec(name=spec) if isinstance(spec, str) else spec
+        try:
+            await CREATE_STREAM.send(self.transport, spec)
+        except AlreadyExists:
+            existing = msgspec.to_builtins(stream_spec(await self.stream(spec.name)))
+            refuse_changes(existing, msgspec.to_builtins(spec), f"The stream {spec.name!r}")
+            return False
+        return True
 
-    return Http(server)
+    async def create_consumer(self, spec: ConsumerSpec) -> bool:
+        try:
+            await CREATE_CONSUMER.send(self.transport, spec.stream, spec)
+        except AlreadyExists:
+            existing = (await self.consumer(spec.stream, spec.name)).settings
+            what = f"The consumer {spec.name!r} of the stream {spec.stream!r}"
+            refuse_changes(existing, consumer_settings(spec), what)
+            return False
+        return True
+
+    async def send_many(
+        self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None]
+    ) -> int:
+        if not keys:
+            return 0
+        messages = [_message(*message) for message in zip(keys, data, headers, strict=True)]
+        published: int = await PUBLISH_MANY.send(self.transport, stream, messages)
+        return published
+
+    async def standing(self, stream: str, key: str) -> tuple[int, list[Standing]] | None:
+        found = await STANDING.send(self.transport, stream, key)
+        if found:
+            return found[0].seq, [standing.record() for standing in found]
+        # Either the key has no message, or the stream has no consumers.
+        message = None if found is None else await self.message(stream, key)
+        return None if message is None else (message.seq, [])
+
+
+def _message(key: str, data: str, headers: str | None) -> dict[str, Any]:
+    message: dict[str, Any] = {"key": key, "data": msgspec.Raw(data.encode())}
+    if headers is not None:
+        message["headers"] = msgspec.Raw(headers.encode())
+    return message
+
+
+def _http(server: Server) -> HttpTransport:
+    from headrace.client.transport import HttpTransport  # imported late, it would delay `--as-curl` by milliseconds
+
+    return HttpTransport(server)

@@ -1,8 +1,8 @@
-"""A request to a server. The transport sends it, and `--as-curl` prints it."""
+"""A request to a server, and its response. The transport sends requests, and `--as-curl` prints them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -14,11 +14,6 @@ from headrace.model.errors import InvalidInput
 
 T = TypeVar("T")
 
-PREFIX = "/v1"
-
-JUDGING = 30.0
-"""Time limit in seconds for a server to evaluate a condition on messages."""
-
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A request to a server.
@@ -28,15 +23,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         path: the path below the server's URL, escaped.
         query: the parameters in order. A parameter with several values occurs several times.
         body: the content of the body, encoded as JSON. None for no body.
-        wait: seconds that the server may take for this request, in addition to the limit of every
-            answer.
+        extra_time: seconds that the server may take for this request, in addition to the timeout of
+            every request.
     """
 
     method: str
     path: str
     query: tuple[tuple[str, str], ...] = ()
     body: dict[str, Any] | None = None
-    wait: float = 0.0
+    extra_time: float = 0.0
 
     @property
     def target(self) -> str:
@@ -49,66 +44,53 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.body is None else msgspec.json.encode(self.body)
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """A successful response of a server."""
+class Response(msgspec.Struct, frozen=True):
+    """An HTTP response.
+
+    Attributes:
+        server: the URL of the server, for error messages.
+        status: the status code.
+        reason: the reason phrase.
+        body: the undecoded body.
+    """
 
     server: str
     status: int
+    reason: str
     body: bytes
 
-    def read(self, shape: type[T]) -> T:
-        """Decode the body. Raises `ConfigurationError` if it isn't the answer of a Headrace server."""
+    def decode(self, type: type[T]) -> T:  # noqa: A002 - the word of msgspec
+        """Decode the JSON body. Raises `ConfigurationError` if it isn't the answer of a Headrace server."""
         try:
-            return msgspec.json.decode(self.body, type=shape)
+            return msgspec.json.decode(self.body, type=type)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise not_headrace(self.server, f"its answer can't be read: {error}") from error
+            raise not_headrace(self.server, f"Its answer can't be decoded: {error}.") from error
 
 
-def get(*place: str, wait: float = 0.0, **query: Any) -> Request:
-    """Make a GET request. `place` has the parts of the path. Parameters that are None are left out."""
-    return Request(method="GET", path=_path(place), query=_query(query), wait=wait)
+def path_of(template: str, names: Mapping[str, object]) -> str:
+    """Fill a path template such as `/v1/streams/{stream}`. Names are escaped, including their slashes.
+
+    Raises `InvalidInput` for an empty name, which would make another path.
+    """
+    for name, value in names.items():
+        if value == "":
+            raise InvalidInput(f"The {name} is empty. Pass a name that is not empty.")
+    return template.format_map({name: quote(str(value), safe="") for name, value in names.items()})
 
 
-def post(*place: str, wait: float = 0.0, **body: Any) -> Request:
-    """Make a POST request. Members of the body that are None are left out."""
-    return Request(method="POST", path=_path(place), body=_body(body), wait=wait)
-
-
-def patch(*place: str, **body: Any) -> Request:
-    """Make a PATCH request. A setting that is None is unset."""
-    return Request(method="PATCH", path=_path(place), body=body)
-
-
-def delete(*place: str, wait: float = 0.0, **query: Any) -> Request:
-    """Make a DELETE request."""
-    return Request(method="DELETE", path=_path(place), query=_query(query), wait=wait)
-
-
-def _path(place: Collection[str]) -> str:
-    if not all(place):
-        raise InvalidInput("A name is empty: write that of a stream, a consumer, a key.")
-    return "/".join((PREFIX, *(quote(part, safe="") for part in place)))
-
-
-def _query(given: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def query_of(parameters: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return query parameters as text. A list becomes several parameters of one name."""
     return tuple(
-        (name, _text(one))
-        for name, value in given.items()
-        for one in (value if isinstance(value, (list, tuple)) else (value,))
-        if one is not None
+        (name, _text(element))
+        for name, value in parameters.items()
+        for element in (value if isinstance(value, list) else [value])
     )
 
 
-def _body(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value is not None}
+def _text(value: object) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return iso(value) if isinstance(value, datetime) else str(value)
-
-
-def iso(moment: datetime) -> str:
+def iso(time: datetime) -> str:
     """Format a time in ISO 8601. A time without a zone is taken as UTC."""
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat()
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()

@@ -1,4 +1,4 @@
-"""HTTP transport of the client. It uses the standard library's HTTP in threads."""
+"""HTTP transport of the client. It uses the standard library's HTTP client in threads."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from typing import Protocol, TypeVar
 from headrace.client.address import Server
 from headrace.client.connection import Connection
 from headrace.client.errors import error_of
-from headrace.client.request import Answer, Request
+from headrace.client.request import Request, Response
 
 T = TypeVar("T")
 
-_MOST_AT_A_TIME = 16
+MAX_CONNECTIONS = 16
 
 
 class Transport(Protocol):
-    """Sends requests and returns answers."""
+    """Sends requests and returns responses."""
 
-    async def send(self, request: Request) -> Answer:
-        """Send a request and return the answer. Raises the error of an error response, or `StoreUnavailable`."""
+    async def send(self, request: Request) -> Response:
+        """Send a request and return the response. Raises the error of an error response, or `StoreUnavailable`."""
 
     def close(self) -> None:
         """Close the transport. It sends no more requests."""
 
 
-class Http:
+class HttpTransport:
     """Sends requests to one server over persistent connections.
 
-    At most 16 requests run at a time. A caller that is cancelled while it waits for an answer shuts
-    the connection down, which the server notices.
+    At most 16 requests run at a time. If a caller is cancelled while it waits for a response, its
+    connection is shut down, so that the server notices.
     """
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._idle: list[Connection] = []
-        self._places = asyncio.Semaphore(_MOST_AT_A_TIME)
+        self._limit = asyncio.Semaphore(MAX_CONNECTIONS)
 
-    async def send(self, request: Request) -> Answer:
-        """Send a request and return the answer. Raises the error of an error response, or `StoreUnavailable`."""
-        async with self._places:
-            line = self._idle.pop() if self._idle else Connection(self._server)
+    async def send(self, request: Request) -> Response:
+        """Send a request and return the response. Raises the error of an error response, or `StoreUnavailable`."""
+        async with self._limit:
+            connection = self._idle.pop() if self._idle else Connection(self._server)
             try:
-                heard = await _in_thread(lambda: line.ask(request))
+                response = await _in_thread(lambda: connection.send(request))
             except asyncio.CancelledError:
-                line.hang_up()
+                connection.abort()
                 raise
-            self._idle.append(line)
-        if not 200 <= heard.status < 300:
-            raise error_of(self._server.url, heard.status, heard.reason, heard.body)
-        return Answer(self._server.url, heard.status, heard.body)
+            self._idle.append(connection)
+        if not 200 <= response.status < 300:
+            raise error_of(response.server, response.status, response.reason, response.body)
+        return response
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -66,7 +66,7 @@ async def _in_thread(work: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def tell(result: T | None, error: BaseException | None) -> None:
+    def set_outcome(result: T | None, error: BaseException | None) -> None:
         if future.done():
             return
         if error is not None:
@@ -81,7 +81,7 @@ async def _in_thread(work: Callable[[], T]) -> T:
         except BaseException as raised:
             error = raised
         with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(tell, result, error)
+            loop.call_soon_threadsafe(set_outcome, result, error)
 
     threading.Thread(target=run, name="headrace client", daemon=True).start()
     return await future

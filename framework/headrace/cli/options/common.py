@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 MOST = 10_000
-"""Maximum number of messages in one answer. It equals `headrace.admin.MOST`, which is not imported here."""
+"""Maximum number of messages in one answer. It equals `headrace.admin.MAX_LIMIT`, which is not imported here."""
 
 DatabaseOption = Annotated[
     str | None,

@@ -7,7 +7,7 @@ import shlex
 from headrace.cli.problems import Told
 from headrace.client.address import Server
 from headrace.client.remote import Remote
-from headrace.client.request import Answer, Request
+from headrace.client.request import Request, Response
 
 TOKEN = "$HEADRACE_TOKEN"
 
@@ -23,7 +23,7 @@ class _Printer:
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> Response:
         print(call_of(self._server, request))
         raise Told
 

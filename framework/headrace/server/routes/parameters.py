@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from litestar.params import PathParameter, QueryParameter
 
-from headrace.admin import MOST
+from headrace.admin import MAX_LIMIT
 
 StreamRef = Annotated[str, PathParameter(description="A stream, by its id or name.")]
 ConsumerRef = Annotated[str, PathParameter(description="A consumer, by its id or name.")]
@@ -16,7 +16,7 @@ AnyConsumerRef = Annotated[
 KeyRef = Annotated[str, PathParameter(description="A message's key; a slash in it is written %2F.")]
 SeqRef = Annotated[int, PathParameter(description="A message's seq.")]
 
-Limit = Annotated[int, QueryParameter(ge=1, le=MOST, description="At most so many.")]
+Limit = Annotated[int, QueryParameter(ge=1, le=MAX_LIMIT, description="At most so many.")]
 Sort = Annotated[Literal["seq_asc", "seq_desc"], QueryParameter(description="In which order, and so which ones.")]
 Force = Annotated[bool, QueryParameter(description="Also if somebody is at it.")]
 KeyPattern = Annotated[

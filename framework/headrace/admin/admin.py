@@ -1,0 +1,42 @@
+"""`Admin`, the class with all calls, and the overview."""
+
+from __future__ import annotations
+
+from headrace import store
+from headrace.admin.consumers import Consumers
+from headrace.admin.manual_acks import ManualAcks
+from headrace.admin.messages import Messages
+from headrace.admin.sources import Sources
+from headrace.admin.streams import Streams
+from headrace.admin.tokens import Tokens
+from headrace.model.records import Overview
+
+
+class Admin(Streams, Messages, Consumers, ManualAcks, Sources, Tokens):
+    """Operations on streams, consumers, sources and messages. Get it as `app.admin`.
+
+    Args:
+        database: an open one.
+        judging: seconds that a call may take to evaluate a condition on messages. Some regular
+            expressions never end on some texts. Then the call raises `FilterTooSlow`, and has
+            changed nothing.
+
+    Every method raises `UnknownStream` and `UnknownConsumer` for names that don't exist,
+    `InvalidInput` for invalid values, and `StoreUnavailable`. `filter` is one key filter or
+    several. `where` is a condition on the content: text, its JSON, or one made with `field`. Times
+    without a zone are taken as UTC.
+    """
+
+    async def overview(self) -> Overview:
+        """Return all streams, consumers, sources with their queued or running backfills, and running processes.
+
+        It always takes four queries, so you can call it every second. It evaluates no condition, so
+        `num_pending` of a consumer counts only parked and replayed messages. Use its `lag`.
+        """
+        streams = await store.streams(self._database)
+        consumers = await store.consumers(self._database, look=0)
+        sources, backfills = await store.sources_at_work(self._database)
+        at, workers = await store.workers(self._database)
+        return Overview(
+            streams=streams, consumers=consumers, sources=sources, backfills=backfills, workers=workers, at=at
+        )

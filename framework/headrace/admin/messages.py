@@ -1,0 +1,106 @@
+"""Messages of streams: list, publish and republish."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from headrace import store
+from headrace.admin.base import Base
+from headrace.admin.validation import Filter, Where, check_limit, check_seq, condition_of, filters_of, selection_of, utc
+from headrace.model.errors import InDoubt, StoreFull, StoreUnavailable
+from headrace.model.keys import check_key
+from headrace.model.records import Standing, StoredMessage
+
+
+class Messages(Base):
+    """The calls about messages."""
+
+    async def messages(
+        self, stream: str, *, filter: Filter = None, where: Where = None,  # noqa: A002 - the word of the field
+        start_seq: int | None = None, limit: int = 10, newest: bool = False,
+    ) -> list[StoredMessage]:  # fmt: skip
+        """List messages in seq order, at most `limit`. They are the first from `start_seq` on, or the last if `newest`."""
+        filters, condition = filters_of(filter), condition_of(where)
+        check_seq("start_seq", start_seq)
+        check_limit(limit)
+        async with self._bounded(condition) as executor:
+            return await store.messages(
+                executor, stream, filters=filters, where=condition, start_seq=start_seq, limit=limit, newest=newest
+            )
+
+    async def message(self, stream: str, key: str) -> StoredMessage | None:
+        """Return the latest message of a key, or None if it has no message.
+
+        Without `one_message_per_key`, the stream is searched from its end.
+        """
+        check_key(key)
+        async with self._bounded(None) as executor:
+            return await store.latest(executor, stream, key)
+
+    async def standing(self, stream: str, key: str) -> tuple[int, list[Standing]] | None:
+        """Return the seq of a key's latest message, and its state in each consumer. None if the key has no message."""
+        check_key(key)
+        async with self._bounded(None) as executor:
+            return await store.standing(executor, stream, key)
+
+    async def republish(
+        self, stream: str, target: str, *, filter: Filter = None, where: Where = None,  # noqa: A002
+        start_seq: int | None = None, end_seq: int | None = None,
+        start_time: datetime | None = None, end_time: datetime | None = None, dry_run: bool = False,
+    ) -> int:  # fmt: skip
+        """Publish messages of a stream again, to another stream or to the same one, in order, all or none.
+
+        They become new messages, with new seqs and the current time. Bounds are inclusive.
+        `dry_run` only counts the matches.
+
+        Returns:
+            The number of messages.
+        """
+        selection = selection_of(filter, where, start_seq, end_seq, start_time, end_time)
+        async with self._bounded(selection.where) as executor:
+            return await store.republish(executor, stream, target, selection, dry_run=dry_run)
+
+    # --- publishing: data and headers are JSON text, which is stored unchanged
+
+    async def send(
+        self, stream: str, key: str, data: str, headers: str | None = None, *,
+        message_id: str | None = None, deliver_at: datetime | None = None,
+    ) -> int | None:  # fmt: skip
+        """Publish one message.
+
+        Args:
+            message_id: publishing the same id again within the stream's `dedupe_window` has no effect.
+            deliver_at: the time at which it is published. None for now.
+
+        Returns:
+            Its seq. If the id was published before, the seq of the first message. None for a
+            scheduled message, and over HTTP, since the server doesn't return it.
+        """
+        return await store.publish(
+            self._database, stream, check_key(key), data, headers, message_id=message_id, deliver_at=utc(deliver_at)
+        )
+
+    async def send_many(
+        self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None]
+    ) -> int:
+        """Publish messages in order, all or none, at most 10,000 over HTTP. The lists are parallel.
+
+        Returns:
+            The number of published messages. Messages that `dedupe` found unchanged are not counted.
+
+        Raises:
+            InDoubt: it is not known whether they were published.
+        """
+        committing = False
+        try:
+            async with self._database.transaction() as connection:
+                published = await store.publish_many(connection, stream, keys, data, headers)
+                committing = True
+        except StoreFull:
+            raise
+        except StoreUnavailable as error:
+            if not committing:
+                raise
+            raise InDoubt(f"{error} The connection broke during the commit.") from error
+        return published

@@ -1,0 +1,159 @@
+"""Answers of the HTTP API, and the records that are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from headrace.client.request import Response
+from headrace.model.records import DeadLetter, PeekedMessage, Received, Standing, StoredMessage
+
+T = TypeVar("T")
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """Base of the answers that are not records themselves."""
+
+    def record(self) -> Any:
+        """Return the record that `Admin` returns."""
+        raise NotImplementedError
+
+
+class Data(Answer, Generic[T], kw_only=True):
+    """An answer with one field, a list or an object."""
+
+    data: T
+
+    def record(self) -> T:
+        return self.data
+
+
+class Info(Answer, Generic[T], kw_only=True):
+    """An object of the API. `info` is the complete record."""
+
+    info: T
+
+    def record(self) -> T:
+        return self.info
+
+
+class Message(Answer, kw_only=True):
+    """A message. `data` and `headers` stay undecoded until they are read."""
+
+    key: str
+    seq: int
+    data: msgspec.Raw
+    headers: msgspec.Raw = msgspec.Raw(b"null")
+    inserted_at: datetime
+    attempt: int = 1
+
+    def record(self) -> StoredMessage:
+        return StoredMessage(**self.content())
+
+    def content(self) -> dict[str, Any]:
+        """Return the fields that the records of messages have in common."""
+        return {
+            "seq": self.seq, "key": self.key, "data": decoded(self.data), "headers": decoded(self.headers),
+            "created_at": self.inserted_at,
+        }  # fmt: skip
+
+
+class PeekState(msgspec.Struct, kw_only=True):
+    """The state of a peeked message in a consumer."""
+
+    state: Literal["in_flight", "parked", "blocked", "next"]
+    deliver_count: int = 0
+    not_visible_until: datetime | None = None
+    owner: str | None = None
+    lease_id: int | None = None
+    held: int | None = None
+
+
+class Peeked(Answer, kw_only=True):
+    """A peeked message."""
+
+    message: Message
+    info: PeekState
+
+    def record(self) -> PeekedMessage:
+        info = self.info
+        return PeekedMessage(
+            **self.message.content(), state=info.state, attempts=info.deliver_count, owner=info.owner,
+            lease_id=info.lease_id, held=info.held, until=info.not_visible_until,
+        )  # fmt: skip
+
+
+class Delivery(Answer, kw_only=True):
+    """A received message."""
+
+    ack_id: str
+    message: Message
+
+    def record(self) -> Received:
+        return Received(ack_id=self.ack_id, **self.message.content(), attempt=self.message.attempt)
+
+
+class KeyStanding(Answer, kw_only=True):
+    """The state of a key's latest message in a consumer. `seq` is that of the message."""
+
+    consumer_id: str
+    consumer: str
+    seq: int
+    state: Any
+    deliver_count: int | None = None
+    not_visible_until: datetime | None = None
+    owner: str | None = None
+
+    def record(self) -> Standing:
+        return Standing(
+            consumer_id=self.consumer_id, consumer=self.consumer, state=self.state, attempts=self.deliver_count,
+            until=self.not_visible_until, owner=self.owner,
+        )  # fmt: skip
+
+
+class DeadLetterAnswer(DeadLetter, frozen=True, kw_only=True):
+    """A dead letter. `data` and `headers` stay undecoded until they are read."""
+
+    data: msgspec.Raw
+    headers: msgspec.Raw  # type: ignore[assignment]
+
+    def record(self) -> DeadLetter:
+        content = {"data": decoded(self.data), "headers": decoded(self.headers)}
+        return DeadLetter(**{**msgspec.structs.asdict(self), **content})
+
+
+def record(kind: Any, convert: Callable[[Any], Any] | None = None) -> Callable[[Response], Any]:
+    """Make a decoder of one object. It returns the object's record, converted if `convert` is given."""
+
+    def decode(response: Response) -> Any:
+        found = _record(response.decode(kind))
+        return found if convert is None else convert(found)
+
+    return decode
+
+
+def records(kind: Any) -> Callable[[Response], list[Any]]:
+    """Make a decoder of a list of objects. It returns their records."""
+    listed: Any = Data[list[kind]]
+    return lambda response: [_record(found) for found in response.decode(listed).data]
+
+
+def count(name: str) -> Callable[[Response], int]:
+    """Make a decoder of the count of this name."""
+    return lambda response: response.decode(Data[dict[str, int]]).data.get(name, 0)
+
+
+def _record(found: Any) -> Any:
+    return found.record() if isinstance(found, (Answer, DeadLetterAnswer)) else found
+
+
+def decoded(raw: msgspec.Raw) -> Any:
+    """Decode JSON. Return it as text if Python can't decode it, since Postgres accepts JSON that
+    Python doesn't."""
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return bytes(raw).decode()

@@ -1,0 +1,222 @@
+"""The table of calls: for each method of `Admin` the request of the HTTP API that does the same.
+
+The signatures and docstrings are those of `Admin`. Calls that need more than one request have their
+code in `headrace.client.remote`. For a new call, write the method of `Admin`, its route in
+`headrace.server.routes`, and a row here. `tests/client/test_remote.py` compares all three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace.client import specs
+from headrace.client.answers import (
+    Data,
+    DeadLetterAnswer,
+    Delivery,
+    Info,
+    KeyStanding,
+    Message,
+    Peeked,
+    count,
+    record,
+    records,
+)
+from headrace.client.call import Argument, Body, Call
+from headrace.client.errors import NotFound, StaleAckIds
+from headrace.client.request import Response
+from headrace.model.capture import BackfillInfo, FailedChange, Finding
+from headrace.model.durations import Duration, seconds
+from headrace.model.errors import InvalidInput
+from headrace.model.records import BlockedKey, ConsumerInfo, Overview, StoredMessage, StreamInfo
+from headrace.model.sources import SourceInfo
+from headrace.model.tokens import NewToken, TokenInfo
+
+CONDITION_TIME = 30.0
+"""Seconds in which a server evaluates a condition on messages."""
+
+CAPTURE_TIME = 30.0
+"""Seconds in which a server queries a captured database."""
+
+STREAM = "/v1/streams/{stream}"
+CONSUMER = "/v1/streams/{stream}/consumers/{name}"
+SOURCE = "/v1/sources/{ref}"
+
+# --- arguments that several calls have
+
+FILTER = Argument("filter", None, convert=specs.filters)
+WHERE = Argument("where", None, convert=specs.condition)
+FORCE = Argument("force", False)
+DRY_RUN = Argument("dry_run", False)
+ABOVE = Argument("above", 0, convert=lambda above: above or None)
+IDS = Argument("ids", None)
+RANGE = (
+    FILTER, WHERE, Argument("start_seq", None), Argument("end_seq", None), Argument("start_time", None),
+    Argument("end_time", None), DRY_RUN,
+)  # fmt: skip
+DEAD_LETTERS = (Argument("seqs", None), Argument("key", None), FILTER, WHERE, DRY_RUN)
+
+
+def _limit(default: int) -> Argument:
+    return Argument("limit", default)
+
+
+def _milliseconds(duration: Duration | None) -> float | None:
+    return None if duration is None else seconds(duration, "delay") * 1000
+
+
+def _lifetime(duration: Duration | None) -> int | None:
+    return None if duration is None else round(seconds(duration, "expires_in") * 1000)
+
+
+def _wait(wait: float) -> int | None:
+    if not 0 <= wait <= 3600:
+        raise InvalidInput(f"wait={wait} must be from 0 to 3,600 seconds.")
+    return round(wait * 1000) or None
+
+
+def _json(text: str | None) -> msgspec.Raw | None:
+    return None if text is None else msgspec.Raw(text.encode())
+
+
+def _by_seq(response: Response) -> list[StoredMessage]:
+    messages: Sequence[StoredMessage] = records(Message)(response)
+    return sorted(messages, key=lambda message: message.seq)
+
+
+def _is_created(response: Response) -> bool:
+    return response.status == 201
+
+
+# --- requests of calls that have their code in `Remote`
+
+CREATE_STREAM = Call("POST", "/v1/streams", Body("spec", specs.new_stream))
+CREATE_CONSUMER = Call("POST", "/v1/streams/{stream}/consumers", Body("spec", specs.new_consumer))
+PUBLISH_MANY = Call("POST", STREAM + "/messages", Argument("messages"), answer=count("published"))
+STANDING = Call(
+    "GET", STREAM + "/messages/{key}/consumer_info",
+    answer=record(Data[list[KeyStanding]]), on_error=(NotFound, lambda _: None),
+)  # fmt: skip
+
+
+class Calls:
+    """The calls that are one request. Type checkers take `Admin` for this class, see `Remote`."""
+
+    # --- streams
+
+    streams = Call("GET", "/v1/streams", answer=records(Info[StreamInfo]))
+    stream = Call("GET", "/v1/streams/{name}", answer=record(Info[StreamInfo]))
+    edit_stream = Call(
+        "PATCH", "/v1/streams/{name}", Body("changes", dict), answer=record(Info[StreamInfo], specs.stream_spec)
+    )
+    delete_stream = Call("DELETE", "/v1/streams/{name}", FORCE)
+
+    # --- messages
+
+    messages = Call(
+        "GET", STREAM + "/messages", _limit(10),
+        Argument("newest", False, sent_as="sort", convert=lambda newest: "seq_desc" if newest else None),
+        Argument("filter", None, sent_as="key_pattern", convert=specs.filters), WHERE, Argument("start_seq", None),
+        answer=_by_seq, extra_time=CONDITION_TIME,
+    )  # fmt: skip
+    message = Call("GET", STREAM + "/messages/{key}", answer=record(Message), on_error=(NotFound, lambda _: None))
+    republish = Call(
+        "POST", STREAM + "/republish", Argument("target"), *RANGE,
+        answer=count("published"), extra_time=CONDITION_TIME,
+    )  # fmt: skip
+    send = Call(
+        "POST", STREAM + "/messages", Argument("key"), Argument("data", convert=_json),
+        Argument("headers", None, convert=_json), Argument("message_id", None), Argument("deliver_at", None),
+    )  # fmt: skip
+
+    # --- consumers
+
+    consumers = Call(
+        "GET", "/v1/streams/{stream}/consumers", path_for_all="/v1/consumers", answer=records(Info[ConsumerInfo])
+    )
+    consumer = Call("GET", CONSUMER, answer=record(Info[ConsumerInfo]))
+    edit_consumer = Call(
+        "PATCH",
+        CONSUMER,
+        Body("changes", specs.consumer_changes),
+        answer=record(Info[ConsumerInfo], specs.consumer_spec),
+    )
+    delete_consumer = Call("DELETE", CONSUMER, FORCE)
+    pause = Call("POST", CONSUMER + "/pause", Argument("until", None))
+    resume = Call("POST", CONSUMER + "/resume")
+    peek = Call("GET", CONSUMER + "/messages", _limit(10), constants={"of_each": True}, answer=records(Peeked))
+    seek = Call("POST", CONSUMER + "/seek", Argument("to"), answer=count("position"))
+    replay = Call("POST", CONSUMER + "/replay", *RANGE, answer=count("replayed"), extra_time=CONDITION_TIME)
+    blocked_keys = Call("GET", CONSUMER + "/blocked_keys", _limit(100), answer=records(BlockedKey))
+
+    # --- dead letters
+
+    dead_letters = Call(
+        "GET", CONSUMER + "/dead_letters", _limit(100), ABOVE, FILTER, WHERE,
+        answer=records(DeadLetterAnswer), extra_time=CONDITION_TIME,
+    )  # fmt: skip
+    dead_letter = Call("GET", CONSUMER + "/dead_letters/{seq}", answer=record(DeadLetterAnswer))
+    redrive = Call(
+        "POST", CONSUMER + "/dead_letters/redrive", *DEAD_LETTERS,
+        answer=count("redriven"), extra_time=CONDITION_TIME,
+    )  # fmt: skip
+    purge = Call(
+        "POST", CONSUMER + "/dead_letters/purge", *DEAD_LETTERS,
+        answer=count("purged"), extra_time=CONDITION_TIME,
+    )  # fmt: skip
+
+    # --- manual acknowledgement
+
+    receive = Call(
+        "POST", CONSUMER + "/receive", Argument("limit", 1, sent_as="batch_size"),
+        Argument("wait", 0.0, sent_as="wait_for", convert=_wait), answer=records(Delivery), extra_time="wait",
+    )  # fmt: skip
+    ack = Call(
+        "POST", CONSUMER + "/ack", Argument("ack_ids"), constants={"strict": True},
+        answer=lambda _: [], on_error=(StaleAckIds, lambda error: error.stale),
+    )  # fmt: skip
+    nack = Call(
+        "POST", CONSUMER + "/nack", Argument("ack_ids"),
+        Argument("delay", None, sent_as="delay_ms", convert=_milliseconds), Argument("error", None),
+        constants={"strict": True}, answer=lambda _: [], on_error=(StaleAckIds, lambda error: error.stale),
+    )  # fmt: skip
+
+    # --- sources
+
+    sources = Call("GET", "/v1/sources", answer=records(Info[SourceInfo]))
+    source = Call("GET", SOURCE, answer=record(Info[SourceInfo]))
+    create_source = Call("POST", "/v1/sources", Body("spec", specs.new_source), answer=_is_created)
+    edit_source = Call("PATCH", SOURCE, Body("changes", specs.source_changes), answer=record(Info[SourceInfo]))
+    delete_source = Call(
+        "DELETE", SOURCE, FORCE, answer=record(dict[str, object], lambda deleted: deleted.get("left")), extra_time=CAPTURE_TIME
+    )  # fmt: skip
+
+    # --- sources that capture tables
+
+    pause_source = Call("POST", SOURCE + "/pause", answer=record(Info[SourceInfo]))
+    resume_source = Call("POST", SOURCE + "/resume", Argument("anew", False), answer=record(Info[SourceInfo]))
+    check_source = Call("POST", SOURCE + "/check", answer=records(Finding), extra_time=CAPTURE_TIME)
+    check_spec = Call(
+        "POST", "/v1/source-check", Body("spec", specs.new_source), answer=records(Finding), extra_time=CAPTURE_TIME
+    )
+    backfills = Call("GET", SOURCE + "/backfills", path_for_all="/v1/backfills", answer=records(BackfillInfo))
+    start_backfill = Call(
+        "POST", SOURCE + "/backfills", Argument("tables", None), WHERE, Argument("rate", None),
+        answer=records(BackfillInfo), extra_time=CAPTURE_TIME,
+    )  # fmt: skip
+    cancel_backfills = Call("POST", SOURCE + "/backfills/cancel", Argument("id", None), answer=count("cancelled"))
+    failures = Call("GET", SOURCE + "/failures", ABOVE, _limit(100), answer=records(FailedChange))
+    retry_failures = Call("POST", SOURCE + "/failures/retry", IDS, answer=count("retried"))
+    drop_failures = Call("POST", SOURCE + "/failures/drop", IDS, answer=count("dropped"))
+
+    # --- overview and tokens
+
+    overview = Call("GET", "/v1/overview", answer=record(Data[Overview]))
+    tokens = Call("GET", "/v1/tokens", answer=records(TokenInfo))
+    create_token = Call(
+        "POST", "/v1/tokens", Argument("name"), Argument("scopes"),
+        Argument("expires_in", None, sent_as="expires_in_ms", convert=_lifetime), answer=record(NewToken),
+    )  # fmt: skip
+    revoke_token = Call("DELETE", "/v1/tokens/{ref}", answer=record(TokenInfo))
