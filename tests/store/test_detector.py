@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.model.errors import StoreUnavailable
-from headrace.store.database import addresses, failure_detector
+from headrace.store.database import addresses, failure_detector, pool
 from headrace.store.database.connection import Connection
 from headrace.store.database.failure_detector import Doing, Waiting
 from tests.conftest import Connect
@@ -116,7 +116,7 @@ async def test_a_connection_that_is_being_made_when_the_network_heals_is_made_ag
         while proxy.accepted == before:
             await database.fetch("select pg_sleep(0.05)")
         proxy.heal()  # the connection that was being made stays dead
-    async with asyncio.timeout(store.database.CONNECT_TIMEOUT - 1):
+    async with asyncio.timeout(pool.CONNECT_TIMEOUT - 1):
         assert await asking == 1
 
 

@@ -53,7 +53,7 @@ async def test_a_clock_that_is_set_back_leaves_no_gap_in_leadership(database: st
 
 async def test_of_many_processes_at_once_one_leads(database: store.Database) -> None:
     owners = [uuid4() for _ in range(16)]
-    taken = await asyncio.gather(*(store.lead(database, owner, TERM) for owner in owners))
+    taken = await asyncio.gather(*(store.lead(database, owner, TERM, now=at(0)) for owner in owners))
     assert sum(leads for leads, _ in taken) == 1
 
 
