@@ -19,7 +19,7 @@ from headrace.model.sources import SlotRemains, SourceExists
 from headrace.model.specs import StreamSpec
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.webhook import WebhookSpec
-from headrace.store import Captured, Failed
+from headrace.store import CaptureBatch, CaptureFailure
 from tests.support.capturers import begun
 from tests.support.captures import capturing, slots_dropped, until, until_state
 
@@ -133,11 +133,11 @@ class TestEditing:
         await admin.create_source(ORDERS)
         number, epoch = await begun(database, "orders")
         await store.append_captured(
-            database, number, epoch, "orders", Captured(keys=["a"], data=["1"], position="0/20")
+            database, number, epoch, "orders", CaptureBatch(keys=["a"], data=["1"], position="0/20")
         )
         await admin.edit_source("orders", numeric="number")
         with pytest.raises(LeaseLost):
-            await store.append_captured(database, number, epoch, "orders", Captured(keys=["a"], data=["1"]))
+            await store.append_captured(database, number, epoch, "orders", CaptureBatch(keys=["a"], data=["1"]))
         assert (
             await store.take_capture(database, number, uuid4(), 60) is not None
         )  # the process that knows the new settings gets the lease at once
@@ -168,7 +168,7 @@ class TestPausing:
         assert (paused.capture.state, paused.capture.paused_at is None) == ("paused", False)
         assert await store.take_capture(database, number, uuid4(), 60) is None
         with pytest.raises(LeaseLost):
-            await store.append_captured(database, number, epoch, "orders", Captured(position="0/30"))
+            await store.append_captured(database, number, epoch, "orders", CaptureBatch(position="0/30"))
         resumed = await admin.resume_source(paused.id)
         assert resumed.capture is not None
         assert (resumed.capture.state, resumed.capture.position) == ("unattended", "0/10")
@@ -179,14 +179,14 @@ class TestPausing:
         await admin.create_source(ORDERS)
         number, epoch = await begun(database, "orders")
         (old,) = await admin.start_backfill("orders", ["public.items"])
-        await store.tell_capture(database, number, epoch, "stopped", "the slot is lost", "mend")
+        await store.report_capture(database, number, epoch, "stopped", "the slot is lost", "mend")
         await admin.pause_source("orders")
         anew = (await admin.resume_source("orders", anew=True)).capture
         assert anew is not None
         assert (anew.position, anew.system_id, anew.reason, anew.mend, anew.paused_at) == (None,) * 5
         assert await store.capture_position(database, number) is None
         with pytest.raises(LeaseLost):
-            await store.append_captured(database, number, epoch, "orders", Captured(position="0/30"))
+            await store.append_captured(database, number, epoch, "orders", CaptureBatch(position="0/30"))
         states = {one.id: (one.table, one.state) for one in await admin.backfills("orders")}
         assert states.pop(old.id) == ("public.items", "cancelled")
         assert sorted(states.values()) == [("public.items", "queued"), ("public.orders", "queued")]
@@ -276,8 +276,8 @@ async def test_a_lost_slot_is_reported_with_a_repair_that_works(
 async def test_failed_changes_are_seen_retried_and_dropped(admin: Admin, database: store.Database) -> None:
     await admin.create_source(ORDERS)
     number, epoch = await begun(database, "orders")
-    failures = [Failed(key=f"k{n}", data=f'{{"n": {n}}}', error="no such luck") for n in range(3)]
-    await store.append_captured(database, number, epoch, "orders", Captured(failures=failures))
+    failures = [CaptureFailure(key=f"k{n}", data=f'{{"n": {n}}}', error="no such luck") for n in range(3)]
+    await store.append_captured(database, number, epoch, "orders", CaptureBatch(failures=failures))
     first, second, _ = await admin.failures("orders")
     assert (first.key, first.data, first.error, first.retry) == ("k0", {"n": 0}, "no such luck", False)
     assert await admin.failures("orders", above=first.id, limit=1) == [second]

@@ -12,7 +12,7 @@ from headrace.model.capture import CaptureFacts
 LONG = 3600.0
 
 
-class Captured:
+class CaptureBatch:
     """A source that a test captures by itself. The stream is `orders`."""
 
     def __init__(self, database: store.Database, name: str, number: int, epoch: int, source_id: str) -> None:
@@ -25,17 +25,19 @@ class Captured:
     async def report(self, state: str = "running", *args: Any, **facts: Any) -> None:
         """Report the capture: its state, reason and fix, and facts."""
         given = CaptureFacts(committed_at=datetime.now(UTC) - timedelta(seconds=5), **facts) if facts else None
-        assert await store.tell_capture(self.database, self._number, self._epoch, state, *args, facts=given)
+        assert await store.report_capture(self.database, self._number, self._epoch, state, *args, facts=given)
 
     async def append(self, count: int, **what: Any) -> None:
         """Append this many changes, and anything else that is given."""
         self._total += count
-        data = store.Captured(keys=["k"] * count, data=["1"] * count, position="0/20", captured=self._total, **what)
+        data = store.CaptureBatch(keys=["k"] * count, data=["1"] * count, position="0/20", captured=self._total, **what)
         await store.append_captured(self.database, self._number, self._epoch, "orders", data)
 
     async def fail(self, *keys: str) -> None:
         """Record changes that could not be made into messages."""
-        failed = [store.Failed(key=key, data='{"record": {"id": 7}}', error=f"ValueError: no {key}") for key in keys]
+        failed = [
+            store.CaptureFailure(key=key, data='{"record": {"id": 7}}', error=f"ValueError: no {key}") for key in keys
+        ]
         await self.append(0, failures=failed)
 
     async def backfill(self, table: str, total: int, read: int) -> str:
@@ -53,7 +55,7 @@ class Captured:
         return (await store.source(self.database, self.id)).capture
 
 
-async def captured(database: store.Database, name: str = "shop", *tables: str, **settings: Any) -> Captured:
+async def captured(database: store.Database, name: str = "shop", *tables: str, **settings: Any) -> CaptureBatch:
     """Return a source with a capture lease that does not expire during the test."""
     await store.create_source(
         database, name, "postgres", "orders", {"tables": list(tables or ("public.orders",)), **settings}
@@ -61,4 +63,4 @@ async def captured(database: store.Database, name: str = "shop", *tables: str, *
     [todo] = [one for one in await store.captures_to_do(database) if one.name == name]
     epoch = await store.take_capture(database, todo.number, uuid4(), LONG)
     assert epoch is not None
-    return Captured(database, name, todo.number, epoch, todo.id)
+    return CaptureBatch(database, name, todo.number, epoch, todo.id)

@@ -13,7 +13,7 @@ import pytest
 
 from headrace import store
 from headrace.model.capture import CaptureFacts
-from headrace.store import Captured, ChunkDone, Failed
+from headrace.store import CaptureBatch, CaptureFailure, ChunkDone
 from tests.cli.conftest import BOTH_WAYS, Operator
 from tests.support.capturers import begun
 
@@ -41,7 +41,7 @@ def _run(dsn: str, statement: str) -> None:
     asyncio.run(run())
 
 
-def _as_capturer(dsn: str, name: str, *captured: Captured, **told: Any) -> None:
+def _as_capturer(dsn: str, name: str, *captured: CaptureBatch, **told: Any) -> None:
     """Append changes and report state as a capturing process that has since ended."""
 
     async def run() -> None:
@@ -53,7 +53,7 @@ def _as_capturer(dsn: str, name: str, *captured: Captured, **told: Any) -> None:
                 for chunk in one.chunks:
                     assert await store.begin_backfill(database, number, epoch, chunk.id, 1000)
                 await store.append_captured(database, number, epoch, "orders", one)
-            await store.tell_capture(database, number, epoch, told.pop("state", "running"), **told)
+            await store.report_capture(database, number, epoch, told.pop("state", "running"), **told)
         finally:
             await database.close()
 
@@ -139,7 +139,7 @@ REFUSED = [
     (64, "add --table public.orders --table public.items", "need a name"),
     (64, "add orders", "which table"),
     (64, "add --table öä", "No name"),
-    (78, "add --table orders --no-check", "in which schema"),
+    (78, "add --table orders --no-check", "Add the schema"),
     (64, "add --table public.orders --columns id", "public.orders=id,status"),
     (78, "add --table public.orders --columns public.nope=id --no-check", "none of its tables"),
     (64, "add --table public.orders --mode tables", "--mode"),
@@ -247,7 +247,7 @@ def test_the_state_of_a_capture_is_printed(shop: Operator) -> None:
     facts = CaptureFacts(
         held_back=3_000_000, wal_status="reserved", safe_wal_size=10**9, behind=2000, rate=12.4, alarm="The disk fills."
     )
-    failed = Captured(failures=[Failed(key="k", data="1", error="no")], position="0/20", captured=7)
+    failed = CaptureBatch(failures=[CaptureFailure(key="k", data="1", error="no")], position="0/20", captured=7)
     _as_capturer(shop.dsn, "orders", failed, facts=facts)
     shown = shop.out("source", "info", "orders")
     for words in (
@@ -311,7 +311,7 @@ def test_the_progress_of_a_backfill_is_printed(shop: Operator) -> None:
     shop.call(*ADD, "--table", "public.orders", "--no-backfill", "--no-check")
     shop.call("source", "backfill", "start", "orders")
     chunk = ChunkDone(id=1, place=["420"], read=420, published=400, done=False)
-    _as_capturer(shop.dsn, "orders", Captured(chunks=[chunk]))
+    _as_capturer(shop.dsn, "orders", CaptureBatch(chunks=[chunk]))
     (backfill,) = shop.json("source", "backfill", "ls")
     assert (backfill["read"], backfill["total"], backfill["published"], backfill["done"]) == (420, 1000, 400, 0.42)
     assert backfill["time_left"] > 0
@@ -333,8 +333,8 @@ def test_no_question_is_asked_without_a_terminal(shop: Operator, monkeypatch: py
 def test_failed_changes_are_listed_tried_again_and_dropped(shop: Operator) -> None:
     shop.call(*ADD, "--table", "public.orders", "--no-check")
     assert "No change has failed" in shop.call("source", "postgres", "failures", "ls", "orders").err
-    failures = [Failed(key=key, data='{"n": 1}', error="ValueError: no") for key in ("a", None, "c")]
-    _as_capturer(shop.dsn, "orders", Captured(failures=failures))
+    failures = [CaptureFailure(key=key, data='{"n": 1}', error="ValueError: no") for key in ("a", None, "c")]
+    _as_capturer(shop.dsn, "orders", CaptureBatch(failures=failures))
     head, *lines = shop.out("source", "postgres", "failures", "ls", "orders").splitlines()
     assert head.split() == ["id", "key", "failed", "times", "again", "error", "change"]
     assert [line.split()[1] for line in lines] == ["a", "–", "c"]

@@ -16,7 +16,7 @@ from headrace.model.errors import HeadraceError, UnknownSource
 from headrace.model.sources import SlotRemains, SourceExists
 from headrace.server.options import Options
 from headrace.sources.webhook import WebhookSpec
-from headrace.store import Captured, Failed
+from headrace.store import CaptureBatch, CaptureFailure
 from tests.support.capturers import begun
 from tests.support.serving import serving
 
@@ -64,8 +64,8 @@ async def test_changes_over_the_server_are_changes_of_the_database(
 async def test_both_return_the_same(admin: Admin, remote: Remote, database: store.Database) -> None:
     await admin.create_source(ORDERS)
     number, epoch = await begun(database, "orders")
-    failures = [Failed(key="k", data='{"n": 1.5}', error="no") for _ in range(3)]
-    await store.append_captured(database, number, epoch, "orders", Captured(failures=failures))
+    failures = [CaptureFailure(key="k", data='{"n": 1.5}', error="no") for _ in range(3)]
+    await store.append_captured(database, number, epoch, "orders", CaptureBatch(failures=failures))
     await remote.pause_source("orders")
     await remote.start_backfill("orders", ["public.orders"], rate=5)
     operations: list[Callable[[Any], Any]] = [

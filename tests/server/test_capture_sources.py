@@ -14,7 +14,7 @@ from headrace import App, store
 from headrace.model.sources import SourceInfo
 from headrace.server.asgi import Server
 from headrace.server.options import Options
-from headrace.store import Captured, Failed
+from headrace.store import CaptureBatch, CaptureFailure
 from tests.server.calling import Api
 from tests.support.capturers import begun
 
@@ -147,8 +147,8 @@ async def test_backfills_are_started_seen_and_cancelled(shop: store.Database, ap
 async def test_failed_changes_are_seen_tried_again_and_dropped(shop: store.Database, api: Api) -> None:
     await _made(api)
     number, epoch = await begun(shop, "orders")
-    failures = [Failed(key="k", data="{}", error="no") for _ in range(3)]
-    await store.append_captured(shop, number, epoch, "orders", Captured(failures=failures))
+    failures = [CaptureFailure(key="k", data="{}", error="no") for _ in range(3)]
+    await store.append_captured(shop, number, epoch, "orders", CaptureBatch(failures=failures))
     ids = [one["id"] for one in (await api.get("/sources/orders/failures"))["data"]]
     assert [one["id"] for one in (await api.get("/sources/orders/failures", above=ids[0], limit=1))["data"]] == ids[1:2]
     assert await api.post("/sources/orders/failures/retry", {"ids": ids[:1]}) == {"data": {"retried": 1}}

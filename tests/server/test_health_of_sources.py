@@ -37,7 +37,7 @@ async def client(server: Server) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-class Captured:
+class CaptureBatch:
     """A source. The test reports its capture instead of a capturing process."""
 
     def __init__(self, database: store.Database, number: int, epoch: int, ref: str) -> None:
@@ -46,23 +46,23 @@ class Captured:
 
     async def report(self, state: str, *args: Any, **facts: Any) -> None:
         given = CaptureFacts(**facts) if facts else None
-        assert await store.tell_capture(self._database, self._number, self._epoch, state, *args, facts=given)
+        assert await store.report_capture(self._database, self._number, self._epoch, state, *args, facts=given)
 
     async def append(self, count: int) -> None:
-        data = store.Captured(keys=["k"] * count, data=["1"] * count, position="0/20", captured=count)
+        data = store.CaptureBatch(keys=["k"] * count, data=["1"] * count, position="0/20", captured=count)
         await store.append_captured(self._database, self._number, self._epoch, "orders", data)
 
     async def release(self) -> None:
         await store.release_capture(self._database, self._number, self._epoch)
 
 
-async def _captured(server: Server, name: str = "shop") -> Captured:
+async def _captured(server: Server, name: str = "shop") -> CaptureBatch:
     database = server.app.database
     await store.create_source(database, name, "postgres", "orders", {"tables": ["public.orders"]})
     [todo] = [one for one in await store.captures_to_do(database) if one.name == name]
     epoch = await store.take_capture(database, todo.number, uuid4(), LONG)
     assert epoch is not None
-    return Captured(database, todo.number, epoch, todo.id)
+    return CaptureBatch(database, todo.number, epoch, todo.id)
 
 
 async def test_a_source_at_work_or_paused_leaves_a_server_ready(server: Server, client: httpx.AsyncClient) -> None:

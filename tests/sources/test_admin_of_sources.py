@@ -54,8 +54,8 @@ async def test_a_name_that_looks_like_another_sources_id_is_a_name_first(admin: 
 
 async def test_only_the_check_of_signatures_reads_secrets(admin: Admin, database: store.Database) -> None:
     await admin.create_source(GITHUB)
-    sources = [await admin.source("github"), *await admin.sources(), await admin.edit_source("github", max_body=5)]
-    for source in sources:
+    infos = [await admin.source("github"), *await admin.sources(), await admin.edit_source("github", max_body=5)]
+    for source in infos:
         assert source.settings["secrets"] == ["…", "…"]
     assert "one" not in repr(GITHUB)
     stored = await store.source_with_secrets(database, "github")

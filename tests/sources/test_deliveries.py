@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model import payloads
-from headrace.sources.deliveries import Delivery, Message, message_of
+from headrace.sources.deliveries import Delivery, WebhookMessage, webhook_message
 from headrace.sources.signatures import InvalidSignature
 from headrace.sources.templates import KeyTemplate
 from headrace.sources.webhook import WebhookSpec
@@ -29,10 +29,10 @@ def data_of(body: bytes, content_type: str = "application/json") -> str:
 
 def message(
     body: bytes = b"{}", headers: dict[str, str] | None = None, *, now: float = NOW, **settings: Any
-) -> Message:
+) -> WebhookMessage:
     spec = WebhookSpec(name="hook", stream="orders", **settings)
     raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    return message_of(spec, KeyTemplate(spec.key), Delivery("hook", raw, b"", body), now)
+    return webhook_message(spec, KeyTemplate(spec.key), Delivery("hook", raw, b"", body), now)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_headers_are_kept_that_say_how_to_read_the_body_and_those_that_are_asked
     assert kept == {"content-type": "text/xml", "content-encoding": "gzip", "x-event": "push"}
     spec = WebhookSpec(name="hook", stream="orders", keep_headers=("x-a",))
     twice = Delivery("hook", [(b"X-A", b"1"), (b"x-a", b"2\xfc")], b"", b"")
-    assert message_of(spec, KeyTemplate(spec.key), twice, NOW).headers == {"x-a": "1, 2ü"}
+    assert webhook_message(spec, KeyTemplate(spec.key), twice, NOW).headers == {"x-a": "1, 2ü"}
     with_nul = Delivery("hook", [(b"x-a", b"\x001\x00")], b"", b"")
-    assert message_of(spec, KeyTemplate(spec.key), with_nul, NOW).headers == {"x-a": "1"}
+    assert webhook_message(spec, KeyTemplate(spec.key), with_nul, NOW).headers == {"x-a": "1"}
 
 
 def test_a_delivery_that_is_repeated_is_known_by_its_senders_id() -> None:
@@ -142,11 +142,15 @@ def test_a_delivery_that_is_repeated_is_known_by_its_senders_id() -> None:
 @given(sent=st.binary(max_size=400).filter(lambda sent: sent.strip(b"\0")), name=st.sampled_from(["a", "a" * 48]))
 def test_every_id_can_be_stored(sent: bytes, name: str) -> None:
     spec = WebhookSpec(name=name, stream="orders")
-    found = message_of(spec, KeyTemplate(spec.key), Delivery(name, [(b"webhook-id", sent)], b"", b"{}"), NOW).message_id
+    found = webhook_message(
+        spec, KeyTemplate(spec.key), Delivery(name, [(b"webhook-id", sent)], b"", b"{}"), NOW
+    ).message_id
     assert found.startswith(f"{name}:")
     assert len(found.encode()) <= 256
     assert found.isprintable()
-    again = message_of(spec, KeyTemplate(spec.key), Delivery(name, [(b"webhook-id", sent)], b"", b"[]"), NOW).message_id
+    again = webhook_message(
+        spec, KeyTemplate(spec.key), Delivery(name, [(b"webhook-id", sent)], b"", b"[]"), NOW
+    ).message_id
     assert again == found
 
 

@@ -33,9 +33,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "told"), REFUSED)
-def test_invalid_settings_are_refused_in_a_sentence(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told) as refused:
+@pytest.mark.parametrize(("settings", "expected"), REFUSED)
+def test_invalid_settings_are_refused_in_a_sentence(settings: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected) as refused:
         WebhookSpec(**{"name": "hook", "stream": "orders", **settings})
     assert "\n" not in str(refused.value)
 

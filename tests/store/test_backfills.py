@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.model.errors import LeaseLost
-from headrace.store.capture.captures import Captured, ChunkDone
+from headrace.store.capture.captures import CaptureBatch, ChunkDone
 
 pytestmark = pytest.mark.asyncio
 
@@ -42,7 +42,7 @@ def chunk(id_: int, place: int | None, read: int = 10, *, published: int = 10, d
 
 
 async def append(database: store.Database, source: Source, *chunks: ChunkDone) -> None:
-    await store.append_captured(database, source.number, source.epoch, "orders", Captured(chunks=list(chunks)))
+    await store.append_captured(database, source.number, source.epoch, "orders", CaptureBatch(chunks=list(chunks)))
 
 
 async def running(database: store.Database, source: Source) -> int:

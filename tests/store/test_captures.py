@@ -57,7 +57,7 @@ async def test_a_process_that_lost_the_capture_lease_appends_nothing(database: s
     assert await take(database, number) == 1
     await store.begin_capture(database, number, 1, "0/10", "sys", 1)
     assert await take(database, number, NOW + timedelta(minutes=1)) == 2
-    late = store.Captured(keys=["a"], data=["1"], position="0/20", captured=1)
+    late = store.CaptureBatch(keys=["a"], data=["1"], position="0/20", captured=1)
     with pytest.raises(LeaseLost):
         await store.append_captured(database, number, 1, "orders", late)
     position = await store.capture_position(database, number)
@@ -68,7 +68,7 @@ async def test_a_process_that_lost_the_capture_lease_appends_nothing(database: s
 
 async def test_a_takeover_waits_for_the_append_under_way(database: store.Database, number: int) -> None:
     assert await take(database, number) == 1
-    what = store.Captured(keys=["a"], data=["1"], position="0/20", captured=1)
+    what = store.CaptureBatch(keys=["a"], data=["1"], position="0/20", captured=1)
     async with database.transaction() as connection:
         await store.append_captured(connection, number, 1, "orders", what)
         assert await take(database, number, NOW + timedelta(minutes=1)) is None
@@ -83,7 +83,7 @@ async def test_the_position_is_that_of_the_last_append_and_old_positions_are_del
     assert await take(database, number) == 1
     await store.begin_capture(database, number, 1, "0/10", "sys", 3)
     for n in range(1, 4):
-        what = store.Captured(keys=["a"], data=[str(n)], position=f"0/{n}0", captured=n)
+        what = store.CaptureBatch(keys=["a"], data=[str(n)], position=f"0/{n}0", captured=n)
         await store.append_captured(database, number, 1, "orders", what)
     assert await store.renew_capture(database, number, 1, 6.0, now=NOW)
     assert await database.fetchval("select count(*) from headrace.capture_positions") == 1
@@ -116,9 +116,9 @@ async def test_a_stream_that_is_captured_into_is_not_deleted_even_by_force(
 async def test_failed_changes_are_kept_retried_and_dropped(database: store.Database, number: int) -> None:
     info = await store.source(database, "shop")
     assert await take(database, number) == 1
-    failed = [store.Failed(key=key, data='{"record": 1}', error="no such luck") for key in ("a", None)]
+    failed = [store.CaptureFailure(key=key, data='{"record": 1}', error="no such luck") for key in ("a", None)]
     await store.append_captured(
-        database, number, 1, "orders", store.Captured(position="0/20", captured=2, failures=failed)
+        database, number, 1, "orders", store.CaptureBatch(position="0/20", captured=2, failures=failed)
     )
     found = await store.capture_failures(database, info.id)
     assert [(one.key, one.data, one.error, one.retry) for one in found] == [
@@ -130,7 +130,7 @@ async def test_failed_changes_are_kept_retried_and_dropped(database: store.Datab
     (again,) = await store.failures_to_retry(database, number)
     assert (again.id, again.data) == (found[0].id, '{"record": 1}')
     await store.append_captured(
-        database, number, 1, "orders", store.Captured(keys=["a"], data=[again.data], retried=[found[0].id])
+        database, number, 1, "orders", store.CaptureBatch(keys=["a"], data=[again.data], retried=[found[0].id])
     )
     assert await store.drop_capture_failures(database, info.id) == 1
     assert await store.capture_failures(database, info.id) == []
@@ -139,7 +139,9 @@ async def test_failed_changes_are_kept_retried_and_dropped(database: store.Datab
 
 async def test_an_append_is_all_or_nothing(database: store.Database, number: int) -> None:
     assert await take(database, number) == 1
-    what = store.Captured(keys=["a", "b"], data=['"' + "x" * 5_000_000 + '"', "not json"], position="0/20", captured=2)
+    what = store.CaptureBatch(
+        keys=["a", "b"], data=['"' + "x" * 5_000_000 + '"', "not json"], position="0/20", captured=2
+    )
     with pytest.raises(Exception, match="JSON"):
         await store.append_captured(database, number, 1, "orders", what)
     assert await store.capture_position(database, number) is None

@@ -90,7 +90,7 @@ async def test_a_capture_keeps_its_position_beside_a_publication_for_all_tables(
     assert epoch is not None
     await store.begin_capture(database, todo.number, epoch, "0/10", "sys", 1)
     for position in ("0/20", "0/30"):
-        what = store.Captured(keys=["a"], data=["1"], position=position, captured=1)
+        what = store.CaptureBatch(keys=["a"], data=["1"], position=position, captured=1)
         await store.append_captured(database, todo.number, epoch, "orders", what)
         assert await store.renew_capture(database, todo.number, epoch, 6.0)
     await store.release_capture(database, todo.number, epoch)

@@ -14,6 +14,7 @@ from headrace import App, store
 from headrace.model.capture import CaptureInfo
 from headrace.model.specs import StreamSpec
 from headrace.sources.postgres.capture.capturing import Capturing
+from headrace.sources.postgres.limits import CaptureLimits
 from headrace.sources.postgres.spec import PostgresSpec
 
 PATIENCE = 60.0
@@ -32,10 +33,10 @@ async def make(database: store.Database, /, **settings: Any) -> PostgresSpec:
 
 
 @asynccontextmanager
-async def capturing(dsn: str, *, within: float = PATIENCE) -> AsyncIterator[App]:
+async def capturing(dsn: str, *, within: float = PATIENCE, limits: CaptureLimits | None = None) -> AsyncIterator[App]:
     """Run a capturing process as part of this one. It is drained at the end."""
     app = App(dsn)
-    app.attach(Capturing())
+    app.attach(Capturing(limits=limits or CaptureLimits()))
     with anyio.fail_after(within):
         async with app.running():
             yield app

@@ -20,7 +20,7 @@ import pytest
 from headrace import store
 from headrace.embedded.binaries import find_installation
 from headrace.model.capture import CaptureInfo
-from headrace.sources.postgres.capture import capturer, capturing
+from headrace.sources.postgres.limits import CaptureLimits
 from tests.support import captures, clusters
 
 pytestmark = pytest.mark.asyncio
@@ -29,11 +29,8 @@ SOON = 30.0
 """Seconds within which a mended source continues."""
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the intervals, so that stopped sources are retried soon and new tables are found soon."""
-    monkeypatch.setattr(capturing, "REPAIR", 0.3)
-    monkeypatch.setattr(capturer, "LOOK", 0.3)
+QUICK = CaptureLimits(stopped_retry_delay=0.3, table_check_interval=0.3)
+"""Stopped sources are retried soon, and new tables are found soon."""
 
 
 class Sources:
@@ -75,7 +72,7 @@ async def sources(database: store.Database) -> AsyncIterator[Sources]:
             "create table good (id int primary key); create table bad (id int primary key, v text)"
         )
         await captures.make(database, stream="good", tables=("public.good",), backfill=False)
-        async with captures.slots_dropped(database.dsn), captures.capturing(database.dsn, within=120):
+        async with captures.slots_dropped(database.dsn), captures.capturing(database.dsn, within=120, limits=QUICK):
             await captures.until_tracked(database, "good")
             yield Sources(database, connection)
     finally:

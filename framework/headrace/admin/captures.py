@@ -153,12 +153,12 @@ class Captures(Base):
 
     async def _check_condition(self, spec: PostgresSpec, tables: Sequence[str], condition: Condition) -> None:
         """Raise `InvalidInput` if the condition can't select rows of these tables."""
-        from headrace.sources.postgres.backfill.rows_where import check_condition
-        from headrace.sources.postgres.connection.link import Link
+        from headrace.sources.postgres.backfill.row_conditions import check_condition
+        from headrace.sources.postgres.connection.source_connection import SourceConnection
         from headrace.sources.postgres.database.catalog import load_tables
 
-        async with await Link.connect(self._dsn(spec), application_name="headrace admin") as link:
-            for table in (await load_tables(link, tables)).values():
+        async with await SourceConnection.connect(self._dsn(spec), application_name="headrace admin") as connection:
+            for table in (await load_tables(connection, tables)).values():
                 check_condition(condition, table)
 
     async def backfills(self, ref: str | None = None) -> list[BackfillInfo]:

@@ -168,15 +168,16 @@ async def _known(executor: store.Executor, name: str) -> SourceInfo | None:
 
 
 async def _drop(dsn: str, spec: PostgresSpec, name: str, source_id: str) -> None:
-    from headrace.sources.postgres.capture.preparing import application_name
-    from headrace.sources.postgres.connection.link import Link
-    from headrace.sources.postgres.database.slots import drop_publication, drop_slot
+    from headrace.sources.postgres.capture.preparation import application_name
+    from headrace.sources.postgres.connection.source_connection import SourceConnection
+    from headrace.sources.postgres.database.publications import drop_publication
+    from headrace.sources.postgres.database.slots import drop_slot
 
-    async with await Link.connect(dsn, application_name="headrace admin") as link:
+    async with await SourceConnection.connect(dsn, application_name="headrace admin") as connection:
         if spec.slot is None:
-            await drop_slot(link, name, application_name(source_id))
+            await drop_slot(connection, name, application_name(source_id))
         if spec.publication is None:
-            await drop_publication(link, name)
+            await drop_publication(connection, name)
 
 
 def _statements(spec: PostgresSpec, name: str) -> str:

@@ -27,16 +27,16 @@ from headrace.sources.templates import KeyTemplate, sha256
 from headrace.sources.webhook import WebhookSpec
 
 _FORM = "application/x-www-form-urlencoded"
-_MOST_FORM_FIELDS = 10_000
-_LONGEST_ID = 150  # with the source's name it stays below the store's limit for message ids
-_ALWAYS_KEPT = ("content-type", "content-encoding")
+_MAX_FORM_FIELDS = 10_000
+_MAX_ID_BYTES = 150  # with the source's name it stays below the store's limit for message ids
+_KEPT_HEADERS = ("content-type", "content-encoding")
 _BOM = b"\xef\xbb\xbf"
 
 # Numbers with a point keep their digits, since keys are made of them.
 _decoder = msgspec.json.Decoder(float_hook=str)
 
 
-class Message(msgspec.Struct, frozen=True):
+class WebhookMessage(msgspec.Struct, frozen=True):
     """A message to publish. A repeated delivery has the same `message_id`."""
 
     key: str
@@ -57,7 +57,7 @@ class Delivery:
 
     def __init__(self, name: str, headers: Iterable[tuple[bytes, bytes]], query: bytes, body: bytes) -> None:
         self.name = name
-        self.headers = _joined(headers)
+        self.headers = _join_headers(headers)
         self.body = body
         self._query = query
 
@@ -87,11 +87,11 @@ class Delivery:
         # A body that begins like JSON is not a form. Some tools, such as curl, declare a form by
         # default.
         if declared == _FORM and not self.body.lstrip().startswith((b"{", b"[")):
-            return _form(self.body) or _text(self.body)
-        return _json(self.body) or _text(self.body)
+            return _form(self.body) or _text_or_base64(self.body)
+        return _json(self.body) or _text_or_base64(self.body)
 
 
-def message_of(spec: WebhookSpec, template: KeyTemplate, delivery: Delivery, now: float) -> Message:
+def webhook_message(spec: WebhookSpec, template: KeyTemplate, delivery: Delivery, now: float) -> WebhookMessage:
     """Return the message for a delivery.
 
     Args:
@@ -103,43 +103,43 @@ def message_of(spec: WebhookSpec, template: KeyTemplate, delivery: Delivery, now
     """
     if spec.signature is not None:
         signatures.verify(spec.signature, spec.secrets, delivery.headers, delivery.body, now)
-    return Message(
+    return WebhookMessage(
         key=template.render(delivery),
         data=delivery.data,
         headers={
-            name: delivery.headers[name] for name in (*_ALWAYS_KEPT, *spec.keep_headers) if name in delivery.headers
+            name: delivery.headers[name] for name in (*_KEPT_HEADERS, *spec.keep_headers) if name in delivery.headers
         },
-        message_id=f"{spec.name}:{_identity(spec, delivery)}",
+        message_id=f"{spec.name}:{_delivery_id(spec, delivery)}",
     )
 
 
-def _identity(spec: WebhookSpec, delivery: Delivery) -> str:
+def _delivery_id(spec: WebhookSpec, delivery: Delivery) -> str:
     """Return an id that stays the same when a sender repeats a delivery: the sender's id, or the
     body's SHA-256.
     """
     match spec.signature:
         case "standard":
-            found = signatures.standard_id(delivery.headers)
+            sent_id = signatures.standard_id(delivery.headers)
         case "github":
-            found = delivery.headers.get("x-github-delivery")
+            sent_id = delivery.headers.get("x-github-delivery")
         case "stripe":
-            found = delivery.document.get("id") if isinstance(delivery.document, dict) else None
+            sent_id = delivery.document.get("id") if isinstance(delivery.document, dict) else None
         case _:
-            found = signatures.standard_id(delivery.headers) or delivery.headers.get("x-github-delivery")
-    if not isinstance(found, str) or not found:
+            sent_id = signatures.standard_id(delivery.headers) or delivery.headers.get("x-github-delivery")
+    if not isinstance(sent_id, str) or not sent_id:
         return delivery.sha256
-    encoded = found.encode("utf-8", "surrogatepass")
-    return found if found.isprintable() and len(encoded) <= _LONGEST_ID else sha256(encoded)
+    encoded = sent_id.encode("utf-8", "surrogatepass")
+    return sent_id if sent_id.isprintable() and len(encoded) <= _MAX_ID_BYTES else sha256(encoded)
 
 
-def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+def _join_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Return the headers by lower-case name. Repeated headers are joined with commas, as HTTP allows."""
-    found: dict[str, str] = {}
+    joined: dict[str, str] = {}
     for raw_name, raw_value in headers:
         name = raw_name.decode("latin-1").lower()
         value = raw_value.decode("latin-1").replace("\0", "")  # HTTP forbids NUL, but not every server refuses it
-        found[name] = f"{found[name]}, {value}" if name in found else value
-    return found
+        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+    return joined
 
 
 def _json(body: bytes) -> tuple[msgspec.Raw, Any] | None:
@@ -155,7 +155,7 @@ def _json(body: bytes) -> tuple[msgspec.Raw, Any] | None:
 def _form(body: bytes) -> tuple[msgspec.Raw, Any] | None:
     document: dict[str, Any] = {}
     try:
-        fields = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FORM_FIELDS)
+        fields = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FORM_FIELDS)
         for name, value in fields:
             document.setdefault(name, []).append(value)
         document = {name: values if len(values) > 1 else values[0] for name, values in document.items()}
@@ -164,7 +164,7 @@ def _form(body: bytes) -> tuple[msgspec.Raw, Any] | None:
         return None
 
 
-def _text(body: bytes) -> tuple[msgspec.Raw, None]:
+def _text_or_base64(body: bytes) -> tuple[msgspec.Raw, None]:
     try:
         return msgspec.Raw(payloads.encode(body.decode()).encode()), None
     except (UnicodeDecodeError, InvalidData):

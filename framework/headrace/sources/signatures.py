@@ -66,69 +66,73 @@ def standard_key(secret: str) -> bytes:
     except (NotBase64, ValueError):
         key = b""
     if not key:
-        raise ConfigurationError("A secret of Standard Webhooks is 'whsec_' and base64: copy it whole from the sender.")
+        raise ConfigurationError(
+            "The secret is not a Standard Webhooks secret, which is 'whsec_' and base64. Copy the whole secret from the sender."
+        )
     return key
 
 
 def _verify_standard(secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float) -> None:
-    brand = "webhook" if "webhook-signature" in headers else "svix"
-    sent, stamp, given = (headers.get(f"{brand}-{part}") for part in ("id", "timestamp", "signature"))
-    if not (sent and stamp and given):
+    prefix = "webhook" if "webhook-signature" in headers else "svix"
+    message_id, timestamp, signatures = (headers.get(f"{prefix}-{part}") for part in ("id", "timestamp", "signature"))
+    if not (message_id and timestamp and signatures):
         raise InvalidSignature(
-            "The delivery is not signed: it needs the headers webhook-id, webhook-timestamp and webhook-signature."
+            "The delivery is not signed. It needs the headers webhook-id, webhook-timestamp and webhook-signature."
         )
-    _check_time(stamp, now)
-    signed = f"{sent}.{stamp}.".encode("latin-1")  # latin-1 restores the bytes of the headers
+    _check_time(timestamp, now)
+    signed = f"{message_id}.{timestamp}.".encode("latin-1")  # latin-1 restores the bytes of the headers
     _check_any(
         (b"v1," + b64encode(_hmac(standard_key(secret), signed, body)) for secret in secrets),
-        [one for one in given.split(" ") if one.startswith("v1,")],
+        [one for one in signatures.split(" ") if one.startswith("v1,")],
     )
 
 
 def _verify_github(secrets: Sequence[str], headers: Mapping[str, str], body: bytes) -> None:
-    given = headers.get("x-hub-signature-256")
-    if not given:
+    signatures = headers.get("x-hub-signature-256")
+    if not signatures:
         raise InvalidSignature(
-            "The delivery is not signed: it needs the header X-Hub-Signature-256, so set a secret at the sender."
+            "The delivery is not signed. It needs the header X-Hub-Signature-256. Set a secret at the sender."
         )
-    _check_any((b"sha256=" + _hmac(secret.encode(), body).hex().encode() for secret in secrets), [given.lower()])
+    _check_any((b"sha256=" + _hmac(secret.encode(), body).hex().encode() for secret in secrets), [signatures.lower()])
 
 
 def _verify_stripe(secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float) -> None:
     parts = [part.strip().partition("=") for part in headers.get("stripe-signature", "").split(",")]
-    stamps = [value for name, _, value in parts if name == "t"]
-    given = [value for name, _, value in parts if name == "v1"]
-    if len(stamps) != 1 or not given:
+    timestamps = [value for name, _, value in parts if name == "t"]
+    signatures = [value for name, _, value in parts if name == "v1"]
+    if len(timestamps) != 1 or not signatures:
         raise InvalidSignature(
-            "The delivery is not signed: it needs the header Stripe-Signature, with a time t and a signature v1."
+            "The delivery is not signed. It needs the header Stripe-Signature with a time t and a signature v1."
         )
-    _check_time(stamps[0], now)
-    signed = f"{stamps[0]}.".encode("latin-1")
-    _check_any((_hmac(secret.encode(), signed, body).hex().encode() for secret in secrets), given)
+    _check_time(timestamps[0], now)
+    signed = f"{timestamps[0]}.".encode("latin-1")
+    _check_any((_hmac(secret.encode(), signed, body).hex().encode() for secret in secrets), signatures)
 
 
-def _check_time(stamp: str, now: float) -> None:
-    if not _TIME.fullmatch(stamp):
-        raise InvalidSignature("The time of the signature is no number of seconds since 1970.")
-    if abs(now - int(stamp)) > TOLERANCE:
+def _check_time(timestamp: str, now: float) -> None:
+    if not _TIME.fullmatch(timestamp):
+        raise InvalidSignature(f"The signature's time {timestamp[:40]!r} is not a number of seconds since 1970.")
+    if abs(now - int(timestamp)) > TOLERANCE:
         raise InvalidSignature(
-            f"The signature's time is {abs(now - int(stamp)):.0f} s {'ago' if now > int(stamp) else 'ahead'}, and {TOLERANCE} s are"
-            " allowed: it is an old delivery sent again, or a clock is wrong."
+            f"The signature's time is {abs(now - int(timestamp)):.0f} s {'ago' if now > int(timestamp) else 'ahead'}, and {TOLERANCE} s are"
+            " allowed. An old delivery was sent again, or a clock is wrong."
         )
 
 
-def _check_any(expected: Iterable[bytes], given: Sequence[str]) -> None:
+def _check_any(expected: Iterable[bytes], signatures: Sequence[str]) -> None:
     """Check that one signature is by one secret. A sender signs with both secrets while a secret is
     being changed. All pairs are compared, even after a match.
     """
-    candidates = [one.encode("latin-1", "replace") for one in given]
-    matching = [hmac.compare_digest(mine, theirs) for mine in expected for theirs in candidates]
+    candidates = [one.encode("latin-1", "replace") for one in signatures]
+    matching = [hmac.compare_digest(wanted, candidate) for wanted in expected for candidate in candidates]
     if not any(matching):
-        raise InvalidSignature("The signature is none of this source's secret: compare it with the sender's.")
+        raise InvalidSignature(
+            "The signature does not match any secret of this source. Compare the secret with the sender's."
+        )
 
 
-def _hmac(key: bytes, *pieces: bytes) -> bytes:
-    made = hmac.new(key, digestmod=hashlib.sha256)
-    for piece in pieces:
-        made.update(piece)
-    return made.digest()
+def _hmac(key: bytes, *parts: bytes) -> bytes:
+    digest = hmac.new(key, digestmod=hashlib.sha256)
+    for piece in parts:
+        digest.update(piece)
+    return digest.digest()

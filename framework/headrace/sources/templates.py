@@ -26,16 +26,16 @@ from headrace.model.keys import MAX_KEY_BYTES, check_key
 
 DEFAULT = "{name}.{sha256}"
 
-LONGEST_VALUE = 96  # bytes
-MOST_FIELDS = 8
-LONGEST_TEMPLATE = MAX_KEY_BYTES - MOST_FIELDS * LONGEST_VALUE
+MAX_VALUE_BYTES = 96  # bytes
+MAX_FIELDS = 8
+MAX_TEMPLATE_BYTES = MAX_KEY_BYTES - MAX_FIELDS * MAX_VALUE_BYTES
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_NOTHING = "_"
+_EMPTY_TOKEN = "_"
 
 
-class Material(Protocol):
+class DeliveryValues(Protocol):
     """The values that a key may be made of."""
 
     @property
@@ -66,22 +66,22 @@ class Template:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        if len(text.encode("utf-8", "surrogatepass")) > LONGEST_TEMPLATE:
-            raise ConfigurationError(f"The key template {text[:60]!r}… is longer than {LONGEST_TEMPLATE} bytes.")
+        if len(text.encode("utf-8", "surrogatepass")) > MAX_TEMPLATE_BYTES:
+            raise ConfigurationError(f"The key template {text[:60]!r}… is longer than {MAX_TEMPLATE_BYTES} bytes.")
         # `split` returns literals and fields in turn.
         pieces = _FIELD.split(text)
         self.literals = pieces[::2]
         self.fields = pieces[1::2]
         if any("{" in literal or "}" in literal for literal in self.literals):
-            raise ConfigurationError(f"The key template {text!r} has a brace without its other half.")
-        if len(self.fields) > MOST_FIELDS:
-            raise ConfigurationError(f"The key template {text!r} has more than {MOST_FIELDS} fields.")
+            raise ConfigurationError(f"The key template {text!r} has an unmatched brace.")
+        if len(self.fields) > MAX_FIELDS:
+            raise ConfigurationError(f"The key template {text!r} has more than {MAX_FIELDS} fields.")
         try:
-            check_key(self.joined("x" for _ in self.fields))
+            check_key(self.join("x" for _ in self.fields))
         except InvalidKey as error:
-            raise ConfigurationError(f"The key template {text!r} makes no valid keys. {error}") from error
+            raise ConfigurationError(f"The key template {text!r} does not make valid keys. {error}") from error
 
-    def joined(self, tokens: Iterable[str]) -> str:
+    def join(self, tokens: Iterable[str]) -> str:
         """Return the key, given one token for each field."""
         first, *rest = self.literals
         return first + "".join(token + literal for token, literal in zip(tokens, rest, strict=True))
@@ -99,11 +99,11 @@ class KeyTemplate(Template):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._read = [_reader(field, text) for field in self.fields]
+        self._readers = [_reader(field, text) for field in self.fields]
 
-    def render(self, material: Material) -> str:
+    def render(self, delivery: DeliveryValues) -> str:
         """Return a delivery's key."""
-        return self.joined(token(read(material)) for read in self._read)
+        return self.join(token(read(delivery)) for read in self._readers)
 
 
 def token(value: Any) -> str:
@@ -111,11 +111,11 @@ def token(value: Any) -> str:
     if value is True or value is False:
         return "true" if value else "false"
     if not isinstance(value, (str, int)) or value == "":
-        return _NOTHING
+        return _EMPTY_TOKEN
     text = str(value)
-    if len(text) > LONGEST_VALUE or len(text.encode("utf-8", "surrogatepass")) > LONGEST_VALUE:
+    if len(text) > MAX_VALUE_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_VALUE_BYTES:
         return sha256(text.encode("utf-8", "surrogatepass"))
-    return "".join(_NOTHING if char in ".*> " or not char.isprintable() else char for char in text)
+    return "".join(_EMPTY_TOKEN if char in ".*> " or not char.isprintable() else char for char in text)
 
 
 def sha256(text: bytes) -> str:
@@ -123,7 +123,7 @@ def sha256(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest().upper()
 
 
-_Reader = Callable[[Material], Any]
+_Reader = Callable[[DeliveryValues], Any]
 
 
 def _reader(field: str, template: str) -> _Reader:
@@ -131,23 +131,23 @@ def _reader(field: str, template: str) -> _Reader:
     kind, dot, rest = field.partition(".")
     match kind:
         case "name" if not dot:
-            return lambda material: material.name
+            return lambda delivery: delivery.name
         case "sha256" if not dot:
-            return lambda material: material.sha256
+            return lambda delivery: delivery.sha256
         case "header" if _HEADER_NAME.fullmatch(rest):
             name = rest.lower()
-            return lambda material: material.headers.get(name)
+            return lambda delivery: delivery.headers.get(name)
         case "query" if rest:
-            return lambda material: material.query.get(rest)
+            return lambda delivery: delivery.query.get(rest)
         case "body" if rest and all(path := rest.split(".")):
-            return lambda material: at(material.document, path)
+            return lambda delivery: value_at(delivery.document, path)
     raise ConfigurationError(
-        f"The key template {template!r} has the field {{{field}}}: write {{body.path.to.field}}, {{header.name}},"
+        f"The key template {template!r} has the unknown field {{{field}}}. Use {{body.path.to.field}}, {{header.name}},"
         " {query.name}, {name} or {sha256}."
     )
 
 
-def at(document: Any, path: Sequence[str]) -> Any:
+def value_at(document: Any, path: Sequence[str]) -> Any:
     """Return the value at a path, or None if there is none."""
     for step in path:
         if isinstance(document, dict):

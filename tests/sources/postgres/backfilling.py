@@ -15,21 +15,22 @@ import msgspec
 from headrace import store
 from headrace.model.capture import BackfillInfo
 from headrace.sources.postgres.backfill.backfiller import Backfiller
-from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
 from headrace.sources.postgres.database.tables import Table
+from headrace.sources.postgres.limits import CaptureLimits
 from headrace.sources.postgres.pgoutput.decoder import Decoder
 from headrace.sources.postgres.pgoutput.messages import (
     Begin,
     Commit,
     Delete,
     Insert,
-    Message,
+    LogicalMessage,
     Relation,
     Truncate,
     Update,
 )
-from headrace.sources.postgres.shaping.shaped import ShapedChanges, Transaction
+from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.values import SETTINGS, TypeInfo, load_types
@@ -55,15 +56,29 @@ async def until(answer: Callable[[], Any], meanwhile: Callable[[], Awaitable[Any
             await anyio.sleep(0.005)
 
 
+def chunks_of(rows: int) -> CaptureLimits:
+    """Return limits with chunks of this many rows, whatever the measured speed suggests."""
+    return CaptureLimits(min_chunk_rows=rows, first_chunk_rows=rows, max_chunk_rows=rows)
+
+
 class Capture:
     """A source that captures only when the test calls for it.
 
     Attributes:
         sql: A connection to the captured database.
         backfiller: The backfiller of this capture lease. `restart` makes a new one.
+        limits: The limits of the next backfiller.
     """
 
-    def __init__(self, database: store.Database, sql: asyncpg.Connection[Any], dsn: str, spec: PostgresSpec) -> None:
+    def __init__(
+        self,
+        database: store.Database,
+        sql: asyncpg.Connection[Any],
+        dsn: str,
+        spec: PostgresSpec,
+        limits: CaptureLimits,
+    ) -> None:
+        self.limits = limits
         self.database = database
         self.sql = sql
         self.spec = spec
@@ -79,6 +94,7 @@ class Capture:
         database: store.Database,
         dsn: str | None = None,
         tables: tuple[str, ...] = ("public.items",),
+        limits: CaptureLimits | None = None,
         **settings: Any,
     ) -> AsyncIterator[Capture]:
         """Capture changes of existing tables from now on. The slot is dropped at the end.
@@ -89,7 +105,7 @@ class Capture:
         dsn = dsn or database.dsn
         spec = PostgresSpec(name=STREAM, stream=STREAM, tables=tables, **settings)
         sql = await asyncpg.connect(dsn, server_settings=SETTINGS)
-        capture = cls(database, sql, dsn, spec)
+        capture = cls(database, sql, dsn, spec, limits or CaptureLimits())
         try:
             await capture._begin()
             yield capture
@@ -104,10 +120,10 @@ class Capture:
             f"create publication {self._slot} for table {', '.join(self.spec.tables)} with (publish_via_partition_root)"
         )
         await self.sql.fetchval("select pg_create_logical_replication_slot($1, 'pgoutput')", self._slot)
-        async with await Link.connect(self._dsn, application_name="test") as link:
-            self.tables = await catalog.load_tables(link, self.spec.tables)
+        async with await SourceConnection.connect(self._dsn, application_name="test") as connection:
+            self.tables = await catalog.load_tables(connection, self.spec.tables)
             oids = [column.type_oid for table in self.tables.values() for column in table.columns]
-            await load_types(link, oids, self._types)
+            await load_types(connection, oids, self._types)
         await store.create_stream(self.database, STREAM)
         assert await store.create_source(self.database, STREAM, "postgres", STREAM, self.spec.settings())
         [todo] = await store.captures_to_do(self.database)
@@ -132,11 +148,11 @@ class Capture:
         self._idx = 0
         self._transaction: Transaction | None = None
         self.backfiller = Backfiller(
-            self.database, self.number, self.epoch, self.spec, self.connect, lambda: self.tables
+            self.database, self.number, self.epoch, self.spec, self.connect, lambda: self.tables, limits=self.limits
         )
 
-    async def connect(self) -> Link:
-        return await Link.connect(self._dsn, application_name="headrace backfill")
+    async def connect(self) -> SourceConnection:
+        return await SourceConnection.connect(self._dsn, application_name="headrace backfill")
 
     # --- capturing
 
@@ -144,7 +160,7 @@ class Capture:
         """Capture and append everything that is in the WAL so far. Returns the number of messages.
 
         Args:
-            reached: Called when a chunk is reached, before the chunk is appended.
+            watermark_reached: Called when a chunk is reached, before the chunk is appended.
         """
         payloads = await self.sql.fetch(
             "select data from pg_logical_slot_get_binary_changes($1, null, null, 'proto_version', '1', 'publication_names', $2, 'messages', 'true')",
@@ -152,7 +168,7 @@ class Capture:
         )  # fmt: skip
         shaped_changes = ShapedChanges()
         for (payload,) in payloads:
-            self._take(payload, shaped_changes)
+            self._handle(payload, shaped_changes)
         if shaped_changes.keys or shaped_changes.chunks:
             if shaped_changes.chunks and reached is not None:
                 reached()
@@ -162,32 +178,32 @@ class Capture:
         assert not shaped_changes.failures
         return len(shaped_changes.keys)
 
-    def _take(self, payload: bytes, shaped_changes: ShapedChanges) -> None:
+    def _handle(self, payload: bytes, shaped_changes: ShapedChanges) -> None:
         match self._decoder.decode(payload):
             case Begin(lsn, at, xid):
                 self._transaction, self._idx = Transaction(lsn, at, xid), 0
             case Commit():
                 assert self._transaction is not None
-                self.backfiller.captured(self._transaction.xid)
+                self.backfiller.transaction_captured(self._transaction.xid)
             case Relation() as relation:
-                self._shaper.learn(relation, self._table(relation), self._types)
-            case Message(prefix="headrace", content=content):
-                self._mark(content, shaped_changes)
+                self._shaper.set_relation(relation, self._table(relation), self._types)
+            case LogicalMessage(prefix="headrace", content=content):
+                self._handle_watermark(content, shaped_changes)
             case Insert() | Update() | Delete() | Truncate() as change:
                 assert self._transaction is not None
                 if self.backfiller.tracking:
-                    for table, key in self._shaper.identities(change):
-                        self.backfiller.saw(table, key, self._transaction.xid)
+                    for table, key in self._shaper.touched_keys(change):
+                        self.backfiller.row_changed(table, key, self._transaction.xid)
                 self._idx += self._shaper.change(change, self._transaction, self._idx, shaped_changes)
 
     def _table(self, relation: Relation) -> Table | None:
         return next((table for table in self.tables.values() if table.oid == relation.oid), None)
 
-    def _mark(self, content: bytes, shaped_changes: ShapedChanges) -> None:
-        chunk = self.backfiller.reached(content)
+    def _handle_watermark(self, content: bytes, shaped_changes: ShapedChanges) -> None:
+        chunk = self.backfiller.watermark_reached(content)
         if chunk is not None:
             assert self._transaction is not None
-            made = self._shaper.read(
+            made = self._shaper.add_rows(
                 chunk.table, self._types, chunk.rows, chunk.columns, self._transaction, shaped_changes
             )
             shaped_changes.chunks.append(msgspec.structs.replace(chunk.done, published=made))
@@ -205,13 +221,13 @@ class Capture:
         """Capture until the result of `answer`, awaited if necessary, is true. Returns that result."""
         return await until(answer, self.pump)
 
-    async def until_on_their_way(self, chunks: int) -> None:
+    async def until_pending(self, chunks: int) -> None:
         """Wait until `chunks` chunks are read and marked, while nothing is captured."""
-        await until(lambda: len(self.backfiller._ways) >= chunks)
+        await until(lambda: len(self.backfiller._pending) >= chunks)
 
     # --- backfills
 
-    async def ask(
+    async def request_backfill(
         self, table: str = "public.items", where: Mapping[str, Any] | None = None, rate: int | None = None
     ) -> str:
         """Request a backfill. Returns its id."""

@@ -13,6 +13,7 @@ from headrace import App, store
 from headrace.model.sources import SourceInfo
 from headrace.model.specs import StreamSpec
 from headrace.sources.postgres.capture.capturing import Capturing
+from headrace.sources.postgres.limits import CaptureLimits
 from headrace.sources.postgres.spec import PostgresSpec
 from tests.runtime.running import eventually
 
@@ -57,10 +58,10 @@ class Shop:
         return await store.source(self.database, name)
 
     @asynccontextmanager
-    async def captured(self, **options: Any) -> AsyncIterator[App]:
+    async def captured(self, limits: CaptureLimits | None = None, **options: Any) -> AsyncIterator[App]:
         """Run an app that captures the table."""
         app = App(self.dsn, **options)
-        app.attach(Capturing())
+        app.attach(Capturing(limits=limits or CaptureLimits()))
         async with app.running():
             yield app
 

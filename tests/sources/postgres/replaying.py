@@ -104,9 +104,9 @@ class Replaying:
         """Describe rows that only the table or only the replica has, up to a limit."""
         found = []
         for table in self._tables:
-            for what, ours, theirs in (("missing", "public", "replica"), ("too many", "replica", "public")):
+            for what, owned, theirs in (("missing", "public", "replica"), ("too many", "replica", "public")):
                 rows = await self._connection.fetch(
-                    f"select q::text as row from (select * from {ours}.{table} except all select * from {theirs}.{table}) as q limit 3"
+                    f"select q::text as row from (select * from {owned}.{table} except all select * from {theirs}.{table}) as q limit 3"
                 )
                 found += [f"{what} in {table}: {row['row'][:500]}" for row in rows]
         return found

@@ -17,10 +17,10 @@ class Session:
     """A blocking session, for tests that are not async, such as properties."""
 
     def __init__(self, dsn: str) -> None:
-        self._link = pq.PGconn.connect(dsn.encode())
-        if self._link.status != pq.ConnStatus.OK:
-            raise AssertionError(self._link.error_message)
-        encoding = self._link.parameter_status(b"server_encoding")
+        self._connection = pq.PGconn.connect(dsn.encode())
+        if self._connection.status != pq.ConnStatus.OK:
+            raise AssertionError(self._connection.error_message)
+        encoding = self._connection.parameter_status(b"server_encoding")
         assert encoding is not None
         for name, value in values.settings(encoding.decode()).items():
             self.rows(f"set {name} to '{value}'")
@@ -28,15 +28,15 @@ class Session:
 
     @property
     def version(self) -> int:
-        return self._link.server_version // 10000
+        return self._connection.server_version // 10000
 
     @property
     def has_xml(self) -> bool:
-        return self._link.exec_(b"select '<a/>'::xml").status == pq.ExecStatus.TUPLES_OK
+        return self._connection.exec_(b"select '<a/>'::xml").status == pq.ExecStatus.TUPLES_OK
 
     def rows(self, sql: str, *params: str | None) -> list[list[bytes | None]]:
         given = [None if value is None else value.encode() for value in params]
-        result = self._link.exec_params(sql.encode(), given)
+        result = self._connection.exec_params(sql.encode(), given)
         if result.status not in DONE:
             raise AssertionError(result.error_message.decode(errors="replace"))
         return [[result.get_value(row, column) for column in range(result.nfields)] for row in range(result.ntuples)]
@@ -61,4 +61,4 @@ class Session:
         return [convert(self.value(f"select $1::{type_name}", literal)).decode() for literal in literals]
 
     def close(self) -> None:
-        self._link.finish()
+        self._connection.finish()

@@ -8,7 +8,8 @@ from typing import Any
 
 from headrace.sources.postgres.database.tables import Table, TableColumn
 from headrace.sources.postgres.pgoutput.messages import Column, Relation, Row
-from headrace.sources.postgres.shaping.shaped import ShapedChanges, Transaction
+from headrace.sources.postgres.shaping.message_builder import MAX_MESSAGE_BYTES
+from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.values import TypeInfo
@@ -53,23 +54,23 @@ class Shaped:
     def __init__(
         self, columns: Sequence[tuple[str, int]] = ORDERS, key: Sequence[str] = ("id",), identity: str = "d",
         types: dict[int, TypeInfo] | None = None, transform: Any = None, selected: Sequence[str] | None = None,
-        key_template: str | None = None, **settings: Any,
+        key_template: str | None = None, max_message_bytes: int = MAX_MESSAGE_BYTES, **settings: Any,
     ) -> None:  # fmt: skip
         settings["key"] = key_template
         if selected is not None:
             settings["columns"] = {"public.orders": selected}
-        self.shaper = Shaper(spec(**settings), transform)
+        self.shaper = Shaper(spec(**settings), transform, max_message_bytes=max_message_bytes)
         self.table = table(columns, key, identity)
         self.columns = [name for name, _ in columns]
         self.types = types or {}
-        self.shaper.learn(relation(columns, key, identity), self.table, self.types)
+        self.shaper.set_relation(relation(columns, key, identity), self.table, self.types)
         self.shaped_changes = ShapedChanges()
 
     def take(self, change: Any, idx: int = 0) -> int:
         return self.shaper.change(change, TRANSACTION, idx, self.shaped_changes)
 
     def read(self, *rows: Sequence[bytes | None]) -> int:
-        return self.shaper.read(self.table, self.types, list(rows), self.columns, TRANSACTION, self.shaped_changes)
+        return self.shaper.add_rows(self.table, self.types, list(rows), self.columns, TRANSACTION, self.shaped_changes)
 
     @property
     def keys(self) -> list[str]:

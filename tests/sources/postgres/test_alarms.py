@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from headrace.model.capture import CaptureFacts
-from headrace.sources.postgres.capture.alarms import Alarm, Kind, alarm_of, size
+from headrace.sources.postgres.capture.alarms import Alarm, Kind, alarm_of
+from headrace.sources.postgres.sizes import as_size
 
 GB = 1_000_000_000
 
 
-def _alarm(begun: Kind | None = None, **facts: Any) -> Alarm | None:
-    return alarm_of(CaptureFacts(**facts), source="shop", slot="headrace_shop_1", limit=GB, begun=begun)
+def _alarm(current: Kind | None = None, **facts: Any) -> Alarm | None:
+    return alarm_of(CaptureFacts(**facts), source="shop", slot="headrace_shop_1", limit=GB, current=current)
 
 
 @pytest.mark.parametrize(
@@ -38,18 +39,18 @@ def test_each_problem_is_recognized_from_the_facts_of_the_server(facts: dict[str
 
 
 @pytest.mark.parametrize(
-    ("begun", "facts"),
+    ("current", "facts"),
     [
         ("large", {"held_back": int(0.85 * GB)}),
         ("tight", {"held_back": 70_000_000, "safe_wal_size": 30_000_000}),
     ],
 )
-def test_a_figure_that_oscillates_around_a_limit_raises_one_alarm(begun: Kind, facts: dict[str, Any]) -> None:
+def test_a_figure_that_oscillates_around_a_limit_raises_one_alarm(current: Kind, facts: dict[str, Any]) -> None:
     assert _alarm(**facts) is None
-    found = _alarm(begun, **facts)
+    found = _alarm(current, **facts)
     assert found is not None
-    assert found.kind == begun
-    assert _alarm(begun, **{**facts, "held_back": facts["held_back"] // 2}) is None
+    assert found.kind == current
+    assert _alarm(current, **{**facts, "held_back": facts["held_back"] // 2}) is None
 
 
 def test_without_a_limit_it_says_that_the_disk_fills() -> None:
@@ -57,20 +58,23 @@ def test_without_a_limit_it_says_that_the_disk_fills() -> None:
     assert found is not None
     assert "headrace_shop_1 holds back 5 GB of WAL" in found.text
     assert "max_slot_wal_keep_size is not set, so it can grow until the server's disk is full" in found.text
-    assert "The capture is 5 GB behind, and has to catch up: see headrace source postgres info shop" in found.text
+    assert (
+        "The capture is 5 GB behind. It has to catch up. To see what it waits for, run: headrace source postgres info shop"
+        in found.text
+    )
 
 
 def test_with_a_limit_it_says_when_the_slot_is_lost_and_how_the_limit_is_raised() -> None:
     found = _alarm(held_back=9 * 2**30, behind=9 * 2**30, safe_wal_size=2**30, wal_status="extended")
     assert found is not None
-    assert "1.07 GB more reach max_slot_wal_keep_size: then it is lost" in found.text
+    assert "1.07 GB more reach max_slot_wal_keep_size. Then the slot is lost" in found.text
     assert "alter system set max_slot_wal_keep_size = '20480MB'; select pg_reload_conf();" in found.text
 
 
 def test_a_long_open_transaction_is_distinguished_from_a_lagging_capture() -> None:
     found = _alarm(held_back=5 * GB, behind=1000, wal_status="extended")
     assert found is not None
-    assert "The capture keeps up, so a transaction that has long been open holds it back" in found.text
+    assert "The capture keeps up, so an old open transaction holds it back" in found.text
     assert "pg_stat_activity where backend_xid is not null" in found.text
     assert "catch up" not in found.text
 
@@ -82,6 +86,6 @@ def test_a_slot_that_is_lost_needs_a_fresh_backfill() -> None:
 
 
 def test_sizes_are_formatted_for_people() -> None:
-    assert [size(count) for count in (0, 999, 1000, 1_234_567, 999_600_000, 5 * 10**15)] == [
+    assert [as_size(count) for count in (0, 999, 1000, 1_234_567, 999_600_000, 5 * 10**15)] == [
         "0 bytes", "999 bytes", "1 kB", "1.23 MB", "1 GB", "5e+03 TB",
     ]  # fmt: skip

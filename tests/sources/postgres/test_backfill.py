@@ -13,7 +13,7 @@ import pytest_asyncio
 from headrace import store
 from headrace.sources.postgres.backfill import backfiller as backfill
 from headrace.sources.postgres.backfill import chunks
-from tests.sources.postgres.backfilling import Capture, until
+from tests.sources.postgres.backfilling import Capture, chunks_of, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -34,14 +34,14 @@ async def capture(items: store.Database) -> AsyncIterator[Capture]:
 
 
 @pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_chunks(capture: Capture) -> None:
     """Make chunks of 100 rows, whatever the measured speed suggests."""
-    for name in ("FEWEST_ROWS", "FIRST_ROWS", "MOST_ROWS"):
-        monkeypatch.setattr(backfill, name, 100)
+    capture.limits = chunks_of(100)
+    capture.restart()
 
 
 async def test_a_table_is_read_from_its_first_row_to_its_last(capture: Capture) -> None:
-    info = await capture.all_of(await capture.ask())
+    info = await capture.all_of(await capture.request_backfill())
     assert (info.state, info.read, info.published, info.share) == ("done", 1000, 1000, 1.0)
     assert info.total == 1000
     found = await capture.messages()
@@ -53,24 +53,24 @@ async def test_a_table_is_read_from_its_first_row_to_its_last(capture: Capture) 
 
 async def test_an_empty_table_is_done_at_once(capture: Capture) -> None:
     await capture.sql.execute("delete from items")
-    info = await capture.all_of(await capture.ask())
+    info = await capture.all_of(await capture.request_backfill())
     assert (info.state, info.read, info.published) == ("done", 0, 0)
 
 
 async def test_the_place_is_kept_with_what_is_appended_and_another_process_goes_on(
     small_chunks: None, capture: Capture
 ) -> None:
-    asked = await capture.ask()
+    backfill_id = await capture.request_backfill()
     async with capture.working():
 
         async def some() -> bool:
-            return (await capture.info(asked)).read >= 300
+            return (await capture.info(backfill_id)).read >= 300
 
         await capture.pump_until(some)
-    left = (await capture.info(asked)).read
+    left = (await capture.info(backfill_id)).read
     assert 300 <= left < 1000
     capture.restart()
-    info = await capture.all_of(asked)
+    info = await capture.all_of(backfill_id)
     assert (info.state, info.read, info.published) == ("done", 1000, 1000)
     assert [one["record"]["id"] for one in await capture.messages("read")] == list(range(1, 1001))
 
@@ -80,14 +80,14 @@ async def test_the_stream_replayed_equals_the_table_while_others_write(
     small_chunks: None, capture: Capture, connect: Any, seed: int
 ) -> None:
     writer, chance = await connect(), random.Random(seed)
-    asked = await capture.ask()
+    backfill_id = await capture.request_backfill()
     async with capture.working():
-        while await capture.over(asked) is None:
+        while await capture.over(backfill_id) is None:
             for _ in range(chance.randrange(1, 5)):
                 await _something(writer, chance)
             if chance.random() < 0.7:
                 await capture.pump()
-    assert (await capture.info(asked)).state == "done"
+    assert (await capture.info(backfill_id)).state == "done"
     await capture.pump()
     assert await capture.replayed() == await capture.table()
 
@@ -119,21 +119,21 @@ async def _something(sql: Any, chance: random.Random) -> None:
 async def test_a_change_that_the_chunk_does_not_see_and_that_comes_before_it_is_not_overwritten(
     capture: Capture, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer, mark = await connect(), chunks.mark
+    writer, mark = await connect(), chunks.write_watermark
     changing = writer.transaction()
     await changing.start()
     await writer.execute("update items set name = 'newer' where id = 5")
     await writer.execute("delete from items where id = 6")
     await writer.execute("update items set id = 2000 where id = 7")
 
-    async def committed_first(link: Any, token: str) -> None:
+    async def committed_first(connection: Any, token: str) -> None:
         if token != "settling":
             await changing.commit()
-            monkeypatch.setattr(chunks, "mark", mark)
-        await mark(link, token)
+            monkeypatch.setattr(chunks, "write_watermark", mark)
+        await mark(connection, token)
 
-    monkeypatch.setattr(chunks, "mark", committed_first)
-    info = await capture.all_of(await capture.ask())
+    monkeypatch.setattr(chunks, "write_watermark", committed_first)
+    info = await capture.all_of(await capture.request_backfill())
     assert (info.read, info.published) == (1000, 997)
     assert await capture.replayed() == await capture.table()
     assert (await capture.replayed())[5]["name"] == "newer"
@@ -142,16 +142,16 @@ async def test_a_change_that_the_chunk_does_not_see_and_that_comes_before_it_is_
 async def test_a_table_that_is_emptied_after_a_chunk_was_read_stays_empty(
     capture: Capture, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer, mark = await connect(), chunks.mark
+    writer, mark = await connect(), chunks.write_watermark
 
-    async def emptied_first(link: Any, token: str) -> None:
+    async def emptied_first(connection: Any, token: str) -> None:
         if token != "settling":
             await writer.execute("truncate items")
-            monkeypatch.setattr(chunks, "mark", mark)
-        await mark(link, token)
+            monkeypatch.setattr(chunks, "write_watermark", mark)
+        await mark(connection, token)
 
-    monkeypatch.setattr(chunks, "mark", emptied_first)
-    info = await capture.all_of(await capture.ask())
+    monkeypatch.setattr(chunks, "write_watermark", emptied_first)
+    info = await capture.all_of(await capture.request_backfill())
     assert (info.state, info.read, info.published) == ("done", 1000, 0)
     assert await capture.replayed() == {}
 
@@ -177,39 +177,39 @@ async def test_a_table_that_is_rewritten_while_a_chunk_waits_for_it_does_not_loo
             return await read(*args)
 
     monkeypatch.setattr(chunks, "read", read_meanwhile)
-    info = await capture.all_of(await capture.ask())
+    info = await capture.all_of(await capture.request_backfill())
     assert (info.state, info.read) == ("done", 1000)
 
 
 async def test_rows_that_come_while_it_reads_are_left_to_the_changes(small_chunks: None, capture: Capture) -> None:
-    asked = await capture.ask()
+    backfill_id = await capture.request_backfill()
     async with capture.working():
 
         async def begun() -> bool:
-            return (await capture.info(asked)).read > 0
+            return (await capture.info(backfill_id)).read > 0
 
         await capture.pump_until(begun)
-        while await capture.over(asked) is None:  # changes faster than the backfill reads
+        while await capture.over(backfill_id) is None:  # changes faster than the backfill reads
             await capture.sql.execute(
                 "insert into items select i, 0, 'new' from (select max(id) as top from items) as m, generate_series(top + 1, top + 150) as i"
             )
             await capture.pump()
-    assert (await capture.info(asked)).read == 1000
+    assert (await capture.info(backfill_id)).read == 1000
     await capture.pump()
     assert await capture.replayed() == await capture.table()
 
 
 async def test_cancelled_it_ends_with_the_chunks_that_are_on_their_way(small_chunks: None, capture: Capture) -> None:
-    asked = await capture.ask()
+    backfill_id = await capture.request_backfill()
     async with capture.working():
 
         async def some() -> bool:
-            return (await capture.info(asked)).read >= 200
+            return (await capture.info(backfill_id)).read >= 200
 
         await capture.pump_until(some)
-        assert await store.cancel_backfills(capture.database, capture.source, asked) == 1
+        assert await store.cancel_backfills(capture.database, capture.source, backfill_id) == 1
         await capture.pump_until(lambda: not capture.backfiller.tracking)
-        info = await capture.info(asked)
+        info = await capture.info(backfill_id)
         assert info.state == "cancelled"
         assert info.read <= 500
         assert len(await capture.messages()) == info.published
@@ -219,7 +219,7 @@ async def test_queued_backfills_run_in_the_order_of_their_requests(items: store.
     await items.fetch("create table others (id int primary key)")
     await items.fetch("insert into others select generate_series(1, 10)")
     async with Capture.opened(items, tables=("public.items", "public.others")) as capture:
-        first, second = await capture.ask("public.others"), await capture.ask("public.items")
+        first, second = await capture.request_backfill("public.others"), await capture.request_backfill("public.items")
         info = await capture.all_of(second)
         assert (await capture.info(first)).state == info.state == "done"
         names = [one["metadata"]["table_name"] for one in await capture.messages()]
@@ -229,55 +229,55 @@ async def test_queued_backfills_run_in_the_order_of_their_requests(items: store.
 async def test_tables_captured_for_the_first_time_are_backfilled_one_by_one(items: store.Database) -> None:
     await items.fetch("create table others (id int primary key)")
     async with Capture.opened(items, tables=("public.others", "public.items")) as capture:
-        await backfill.begin_first(items, capture.source, capture.spec)
-        await backfill.begin_first(items, capture.source, capture.spec)  # as after a crash
+        await backfill.request_backfills(items, capture.source, capture.spec)
+        await backfill.request_backfills(items, capture.source, capture.spec)  # as after a crash
         queued = await store.backfills(items, capture.source)
         assert [(one.table, one.state) for one in queued] == [("public.items", "queued"), ("public.others", "queued")]
 
 
 async def test_no_faster_than_the_rate(capture: Capture) -> None:
-    asked = await capture.ask(rate=400)
+    backfill_id = await capture.request_backfill(rate=400)
     began = anyio.current_time()
-    info = await capture.all_of(asked)
+    info = await capture.all_of(backfill_id)
     assert info.read == 1000
     assert anyio.current_time() - began > 2.0  # 10 chunks of 100 rows, the first one without a delay
 
 
 async def test_a_pace_is_kept_by_a_clock() -> None:
     now = 100.0
-    pace = backfill.Pace(1000, lambda: now)
-    assert (pace.rows(5000), pace.left()) == (250, 0)
-    pace.took(250)
-    assert pace.left() == pytest.approx(0.25)
+    pace = backfill.RateLimit(1000, lambda: now)
+    assert (pace.chunk_rows(5000), pace.seconds_left()) == (250, 0)
+    pace.count(250)
+    assert pace.seconds_left() == pytest.approx(0.25)
     now += 10
-    pace.took(250)  # unused rate is not made up for later
-    assert pace.left() == pytest.approx(0.25)
-    assert backfill.Pace(None, lambda: now).rows(5000) == 5000
-    assert backfill.Pace(3, lambda: now).rows(5000) == 10
+    pace.count(250)  # unused rate is not made up for later
+    assert pace.seconds_left() == pytest.approx(0.25)
+    assert backfill.RateLimit(None, lambda: now).chunk_rows(5000) == 5000
+    assert backfill.RateLimit(3, lambda: now).chunk_rows(5000) == 10
 
 
 async def test_too_many_changes_at_once_have_chunks_read_again(
     small_chunks: None, capture: Capture, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture.backfiller._changed, "_most", 50)
-    writer, mark = await connect(), chunks.mark
+    monkeypatch.setattr(capture.backfiller._changed_rows, "_max_rows", 50)
+    writer, mark = await connect(), chunks.write_watermark
 
-    async def changed_first(link: Any, token: str) -> None:
+    async def changed_first(connection: Any, token: str) -> None:
         if token.endswith("-3"):  # the chunk of the rows 301 to 400
             await writer.execute("update items set name = 'newer' where id > 300")
-        await mark(link, token)
+        await mark(connection, token)
 
-    monkeypatch.setattr(chunks, "mark", changed_first)
-    info = await capture.all_of(await capture.ask())
+    monkeypatch.setattr(chunks, "write_watermark", changed_first)
+    info = await capture.all_of(await capture.request_backfill())
     assert (info.state, info.read) == ("done", 1000)
     assert await capture.replayed() == await capture.table()
 
 
 async def test_chunks_are_read_again_after_they_could_not_be_appended(small_chunks: None, capture: Capture) -> None:
-    asked = await capture.ask()
+    backfill_id = await capture.request_backfill()
     async with capture.working():
-        await capture.until_on_their_way(backfill.AHEAD)
+        await capture.until_pending(backfill.MAX_PENDING_CHUNKS)
         capture.backfiller.failed()
-        info = await capture.pump_until(lambda: capture.over(asked))
+        info = await capture.pump_until(lambda: capture.over(backfill_id))
     assert (info.read, info.published) == (1000, 1000)
     assert [one["record"]["id"] for one in await capture.messages()] == list(range(1, 1001))

@@ -11,8 +11,8 @@ import pytest_asyncio
 from headrace import store
 from headrace.model.conditions import parse
 from headrace.model.errors import InvalidFilter
-from headrace.sources.postgres.backfill.rows_where import check_condition, compiled
-from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.backfill.row_conditions import check_condition, compile_condition
+from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
 from headrace.sources.postgres.database.tables import Table
 from tests.sources.postgres.backfilling import Capture
@@ -35,22 +35,24 @@ ITEMS = """
 
 
 @pytest_asyncio.fixture
-async def link(dsn: str) -> AsyncIterator[Link]:
-    async with await Link.connect(dsn, application_name="test") as link:
-        await link.query(ITEMS)
-        yield link
+async def connection(dsn: str) -> AsyncIterator[SourceConnection]:
+    async with await SourceConnection.connect(dsn, application_name="test") as connection:
+        await connection.query(ITEMS)
+        yield connection
 
 
 WORDS = 'data.record."Odd words"'
 
 
-async def items(link: Link) -> Table:
-    return (await catalog.load_tables(link, ["public.items"]))["public.items"]
+async def items(connection: SourceConnection) -> Table:
+    return (await catalog.load_tables(connection, ["public.items"]))["public.items"]
 
 
-async def chosen(link: Link, where: str) -> list[int]:
-    sql, params = compiled(where, await items(link))
-    return [int(id_ or 0) for (id_,) in await link.query(f"select id from items where {sql} order by id", *params)]
+async def chosen(connection: SourceConnection, where: str) -> list[int]:
+    sql, params = compile_condition(where, await items(connection))
+    return [
+        int(id_ or 0) for (id_,) in await connection.query(f"select id from items where {sql} order by id", *params)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -120,48 +122,48 @@ async def chosen(link: Link, where: str) -> list[int]:
         ("data.record.id > 1 and (data.record.yes = false or data.record.mood = 'glad')", [2, 3]),
     ],
 )
-async def test_a_condition_chooses_rows(link: Link, where: str, ids: list[int] | None) -> None:
+async def test_a_condition_chooses_rows(connection: SourceConnection, where: str, ids: list[int] | None) -> None:
     if ids is None:
         with pytest.raises(Exception, match="invalid input syntax"):
-            await chosen(link, where)
+            await chosen(connection, where)
     else:
-        assert await chosen(link, where) == ids
+        assert await chosen(connection, where) == ids
 
 
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "expected"),
     [
-        ("data.total > 1", "can't be on data.total: a backfill's condition is on columns, such as data.record.id"),
-        ("data.action = 'insert'", "is on columns, such as data.record.id"),
-        ("key = 'a'", "is on columns, such as data.record.id"),
-        ("data.record is null", "is on columns, such as data.record.id"),
-        ("data.record.nothing = 1", "public.items has no column 'nothing': it has id, small"),
+        ("data.total > 1", "condition can't use data.total. It can use columns, such as data.record.id"),
+        ("data.action = 'insert'", "It can use columns, such as data.record.id"),
+        ("key = 'a'", "It can use columns, such as data.record.id"),
+        ("data.record is null", "It can use columns, such as data.record.id"),
+        ("data.record.nothing = 1", "public.items has no column 'nothing'. It has id, small"),
         ("data.record.at.year = 1", "neither json nor jsonb"),
-        ("data.record.id = '1'", "write the value without quotes"),
-        ("data.record.at > 5", "write the value in quotes"),
-        ("data.record.id = true", "the column is no boolean"),
-        ("data.record.yes = 'true'", "write true or false"),
-        ("data.record.id like '1%'", "which is no text"),
-        ("data.record.yes regex 't'", "which is no text"),
+        ("data.record.id = '1'", "Write the value without quotes"),
+        ("data.record.at > 5", "Write the value in quotes"),
+        ("data.record.id = true", "the column is not a boolean"),
+        ("data.record.yes = 'true'", "Write true or false"),
+        ("data.record.id like '1%'", "which is not text"),
+        ("data.record.yes regex 't'", "which is not text"),
     ],
 )
 async def test_a_condition_that_the_table_cannot_evaluate_is_refused_with_a_hint(
-    link: Link, where: str, told: str
+    connection: SourceConnection, where: str, expected: str
 ) -> None:
     with pytest.raises(InvalidFilter, match=r"^The backfill.s condition .*\.$") as caught:
-        check_condition(where, await items(link))
-    assert told in str(caught.value)
+        check_condition(where, await items(connection))
+    assert expected in str(caught.value)
 
 
-async def test_no_condition_is_none(link: Link) -> None:
-    check_condition(None, await items(link))
+async def test_no_condition_is_none(connection: SourceConnection) -> None:
+    check_condition(None, await items(connection))
 
 
-async def test_a_number_of_a_key_stays_in_its_type_so_that_an_index_serves(link: Link) -> None:
-    sql, params = compiled("data.record.id = 2", await items(link))
-    await link.query("set enable_seqscan = off")
-    told = await link.query(f"explain select from items where {sql}", *params)
-    assert any("Index Cond: (id = 2)" in str(line) for (line,) in told), told
+async def test_a_number_of_a_key_stays_in_its_type_so_that_an_index_serves(connection: SourceConnection) -> None:
+    sql, params = compile_condition("data.record.id = 2", await items(connection))
+    await connection.query("set enable_seqscan = off")
+    plan_rows = await connection.query(f"explain select from items where {sql}", *params)
+    assert any("Index Cond: (id = 2)" in str(line) for (line,) in plan_rows), plan_rows
 
 
 async def test_a_part_of_a_table_is_backfilled(database: store.Database) -> None:
@@ -176,7 +178,7 @@ async def test_a_part_of_a_table_is_backfilled(database: store.Database) -> None
     }
     parse(where)
     async with Capture.opened(database) as capture:
-        info = await capture.all_of(await capture.ask(where=where))
+        info = await capture.all_of(await capture.request_backfill(where=where))
         assert (info.state, info.read, info.published) == ("done", 249, 249)
         assert info.where == where
         assert info.total is not None

@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from headrace import store
-from headrace.sources.postgres.backfill import backfiller as backfill
 from headrace.sources.postgres.backfill import chunks
-from headrace.sources.postgres.connection.link import Link
-from tests.sources.postgres.backfilling import Capture
+from headrace.sources.postgres.connection.source_connection import SourceConnection
+from tests.sources.postgres.backfilling import Capture, chunks_of
 
 pytestmark = pytest.mark.asyncio
 
 
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make chunks of 10 rows."""
-    for name in ("FEWEST_ROWS", "FIRST_ROWS", "MOST_ROWS"):
-        monkeypatch.setattr(backfill, name, 10)
+opened = partial(Capture.opened, limits=chunks_of(10))
 
 
 async def read(database: store.Database, table: str, **settings: Any) -> list[dict[str, Any]]:
     """Return the records of a backfill of the table, in order."""
-    async with Capture.opened(database, tables=(table,), **settings) as capture:
-        info = await capture.all_of(await capture.ask(table))
+    async with opened(database, tables=(table,), **settings) as capture:
+        info = await capture.all_of(await capture.request_backfill(table))
         assert info.state == "done", info.reason
         return [one["record"] for one in await capture.messages()]
 
 
 async def reason(database: store.Database, table: str, where: Any = None, **settings: Any) -> str:
     """Return the reason why a backfill of the table fails."""
-    async with Capture.opened(database, tables=(table,), **settings) as capture:
-        info = await capture.all_of(await capture.ask(table, where))
+    async with opened(database, tables=(table,), **settings) as capture:
+        info = await capture.all_of(await capture.request_backfill(table, where))
         assert info.state == "failed"
         assert info.reason is not None
         return info.reason
@@ -98,8 +95,8 @@ async def test_only_its_own_rows_are_read_from_a_table_with_children(database: s
     await database.fetch("create table children () inherits (items)")
     await database.fetch("insert into items select generate_series(1, 15)")
     await database.fetch("insert into children select generate_series(1, 15)")
-    async with Capture.opened(database, tables=("public.items",)) as capture:
-        info = await capture.all_of(await capture.ask())
+    async with opened(database, tables=("public.items",)) as capture:
+        info = await capture.all_of(await capture.request_backfill())
     assert (info.state, info.read) == ("done", 15)
 
 
@@ -127,11 +124,14 @@ async def test_only_columns_that_are_wanted_leave_the_server(database: store.Dat
         "create table items (id int primary key, a text, b text, n int generated always as (id * 2) stored)"
     )
     await database.fetch("insert into items select i, 'a', 'b' from generate_series(1, 5) as i")
-    async with Capture.opened(database, columns={"public.items": ("a",)}) as capture, await capture.connect() as link:
+    async with (
+        opened(database, columns={"public.items": ("a",)}) as capture,
+        await capture.connect() as connection,
+    ):
         table = capture.tables["public.items"]
-        plan = await chunks.plan(link, table, table, capture.spec, None)
+        plan = await chunks.plan(connection, table, table, capture.spec, None)
         assert plan.names == ["id", "a"]
-        await capture.all_of(await capture.ask())
+        await capture.all_of(await capture.request_backfill())
         assert [one["record"] for one in await capture.messages()] == [{"a": "a"}] * 5
 
 
@@ -142,30 +142,30 @@ async def test_a_role_that_may_not_read_the_table_is_reported(database: store.Da
     assert "grant select on public.items" in info.reason
 
 
-async def test_a_chunk_of_large_rows_ends_early(database: store.Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "MOST_BYTES", 100_000)
+async def test_a_chunk_of_large_rows_ends_early(database: store.Database) -> None:
+    limits = msgspec.structs.replace(chunks_of(10), max_chunk_bytes=100_000)
     await database.fetch("create table items (id int primary key, large text)")
     await database.fetch("insert into items select i, repeat('x', 20000) from generate_series(1, 40) as i")
-    async with Capture.opened(database) as capture, await capture.connect() as link:
+    async with opened(database, limits=limits) as capture, await capture.connect() as connection:
         table = capture.tables["public.items"]
-        plan = await chunks.plan(link, table, table, capture.spec, None)
-        reading = await chunks.read(link, plan, None, None, 1000, lambda: 0.0)
+        plan = await chunks.plan(connection, table, table, capture.spec, None)
+        reading = await chunks.read(connection, plan, None, None, 1000, 100_000, lambda: 0.0)
         assert (len(reading.rows), reading.done) == (
             10,
             False,
         )  # the first step, before the size of rows is known
-        info = await capture.all_of(await capture.ask())
+        info = await capture.all_of(await capture.request_backfill())
     assert (info.state, info.read) == ("done", 40)
 
 
 async def test_a_chunk_that_takes_long_ends_early(database: store.Database) -> None:
     await database.fetch("create table items (id int primary key)")
     await database.fetch("insert into items select generate_series(1, 40)")
-    async with Capture.opened(database) as capture, await capture.connect() as link:
+    async with opened(database) as capture, await capture.connect() as connection:
         table = capture.tables["public.items"]
-        plan = await chunks.plan(link, table, table, capture.spec, None)
+        plan = await chunks.plan(connection, table, table, capture.spec, None)
         times = iter([0.0, 0.05, 0.2])
-        reading = await chunks.read(link, plan, ["5"], ["39"], 1000, lambda: next(times))
+        reading = await chunks.read(connection, plan, ["5"], ["39"], 1000, 100_000, lambda: next(times))
         assert [int(row[0] or 0) for row in reading.rows] == list(range(6, 40))
         assert reading.done
 
@@ -174,14 +174,14 @@ async def test_the_plan_of_a_chunk_uses_the_key_however_large_the_table_is(datab
     await database.fetch("create table items (a int, b int, c text, primary key (a, b))")
     await database.fetch("insert into items select (i * 7919) % 50000, i, 'x' from generate_series(1, 50000) as i")
     await database.fetch("analyze items")
-    async with Capture.opened(database) as capture, await capture.connect() as link:
-        await link.query(chunks.SETTINGS)
+    async with opened(database) as capture, await capture.connect() as connection:
+        await connection.query(chunks.SETTINGS)
         table = capture.tables["public.items"]
-        plan = await chunks.plan(link, table, table, capture.spec, None)
-        sql = plan.sql(above=True, below=True, limit=10000)
-        told = await link.query(f"explain {sql}", "20000", "5", "49999", "49999")
-    assert any("Index Scan using items_pkey" in str(line) for (line,) in told), told
-    assert any(re.search(r"Index Cond: .*ROW\(a, b\) > ROW\(20000, 5\)", str(line)) for (line,) in told), told
+        plan = await chunks.plan(connection, table, table, capture.spec, None)
+        sql = plan.chunk_sql(after=True, up_to=True, limit=10000)
+        plan_rows = await connection.query(f"explain {sql}", "20000", "5", "49999", "49999")
+    assert any("Index Scan using items_pkey" in str(line) for (line,) in plan_rows), plan_rows
+    assert any(re.search(r"Index Cond: .*ROW\(a, b\) > ROW\(20000, 5\)", str(line)) for (line,) in plan_rows), plan_rows
 
 
 # --- impossible backfills
@@ -189,15 +189,15 @@ async def test_the_plan_of_a_chunk_uses_the_key_however_large_the_table_is(datab
 
 async def test_a_table_without_a_key_can_not_be_read_in_pieces(database: store.Database) -> None:
     await database.fetch("create table items (id int)")
-    told = await reason(database, "public.items")
-    assert "neither a primary key nor a unique index" in told
-    assert "alter table public.items add column id bigint generated always as identity primary key" in told
+    text = await reason(database, "public.items")
+    assert "neither a primary key nor a unique index" in text
+    assert "alter table public.items add column id bigint generated always as identity primary key" in text
 
 
 async def test_a_sort_column_that_may_be_null_has_no_order(database: store.Database) -> None:
     await database.fetch("create table items (id int primary key, at timestamptz)")
-    told = await reason(database, "public.items", mode="rows", sort="at")
-    assert "alter table public.items alter column at set not null" in told
+    text = await reason(database, "public.items", mode="rows", sort="at")
+    assert "alter table public.items alter column at set not null" in text
 
 
 async def test_without_the_old_key_of_deleted_rows_nothing_is_read(database: store.Database) -> None:
@@ -208,14 +208,14 @@ async def test_without_the_old_key_of_deleted_rows_nothing_is_read(database: sto
 
 async def test_a_value_that_the_server_refuses_says_so(database: store.Database) -> None:
     await database.fetch("create table items (id int primary key, at date)")
-    told = await reason(database, "public.items", {"field": "data.record.at", "op": ">", "value": "someday"})
-    assert "someday" in told
+    text = await reason(database, "public.items", {"field": "data.record.at", "op": ">", "value": "someday"})
+    assert "someday" in text
 
 
 async def test_a_condition_on_no_column_says_so(database: store.Database) -> None:
     await database.fetch("create table items (id int primary key, at date)")
-    told = await reason(database, "public.items", {"field": "data.record.total", "op": ">", "value": 1})
-    assert "no column 'total': it has id, at" in told
+    text = await reason(database, "public.items", {"field": "data.record.total", "op": ">", "value": 1})
+    assert "no column 'total'. It has id, at" in text
 
 
 async def as_role(database: store.Database, granted: str) -> Any:
@@ -224,16 +224,16 @@ async def as_role(database: store.Database, granted: str) -> Any:
     await database.fetch(f"create role {role}")
     try:
         await database.fetch(granted.format(role=role))
-        async with Capture.opened(database) as capture:
+        async with opened(database) as capture:
             connect = capture.connect
 
-            async def as_reader() -> Link:
-                link = await connect()
-                await link.query(f"set role {role}")
-                return link
+            async def as_reader() -> SourceConnection:
+                connection = await connect()
+                await connection.query(f"set role {role}")
+                return connection
 
             capture.backfiller._connect = as_reader
-            return await capture.all_of(await capture.ask())
+            return await capture.all_of(await capture.request_backfill())
     finally:
         await database.fetch(f"drop owned by {role}")
         await database.fetch(f"drop role {role}")
@@ -249,7 +249,7 @@ async def test_rows_that_a_policy_hides_are_not_passed_over_silently(database: s
 
 
 class Standby:
-    """A fake link with just enough of a standby's behaviour."""
+    """A fake connection with just enough of a standby's behaviour."""
 
     async def query(self, sql: str, *params: str | None) -> list[tuple[str | None, ...]]:
         return [("t",)] if "pg_is_in_recovery" in sql else []
@@ -259,17 +259,17 @@ class Standby:
 
 async def test_a_standby_can_not_be_read(database: store.Database) -> None:
     await database.fetch("create table items (id int primary key)")
-    async with Capture.opened(database) as capture:
+    async with opened(database) as capture:
 
         async def connect() -> Any:
             return Standby()
 
         capture.backfiller._connect = connect
-        info = await capture.all_of(await capture.ask())
+        info = await capture.all_of(await capture.request_backfill())
     assert info.state == "failed"
     assert info.reason is not None
     assert "standby" in info.reason
-    assert "capture the primary" in info.reason
+    assert "Capture the primary" in info.reason
 
 
 # --- tables that are altered during a backfill
@@ -279,17 +279,17 @@ async def altered(database: store.Database, *statements: str) -> Any:
     """Alter the table when the backfill has read 20 of 60 rows. Returns how it ended and what it read by then."""
     await database.fetch("create table items (id int primary key, name text, gone text)")
     await database.fetch("insert into items select i, 'name', 'gone' from generate_series(1, 60) as i")
-    async with Capture.opened(database) as capture:
-        asked = await capture.ask()
+    async with opened(database) as capture:
+        backfill_id = await capture.request_backfill()
         async with capture.working():
 
             async def some() -> bool:
-                return (await capture.info(asked)).read >= 20
+                return (await capture.info(backfill_id)).read >= 20
 
             await capture.pump_until(some)
             for statement in statements:
                 await database.fetch(statement)
-            info = await capture.pump_until(lambda: capture.over(asked))
+            info = await capture.pump_until(lambda: capture.over(backfill_id))
         return info, [one["record"] for one in await capture.messages("read")]
 
 
@@ -314,16 +314,16 @@ async def test_an_altered_table_is_read_on(database: store.Database, statement: 
 
 
 @pytest.mark.parametrize(
-    ("statements", "told"),
+    ("statements", "expected"),
     [
         (["drop table items"], "public.items does not exist"),
         (["drop table items", "create table items (id int primary key)"], "public.items does not exist"),
-        (["alter table items rename column id to number"], "start the backfill anew"),
+        (["alter table items rename column id to number"], "Start a new backfill"),
     ],
 )
 async def test_a_table_that_is_no_more_what_it_was_says_so(
-    database: store.Database, statements: list[str], told: str
+    database: store.Database, statements: list[str], expected: str
 ) -> None:
     info, _ = await altered(database, *statements)
     assert info.state == "failed"
-    assert told in info.reason
+    assert expected in info.reason

@@ -15,13 +15,13 @@ from typing import Any
 
 import anyio
 import asyncpg
+import msgspec
 import pytest
 import pytest_asyncio
 
 from headrace import store
 from headrace.embedded import EmbeddedPostgres
-from headrace.sources.postgres.backfill import backfiller as backfill
-from tests.sources.postgres.backfilling import WITHIN, Capture, until
+from tests.sources.postgres.backfilling import WITHIN, Capture, chunks_of, until
 from tests.support.servers import QUICK
 
 pytestmark = pytest.mark.asyncio
@@ -56,12 +56,8 @@ async def local(waiting_server: str) -> AsyncIterator[asyncpg.Connection[Any]]:
 
 
 @pytest_asyncio.fixture
-async def capture(
-    database: store.Database, waiting_server: str, local: Any, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Capture]:
-    for name in ("FEWEST_ROWS", "FIRST_ROWS", "MOST_ROWS"):
-        monkeypatch.setattr(backfill, name, 100)
-    async with Capture.opened(database, waiting_server) as capture:
+async def capture(database: store.Database, waiting_server: str, local: Any) -> AsyncIterator[Capture]:
+    async with Capture.opened(database, waiting_server, limits=chunks_of(100)) as capture:
         yield capture
 
 
@@ -108,16 +104,16 @@ async def test_a_change_can_be_captured_before_it_is_visible(capture: Capture, w
 async def test_a_row_that_was_changed_unseen_since_the_backfill_began_is_left_out(
     capture: Capture, waiting_server: str, local: Any
 ) -> None:
-    asked = await capture.ask()
+    backfill_id = await capture.request_backfill()
     with anyio.fail_after(WITHIN):
         async with capture.working():
 
             async def some() -> bool:
-                return (await capture.info(asked)).read >= 100
+                return (await capture.info(backfill_id)).read >= 100
 
             await capture.pump_until(some)
             async with committing(waiting_server, local, "update items set name = 'newer' where id = 450"):
-                info = await capture.pump_until(lambda: capture.over(asked))
+                info = await capture.pump_until(lambda: capture.over(backfill_id))
                 assert await local.fetchval("select name from items where id = 450") == "older"  # still
             assert (info.read, info.published) == (500, 499)
     assert (await capture.replayed())[450]["name"] == "newer"
@@ -126,54 +122,56 @@ async def test_a_row_that_was_changed_unseen_since_the_backfill_began_is_left_ou
 async def test_a_backfill_waits_for_earlier_captured_changes_that_are_not_visible_yet(
     capture: Capture, waiting_server: str, local: Any
 ) -> None:
-    capture.backfiller._settled = True  # so that it relies on the transactions it has recorded
+    capture.backfiller._earlier_visible = True  # so that it relies on the transactions it has recorded
     with anyio.fail_after(WITHIN):
         async with committing(waiting_server, local, "update items set name = 'newer' where id = 5"):
             await capture.pump()
             assert [one["record"]["name"] for one in await capture.messages("update")] == ["newer"]
-            asked = await capture.ask()
+            backfill_id = await capture.request_backfill()
             async with capture.working():
                 await capture.pump_until(lambda: capture.backfiller.tracking)
                 for _ in range(20):
                     await capture.pump()
                 assert await capture.messages("read") == []
                 await until_seen(local)
-                info = await capture.pump_until(lambda: capture.over(asked))
+                info = await capture.pump_until(lambda: capture.over(backfill_id))
     assert (info.read, info.published) == (500, 500)
     assert (await capture.replayed())[5]["name"] == "newer"
 
 
 async def test_a_backfill_waits_without_a_limit_for_invisible_changes_that_another_process_captured(
-    capture: Capture, waiting_server: str, local: Any, monkeypatch: pytest.MonkeyPatch
+    capture: Capture, waiting_server: str, local: Any
 ) -> None:
-    monkeypatch.setattr("headrace.sources.postgres.backfill.open_transactions.PATIENCE", 0.0)
+    capture.limits = msgspec.structs.replace(capture.limits, visibility_timeout=0.0)
+    capture.restart()
     with anyio.fail_after(WITHIN):
         async with committing(waiting_server, local, "update items set name = 'newer' where id = 5"):
             await capture.pump()
             capture.restart()  # no process remembers the captured transaction
-            asked = await capture.ask()
+            backfill_id = await capture.request_backfill()
             async with capture.working():
 
                 async def settling() -> bool:
-                    return (await capture.info(asked)).state == "running"
+                    return (await capture.info(backfill_id)).state == "running"
 
                 await capture.pump_until(settling)
                 for _ in range(20):
                     await capture.pump()
                 assert await capture.messages("read") == []
                 await until_seen(local)
-                await capture.pump_until(lambda: capture.over(asked))
+                await capture.pump_until(lambda: capture.over(backfill_id))
     assert (await capture.replayed())[5]["name"] == "newer"
 
 
 async def test_a_transaction_that_has_not_begun_to_commit_is_not_waited_for(
-    capture: Capture, waiting_server: str, local: Any, monkeypatch: pytest.MonkeyPatch
+    capture: Capture, waiting_server: str, local: Any
 ) -> None:
-    monkeypatch.setattr("headrace.sources.postgres.backfill.open_transactions.PATIENCE", 0.0)
+    capture.limits = msgspec.structs.replace(capture.limits, visibility_timeout=0.0)
+    capture.restart()
     other = await asyncpg.connect(waiting_server)
     try:
         await other.execute("begin; update items set name = 'newer' where id = 5")
-        info = await capture.all_of(await capture.ask())
+        info = await capture.all_of(await capture.request_backfill())
     finally:
         other.terminate()
     assert (info.state, info.published) == ("done", 500)

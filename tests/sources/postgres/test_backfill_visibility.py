@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sources.postgres.backfill.visibility import Changed, Snapshot
+from headrace.sources.postgres.backfill.visibility import ChangedRows, Snapshot
 
 ORDERS = "public.orders"
 
@@ -15,10 +15,10 @@ def key(value: int) -> tuple[bytes, ...]:
     return (str(value).encode(),)
 
 
-def begun(most: int = 1000) -> Changed:
-    changed = Changed(most)
-    changed.begin(ORDERS)
-    changed.captured(1)  # it is unknown whether all its changes were recorded
+def begun(max_rows: int = 1000) -> ChangedRows:
+    changed = ChangedRows(max_rows)
+    changed.start(ORDERS)
+    changed.transaction_captured(1)  # it is unknown whether all its changes were recorded
     return changed
 
 
@@ -43,92 +43,92 @@ def test_an_id_of_32_bits_stands_for_the_transaction_that_is_nearest(epoch: int,
 
 def test_a_row_that_the_snapshot_sees_changed_is_as_new_in_the_chunk() -> None:
     changed = begun()
-    changed.saw(ORDERS, key(1), 5)
-    changed.saw(ORDERS, key(2), 12)
-    changed.saw(ORDERS, key(3), 20)
-    assert changed.unseen(Snapshot.of("12:20:12")) == {key(2), key(3)}
+    changed.row_changed(ORDERS, key(1), 5)
+    changed.row_changed(ORDERS, key(2), 12)
+    changed.row_changed(ORDERS, key(3), 20)
+    assert changed.keys_unseen_by(Snapshot.of("12:20:12")) == {key(2), key(3)}
 
 
 def test_changes_of_other_tables_are_nothing_to_it() -> None:
     changed = begun()
-    changed.saw("public.customers", key(1), 50)
-    assert changed.unseen(Snapshot.of("10:20:")) == set()
+    changed.row_changed("public.customers", key(1), 50)
+    assert changed.keys_unseen_by(Snapshot.of("10:20:")) == set()
 
 
 def test_changes_that_the_oldest_snapshot_sees_are_forgotten() -> None:
     changed = begun()
-    changed.saw(ORDERS, key(1), 5)
-    changed.saw(ORDERS, key(2), 25)
-    changed.matters_from(Snapshot.of("20:20:"))
-    changed.saw(ORDERS, key(3), 6)  # captured late
-    changed.saw(ORDERS, key(4), 26)
-    assert changed.unseen(Snapshot.of("1:1:")) == {key(2), key(4)}
+    changed.row_changed(ORDERS, key(1), 5)
+    changed.row_changed(ORDERS, key(2), 25)
+    changed.forget_seen_by(Snapshot.of("20:20:"))
+    changed.row_changed(ORDERS, key(3), 6)  # captured late
+    changed.row_changed(ORDERS, key(4), 26)
+    assert changed.keys_unseen_by(Snapshot.of("1:1:")) == {key(2), key(4)}
 
 
 def test_the_first_snapshot_must_see_everything_captured_before_tracking_began() -> None:
-    changed = Changed()
+    changed = ChangedRows()
     for xid in (7, 11, 9):
-        changed.captured(xid)
-    changed.begin(ORDERS)
-    assert not changed.known(Snapshot.of("11:12:11"))
-    assert not changed.known(Snapshot.of("11:11:"))
-    assert changed.known(Snapshot.of("12:12:"))
+        changed.transaction_captured(xid)
+    changed.start(ORDERS)
+    assert not changed.covers(Snapshot.of("11:12:11"))
+    assert not changed.covers(Snapshot.of("11:11:"))
+    assert changed.covers(Snapshot.of("12:12:"))
 
 
 def test_the_transaction_that_was_under_way_when_tracking_began_has_to_be_seen_too() -> None:
-    changed = Changed()
-    changed.begin(ORDERS)
-    assert changed.known(Snapshot.of("11:11:"))
-    changed.captured(11)  # its first changes were not recorded
-    assert not changed.known(Snapshot.of("11:11:"))
-    changed.captured(12)  # all of its changes were recorded
-    assert changed.known(Snapshot.of("12:12:"))
+    changed = ChangedRows()
+    changed.start(ORDERS)
+    assert changed.covers(Snapshot.of("11:11:"))
+    changed.transaction_captured(11)  # its first changes were not recorded
+    assert not changed.covers(Snapshot.of("11:11:"))
+    changed.transaction_captured(12)  # all of its changes were recorded
+    assert changed.covers(Snapshot.of("12:12:"))
 
 
 def test_the_next_backfill_of_another_table_begins_anew() -> None:
     changed = begun()
-    changed.matters_from(Snapshot.of("10:10:"))
-    changed.saw(ORDERS, key(1), 20)
-    changed.captured(20)
-    changed.begin("public.customers")
-    assert not changed.known(Snapshot.of("20:20:"))
-    assert changed.known(Snapshot.of("21:21:"))
-    assert changed.unseen(Snapshot.of("20:20:")) == set()
+    changed.forget_seen_by(Snapshot.of("10:10:"))
+    changed.row_changed(ORDERS, key(1), 20)
+    changed.transaction_captured(20)
+    changed.start("public.customers")
+    assert not changed.covers(Snapshot.of("20:20:"))
+    assert changed.covers(Snapshot.of("21:21:"))
+    assert changed.keys_unseen_by(Snapshot.of("20:20:")) == set()
 
 
 def test_going_on_with_the_same_table_keeps_what_is_known() -> None:
     changed = begun()
-    changed.saw(ORDERS, key(1), 20)
-    changed.captured(20)
-    changed.begin(ORDERS)
-    assert changed.known(Snapshot.of("20:20:"))
-    assert changed.unseen(Snapshot.of("20:20:")) == {key(1)}
+    changed.row_changed(ORDERS, key(1), 20)
+    changed.transaction_captured(20)
+    changed.start(ORDERS)
+    assert changed.covers(Snapshot.of("20:20:"))
+    assert changed.keys_unseen_by(Snapshot.of("20:20:")) == {key(1)}
 
 
 def test_nothing_is_kept_after_the_end() -> None:
     changed = begun()
-    changed.saw(ORDERS, key(1), 20)
-    changed.end()
+    changed.row_changed(ORDERS, key(1), 20)
+    changed.stop()
     assert not changed.tracking
-    changed.saw(ORDERS, key(2), 21)
-    assert changed.unseen(Snapshot.of("1:1:")) == set()
+    changed.row_changed(ORDERS, key(2), 21)
+    assert changed.keys_unseen_by(Snapshot.of("1:1:")) == set()
 
 
 def test_too_many_changed_rows_are_forgotten_and_chunks_that_would_need_them_are_of_no_use() -> None:
-    changed = begun(most=10)
+    changed = begun(max_rows=10)
     for number in range(11):
-        changed.saw(ORDERS, key(number), 20 + number)
-        changed.captured(20 + number)
-    assert not changed.known(Snapshot.of("25:25:"))
-    assert changed.known(Snapshot.of("31:31:"))
+        changed.row_changed(ORDERS, key(number), 20 + number)
+        changed.transaction_captured(20 + number)
+    assert not changed.covers(Snapshot.of("25:25:"))
+    assert changed.covers(Snapshot.of("31:31:"))
 
 
 def test_a_row_that_changes_again_and_again_in_one_transaction_counts_once() -> None:
-    changed = begun(most=10)
+    changed = begun(max_rows=10)
     for _ in range(100):
-        changed.saw(ORDERS, key(1), 20)
-    changed.captured(20)
-    assert changed.known(Snapshot.of("20:20:"))
+        changed.row_changed(ORDERS, key(1), 20)
+    changed.transaction_captured(20)
+    assert changed.covers(Snapshot.of("20:20:"))
 
 
 xids = st.integers(10, 40)
@@ -145,7 +145,7 @@ xids = st.integers(10, 40)
     st.integers(2, 40),
 )
 def test_no_row_is_kept_that_a_captured_transaction_changed_unseen(
-    transactions: list[tuple[int, list[int]]], taken: list[tuple[int, int, set[int]]], most: int
+    transactions: list[tuple[int, list[int]]], taken: list[tuple[int, int, set[int]]], max_rows: int
 ) -> None:
     """Compare with the obvious algorithm, which remembers everything.
 
@@ -157,23 +157,23 @@ def test_no_row_is_kept_that_a_captured_transaction_changed_unseen(
         seen |= {xid for xid in range(10, end) if xid not in running}
         end = max(seen, default=9) + 1
         snapshots.append((at, Snapshot(end, frozenset(xid for xid in range(10, end) if xid not in seen))))
-    changed = Changed(most)
+    changed = ChangedRows(max_rows)
     captured: list[tuple[int, list[int]]] = []
 
     def judge(snapshot: Snapshot) -> None:
-        if not changed.known(snapshot):
+        if not changed.covers(snapshot):
             return
         expected = {key(row) for xid, rows in captured for row in rows if not snapshot.sees(xid)}
-        assert changed.unseen(snapshot) == expected
+        assert changed.keys_unseen_by(snapshot) == expected
 
-    changed.begin(ORDERS)
+    changed.start(ORDERS)
     for place, (xid, rows) in enumerate(transactions):
         for at, snapshot in snapshots:
             if at == place:
-                changed.matters_from(snapshot)
+                changed.forget_seen_by(snapshot)
         for row in rows:
-            changed.saw(ORDERS, key(row), xid)
-        changed.captured(xid)
+            changed.row_changed(ORDERS, key(row), xid)
+        changed.transaction_captured(xid)
         captured.append((xid, rows))
         for at, snapshot in snapshots:
             if at == max((at for at, _ in snapshots if at <= place), default=None) or at > place:

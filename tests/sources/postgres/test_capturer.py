@@ -9,8 +9,7 @@ import pytest
 
 from headrace import store
 from headrace.model.capture import CaptureInfo
-from headrace.sources.postgres.backfill import backfiller as backfill
-from headrace.sources.postgres.capture import capturer, outbox
+from headrace.sources.postgres.limits import CaptureLimits
 from headrace.sources.postgres.shaping import message_builder
 from headrace.sources.postgres.shaping.transforms import transform
 from tests.runtime.running import eventually
@@ -89,16 +88,16 @@ async def test_messages_that_the_stream_refuses_are_sorted_out_and_all_others_ar
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Shaping prevents this. If it overlooks a case, capture must go on nevertheless.
-    put = message_builder.MessageBuilder.put
+    add = message_builder.MessageBuilder.add
 
     def overlooking(self: Any, key: str, data: bytes, into: Any, *args: Any) -> int:
         if b'"bad"' not in data:
-            return put(self, key, data, into, *args)
+            return add(self, key, data, into, *args)
         into.keys.append(key)
         into.data.append('{"record": "\\u0000"}')
         return 1
 
-    monkeypatch.setattr(message_builder.MessageBuilder, "put", overlooking)
+    monkeypatch.setattr(message_builder.MessageBuilder, "add", overlooking)
     info = await shop.source()
     async with shop.captured():
         await shop.until_running()
@@ -112,13 +111,10 @@ async def test_messages_that_the_stream_refuses_are_sorted_out_and_all_others_ar
     assert all("NUL" in one.error for one in failures)
 
 
-async def test_a_table_that_was_dropped_and_made_anew_is_captured_from_its_first_row_on(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(capturer, "LOOK", 0.2)
+async def test_a_table_that_was_dropped_and_made_anew_is_captured_from_its_first_row_on(shop: Shop) -> None:
     await shop.sql.execute("create table other (id int primary key)")
     await shop.source(tables=("public.orders", "public.other"), backfill=True)
-    async with shop.captured():
+    async with shop.captured(CaptureLimits(table_check_interval=0.2)):
         await shop.until_running()
         await shop.sql.execute("insert into orders values (1)")
         await shop.until(1)
@@ -158,13 +154,10 @@ async def test_another_server_than_the_captured_one_is_not_taken_for_it(shop: Sh
     assert found.mend == "headrace source postgres resume shop --anew"
 
 
-async def test_a_source_that_stops_stops_no_other_and_goes_on_when_it_is_mended(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("headrace.sources.postgres.capture.capturing.REPAIR", 0.2)
+async def test_a_source_that_stops_stops_no_other_and_goes_on_when_it_is_mended(shop: Shop) -> None:
     await shop.source()
     await shop.source("late", tables=("public.late",))
-    async with shop.captured() as app:
+    async with shop.captured(CaptureLimits(stopped_retry_delay=0.2)) as app:
         await shop.until_running()
         stopped = await shop.until_state("stopped", "late")
         assert stopped.capture is not None
@@ -197,15 +190,11 @@ async def test_settings_that_are_edited_count_from_the_next_change_on(shop: Shop
     assert len({json.dumps(one["metadata"], sort_keys=True) for one in await shop.stream()}) == known, "nothing twice"
 
 
-async def test_a_backfill_of_rows_so_large_that_a_chunk_is_appended_in_parts_goes_on_to_its_end(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outbox, "MOST_BYTES", 1000)
-    for name in ("FEWEST_ROWS", "FIRST_ROWS", "MOST_ROWS"):
-        monkeypatch.setattr(backfill, name, 10)
+async def test_a_backfill_of_rows_so_large_that_a_chunk_is_appended_in_parts_goes_on_to_its_end(shop: Shop) -> None:
+    limits = CaptureLimits(outbox_bytes=1000, min_chunk_rows=10, first_chunk_rows=10, max_chunk_rows=10)
     await shop.sql.execute("insert into orders select g, repeat('x', 200), 1 from generate_series(1, 100) as g")
     source = await shop.source(backfill=True)
-    async with shop.captured():
+    async with shop.captured(limits):
         found = await shop.until(100)
         assert [one["record"]["id"] for one in found] == list(range(1, 101))
 

@@ -9,8 +9,10 @@ import pytest
 from headrace import store
 from headrace.sources.postgres.capture import capturing
 from headrace.sources.postgres.errors import SourceStopped
+from headrace.sources.postgres.limits import CaptureLimits
 from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
+from tests.support.logs import logged
 
 pytestmark = pytest.mark.asyncio
 
@@ -53,14 +55,11 @@ async def test_changes_made_while_no_process_captures_are_captured_later_and_non
     assert [one["record"]["id"] for one in found] == [1, 2, 3]
 
 
-async def test_a_large_transaction_appears_whole_in_parts_that_are_streamed_while_it_is_open(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("headrace.sources.postgres.capture.outbox.MOST_MESSAGES", 100)
+async def test_a_large_transaction_appears_whole_in_parts_that_are_streamed_while_it_is_open(shop: Shop) -> None:
     name = await shop.sql.fetchval("select current_database()")
     await shop.sql.execute(f"alter database {name} set logical_decoding_work_mem = '64kB'")
     await shop.source()
-    async with shop.captured():
+    async with shop.captured(CaptureLimits(outbox_messages=100)):
         await shop.until_running()
         async with shop.sql.transaction():
             await shop.sql.execute("insert into orders select n, 'kept' from generate_series(1, 3000) as n")
@@ -156,10 +155,9 @@ async def test_values_that_are_stored_out_of_line_and_did_not_change_are_there_i
         assert await eventually(is_paid) == {"id": 1, "status": "paid", "total": "1", "doc": doc}
 
 
-async def test_an_idle_database_still_moves_the_slot_on(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.sources.postgres.capture.capturer.MARK", 0.0)
+async def test_an_idle_database_still_moves_the_slot_on(shop: Shop) -> None:
     await shop.source()
-    async with shop.captured():
+    async with shop.captured(CaptureLimits(idle_position_interval=0.0)):
         await shop.until_running()
         await shop.sql.execute("create table other (id int)")
 
@@ -189,12 +187,11 @@ async def test_a_source_with_a_missing_transform_is_retried_and_logged_once(
         raise SourceStopped(f"The transform {name!r} can't be imported.")
 
     monkeypatch.setattr(capturing.transforms, "load", is_missing)
-    monkeypatch.setattr(capturing, "REPAIR", 0.0)
     await shop.source(transform="nowhere:nothing")
-    async with shop.captured():
+    async with shop.captured(CaptureLimits(stopped_retry_delay=0.0)):
 
         async def is_looked_at_again() -> bool:
             return len(asked) >= 3
 
         await eventually(is_looked_at_again)
-    assert len([one for one in caplog.records if "has stopped" in one.getMessage()]) == 1
+    assert len(logged(caplog, "capture stopped", source="shop")) == 1

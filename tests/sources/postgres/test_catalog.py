@@ -8,29 +8,29 @@ import pytest
 import pytest_asyncio
 
 from headrace.model.errors import ConfigurationError
-from headrace.sources.postgres.connection.link import Link
-from headrace.sources.postgres.database.catalog import load_tables, table_of
+from headrace.sources.postgres.connection.source_connection import SourceConnection
+from headrace.sources.postgres.database.catalog import load_tables, table_with_oid
 from headrace.sources.postgres.database.tables import Table, TableColumn
 from headrace.sources.postgres.errors import SourceStopped
-from tests.sources.postgres.linked import linked
+from tests.sources.postgres.connections import connected
 
 pytestmark = pytest.mark.asyncio
 
 
 @pytest_asyncio.fixture
-async def link(empty_dsn: str) -> AsyncIterator[Link]:
-    async with linked(empty_dsn) as link:
-        yield link
+async def connection(empty_dsn: str) -> AsyncIterator[SourceConnection]:
+    async with connected(empty_dsn) as connection:
+        yield connection
 
 
-async def load(link: Link, name: str, sql: str) -> Table:
-    await link.query(sql)
-    return (await load_tables(link, [name]))[name]
+async def load(connection: SourceConnection, name: str, sql: str) -> Table:
+    await connection.query(sql)
+    return (await load_tables(connection, [name]))[name]
 
 
-async def test_a_table_has_its_columns_in_order_without_those_that_were_dropped(link: Link) -> None:
+async def test_a_table_has_its_columns_in_order_without_those_that_were_dropped(connection: SourceConnection) -> None:
     table = await load(
-        link,
+        connection,
         "public.orders",
         "create table orders (id bigint primary key, gone int, note text not null); alter table orders drop gone",
     )
@@ -40,15 +40,17 @@ async def test_a_table_has_its_columns_in_order_without_those_that_were_dropped(
     assert not table.partitioned
 
 
-async def test_a_key_has_the_order_of_its_index_and_not_what_is_only_included(link: Link) -> None:
-    table = await load(link, "public.t", "create table t (a int, b int, c int, primary key (c, a) include (b))")
+async def test_a_key_has_the_order_of_its_index_and_not_what_is_only_included(connection: SourceConnection) -> None:
+    table = await load(connection, "public.t", "create table t (a int, b int, c int, primary key (c, a) include (b))")
     assert table.key == ("c", "a")
     assert table.identity_columns == ("c", "a")
 
 
-async def test_without_a_primary_key_a_unique_index_over_what_is_not_null_is_the_key(link: Link) -> None:
+async def test_without_a_primary_key_a_unique_index_over_what_is_not_null_is_the_key(
+    connection: SourceConnection,
+) -> None:
     table = await load(
-        link, "public.t",
+        connection, "public.t",
         """create table t (a int not null, b int not null, c int, d int not null, e int not null);
            create unique index on t (c); create unique index on t (d) where d > 0; create unique index on t ((e + 1));
            create index on t (e); create unique index on t (a, b); alter table t add unique (d) deferrable""",
@@ -56,113 +58,115 @@ async def test_without_a_primary_key_a_unique_index_over_what_is_not_null_is_the
     assert (table.key, table.primary, table.identity_columns) == (("a", "b"), False, ())
 
 
-async def test_the_replica_identity_is_preferred_to_other_unique_indexes(link: Link) -> None:
+async def test_the_replica_identity_is_preferred_to_other_unique_indexes(connection: SourceConnection) -> None:
     table = await load(
-        link, "public.t",
+        connection, "public.t",
         """create table t (a int not null, b int not null, c int not null); create unique index on t (a);
            create unique index wide on t (b, c); alter table t replica identity using index wide""",
     )  # fmt: skip
     assert (table.key, table.identity, table.identity_columns) == (("b", "c"), "i", ("b", "c"))
 
 
-async def test_old_rows_are_known_as_far_as_the_replica_identity_goes(link: Link) -> None:
-    await link.query("create table t (id int primary key, note text)")
+async def test_old_rows_are_known_as_far_as_the_replica_identity_goes(connection: SourceConnection) -> None:
+    await connection.query("create table t (id int primary key, note text)")
     for identity, columns in (("full", ("id", "note")), ("nothing", ()), ("default", ("id",))):
-        table = await load(link, "public.t", f"alter table t replica identity {identity}")
+        table = await load(connection, "public.t", f"alter table t replica identity {identity}")
         assert table.identity_columns == columns
 
 
-async def test_a_table_without_any_key_has_none(link: Link) -> None:
-    table = await load(link, "public.t", "create table t (a int)")
+async def test_a_table_without_any_key_has_none(connection: SourceConnection) -> None:
+    table = await load(connection, "public.t", "create table t (a int)")
     assert (table.key, table.primary, table.identity_columns) == ((), False, ())
 
 
-async def test_generated_columns_are_published_only_where_the_server_can(link: Link) -> None:
+async def test_generated_columns_are_published_only_where_the_server_can(connection: SourceConnection) -> None:
     table = await load(
-        link, "public.t", "create table t (id int primary key, g int generated always as (id * 2) stored)"
+        connection, "public.t", "create table t (id int primary key, g int generated always as (id * 2) stored)"
     )
-    assert [column.published for column in table.columns] == [True, link.version >= 180000]
-    if link.version >= 180000:
+    assert [column.published for column in table.columns] == [True, connection.version >= 180000]
+    if connection.version >= 180000:
         virtual = await load(
-            link, "public.v", "create table v (id int primary key, g int generated always as (id * 2) virtual)"
+            connection, "public.v", "create table v (id int primary key, g int generated always as (id * 2) virtual)"
         )
         assert [column.published for column in virtual.columns] == [True, False]
 
 
-async def test_a_publication_s_own_list_of_columns_counts(link: Link) -> None:
-    if link.version < 150000:
+async def test_a_publication_s_own_list_of_columns_counts(connection: SourceConnection) -> None:
+    if connection.version < 150000:
         pytest.skip("publications have lists of columns from PostgreSQL 15 on")
-    await link.query(
+    await connection.query(
         "create table t (id int primary key, a int, b int, g int generated always as (id) stored); create publication p for table t (id, b)"
     )
-    table = (await load_tables(link, ["public.t"], "p"))["public.t"]
+    table = (await load_tables(connection, ["public.t"], "p"))["public.t"]
     assert [column.name for column in table.columns if column.published] == ["id", "b"]
 
 
-async def test_a_partitioned_table_has_the_rows_of_its_partitions(link: Link) -> None:
+async def test_a_partitioned_table_has_the_rows_of_its_partitions(connection: SourceConnection) -> None:
     table = await load(
-        link, "public.t",
+        connection, "public.t",
         """create table t (id int primary key) partition by range (id); create table t1 partition of t for values from (0) to (10);
            create table t2 partition of t for values from (10) to (20); insert into t select generate_series(0, 14); analyze t""",
     )  # fmt: skip
     assert (table.partitioned, table.estimate) == (True, 15)
 
 
-async def test_the_root_of_a_partition_is_reported(link: Link) -> None:
+async def test_the_root_of_a_partition_is_reported(connection: SourceConnection) -> None:
     root = await load(
-        link, 'public."Events"',
+        connection, 'public."Events"',
         """create table "Events" (id int primary key) partition by range (id);
            create table middle partition of "Events" for values from (0) to (10) partition by range (id);
            create table leaf partition of middle for values from (0) to (5)""",
     )  # fmt: skip
-    ((leaf,),) = await link.query("select 'leaf'::regclass::oid")
-    found = await table_of(link, int(leaf or 0))
+    ((leaf,),) = await connection.query("select 'leaf'::regclass::oid")
+    found = await table_with_oid(connection, int(leaf or 0))
     assert found is not None
     assert (found[0].name, found[1]) == ("public.leaf", 'public."Events"')
-    assert await table_of(link, root.oid) == (root, None)
+    assert await table_with_oid(connection, root.oid) == (root, None)
 
 
-async def test_the_number_of_rows_is_unknown_before_the_table_is_analyzed(link: Link) -> None:
+async def test_the_number_of_rows_is_unknown_before_the_table_is_analyzed(connection: SourceConnection) -> None:
     table = await load(
-        link, "public.t", "create table t (id int primary key); insert into t select generate_series(1, 100)"
+        connection, "public.t", "create table t (id int primary key); insert into t select generate_series(1, 100)"
     )
     assert table.estimate is None
-    assert (await load(link, "public.t", "analyze t")).estimate == 100
+    assert (await load(connection, "public.t", "analyze t")).estimate == 100
 
 
-async def test_a_table_is_found_by_any_spelling_of_its_name_and_reported_by_its_canonical_one(link: Link) -> None:
-    await link.query(
+async def test_a_table_is_found_by_any_spelling_of_its_name_and_reported_by_its_canonical_one(
+    connection: SourceConnection,
+) -> None:
+    await connection.query(
         """create schema "select"; create table "select"."Odd ""Name"" é" (id int); create table plain (id int)"""
     )
     names = ['"select"."Odd ""Name"" é"', 'public."plain"', "public.plain"]
-    found = await load_tables(link, names)
+    found = await load_tables(connection, names)
     assert [table.name for table in found.values()] == ['"select"."Odd ""Name"" é"', "public.plain", "public.plain"]
     assert list(found) == names
 
 
-async def test_a_stream_is_not_taken_for_the_missing_table_that_it_is_called_as(link: Link) -> None:
-    await link.query("create schema headrace_streams; create table headrace_streams.orders (seq bigint)")
+async def test_a_stream_is_not_taken_for_the_missing_table_that_it_is_called_as(connection: SourceConnection) -> None:
+    await connection.query("create schema headrace_streams; create table headrace_streams.orders (seq bigint)")
     with pytest.raises(SourceStopped) as stopped:
-        await load_tables(link, ["public.orders"])
+        await load_tables(connection, ["public.orders"])
     assert str(stopped.value) == "The captured database has no table public.orders."
 
 
-async def test_tables_that_are_missing_are_all_named_with_what_was_probably_meant(link: Link) -> None:
-    await link.query(
+async def test_tables_that_are_missing_are_all_named_with_what_was_probably_meant(connection: SourceConnection) -> None:
+    await connection.query(
         """create table orders (id int); create schema shop; create table shop.lines (id int); create table "Mixed" (id int)"""
     )
     with pytest.raises(SourceStopped) as stopped:
-        await load_tables(link, ["public.order", "public.lines", "public.mixed", "public.zebra", "public.orders"])
+        await load_tables(connection, ["public.order", "public.lines", "public.mixed", "public.zebra", "public.orders"])
     assert str(stopped.value) == (
-        "The captured database has no table public.order: did you mean public.orders?"
-        " The captured database has no table public.lines: did you mean shop.lines?"
-        ' The captured database has no table public.mixed: did you mean public."Mixed"?'
+        "The captured database has no table public.order. Did you mean public.orders?"
+        " The captured database has no table public.lines. Did you mean shop.lines?"
+        ' The captured database has no table public.mixed. Did you mean public."Mixed"?'
         " The captured database has no table public.zebra."
     )
 
 
 @pytest.mark.parametrize(
-    ("sql", "told"),
+    ("sql", "expected"),
     [
         ("create view t as select 1", "public.t is a view"),
         ("create materialized view t as select 1", "public.t is a materialized view"),
@@ -170,21 +174,21 @@ async def test_tables_that_are_missing_are_all_named_with_what_was_probably_mean
         ("create unlogged table t (id int)", "public.t is unlogged, .*alter table public.t set logged"),
     ],
 )
-async def test_relations_without_changes_are_refused(link: Link, sql: str, told: str) -> None:
-    await link.query(sql)
-    with pytest.raises(SourceStopped, match=told):
-        await load_tables(link, ["public.t"])
+async def test_relations_without_changes_are_refused(connection: SourceConnection, sql: str, expected: str) -> None:
+    await connection.query(sql)
+    with pytest.raises(SourceStopped, match=expected):
+        await load_tables(connection, ["public.t"])
 
 
-async def test_the_system_s_own_tables_are_refused(link: Link) -> None:
-    with pytest.raises(SourceStopped, match="the system's own"):
-        await load_tables(link, ["pg_catalog.pg_class"])
+async def test_the_system_s_own_tables_are_refused(connection: SourceConnection) -> None:
+    with pytest.raises(SourceStopped, match="is a system table"):
+        await load_tables(connection, ["pg_catalog.pg_class"])
 
 
-async def test_a_name_that_can_t_be_says_what_would_be_right(link: Link) -> None:
+async def test_a_name_that_can_t_be_says_what_would_be_right(connection: SourceConnection) -> None:
     with pytest.raises(ConfigurationError, match=r"such as public\.orders"):
-        await load_tables(link, ["orders"])
+        await load_tables(connection, ["orders"])
 
 
-async def test_a_table_that_is_gone_is_none(link: Link) -> None:
-    assert await table_of(link, 1) is None
+async def test_a_table_that_is_gone_is_none(connection: SourceConnection) -> None:
+    assert await table_with_oid(connection, 1) is None

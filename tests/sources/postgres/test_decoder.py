@@ -27,7 +27,7 @@ columns = st.builds(m.Column, names, uint32, st.integers(-(2**31), 2**31 - 1), s
 
 
 def changes(xid: st.SearchStrategy[Any]) -> st.SearchStrategy[m.AnyMessage]:
-    """Messages that may be inside a streamed piece, and outside of one."""
+    """Messages that may be inside a stream block, and outside of one."""
     whole_or_key = st.tuples(st.one_of(st.none(), rows), st.booleans())
     return st.one_of(
         st.builds(m.Relation, uint32, schemas, names, st.sampled_from("dnfi"), st.lists(columns).map(tuple), xid),
@@ -38,7 +38,7 @@ def changes(xid: st.SearchStrategy[Any]) -> st.SearchStrategy[m.AnyMessage]:
         ),
         st.builds(m.Delete, uint32, rows, st.booleans(), xid),
         st.builds(m.Truncate, st.lists(uint32).map(tuple), st.booleans(), st.booleans(), xid),
-        st.builds(m.Message, st.booleans(), uint64, names, st.binary(max_size=300), xid),
+        st.builds(m.LogicalMessage, st.booleans(), uint64, names, st.binary(max_size=300), xid),
         st.builds(m.Origin, uint64, names),
     )
 
@@ -130,24 +130,24 @@ def test_bytes_of_any_kind_are_read_or_refused(data: bytes, piece: bool) -> None
 
 def test_a_value_in_binary_is_refused_since_we_never_ask_for_it() -> None:
     insert = b"I" + wire.int32(1) + b"N" + wire.int16(1) + b"b" + wire.int32(2) + b"ab"
-    with pytest.raises(DecodeError, match="in binary, which we never ask for"):
+    with pytest.raises(DecodeError, match="sent a binary value"):
         Decoder().decode(insert)
 
 
 def test_a_kind_that_pgoutput_does_not_have_is_named() -> None:
-    with pytest.raises(DecodeError, match="kind 'X' outside of a streamed piece"):
+    with pytest.raises(DecodeError, match="kind 'X' outside of a stream block"):
         Decoder().decode(b"X123")
 
 
 @pytest.mark.parametrize("message", [m.Begin(1, 2, 3), m.StreamStart(3, False), m.StreamCommit(1, 2, 3, 4)])
 def test_a_transaction_does_not_begin_or_end_inside_a_streamed_piece(message: m.AnyMessage) -> None:
     decoder = decoder_in(piece=True)
-    with pytest.raises(DecodeError, match="inside a streamed piece"):
+    with pytest.raises(DecodeError, match="inside a stream block"):
         decoder.decode(wire.encode(message))
 
 
 def test_a_piece_does_not_stop_where_none_is_open() -> None:
-    with pytest.raises(DecodeError, match="kind 'E' outside of a streamed piece"):
+    with pytest.raises(DecodeError, match="kind 'E' outside of a stream block"):
         Decoder().decode(b"E")
 
 

@@ -32,16 +32,16 @@ class Server:
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
-        self.link = psycopg.connect(dsn, autocommit=True)
+        self.connection = psycopg.connect(dsn, autocommit=True)
 
     def execute(self, sql: str) -> list[tuple[Any, ...]]:
-        cursor = self.link.execute(sql)  # type: ignore[arg-type]
+        cursor = self.connection.execute(sql)  # type: ignore[arg-type]
         return cursor.fetchall() if cursor.description else []
 
     @contextmanager
     def reading(self, version: int, streaming: str = "off", **settings: Any) -> Iterator[Iterator[m.AnyMessage]]:
         """Return the messages of everything that is done from here on."""
-        if self.link.info.server_version < FIRST_WITH[version] * 10000:
+        if self.connection.info.server_version < FIRST_WITH[version] * 10000:
             pytest.skip(f"This server does not know protocol {version}.")
         decoder = Decoder()
         with Walsender(
@@ -53,7 +53,7 @@ class Server:
 @pytest.fixture
 def server(empty_dsn: str) -> Iterator[Server]:
     server = Server(empty_dsn)
-    with server.link:
+    with server.connection:
         server.execute(TABLES)
         yield server
 
@@ -126,9 +126,9 @@ def test_logical_messages_that_another_session_emits_are_read(server: Server, ve
         place = server.execute("select pg_logical_emit_message(false, 'aside', 'heard at once') - '0/0'")[0][0]
         server.execute("select pg_logical_emit_message(true, 'headrace', '\\x00ff'::bytea)")
         read = until(messages, is_a(m.Commit))
-    aside = next(one for one in read if isinstance(one, m.Message))
+    aside = next(one for one in read if isinstance(one, m.LogicalMessage))
     assert (aside.transactional, aside.prefix, aside.content, aside.lsn) == (False, "aside", b"heard at once", place)
-    inside = [one for one in read[read.index(aside) + 1 :] if isinstance(one, m.Message)]
+    inside = [one for one in read[read.index(aside) + 1 :] if isinstance(one, m.LogicalMessage)]
     assert [(one.transactional, one.prefix, one.content) for one in inside] == [(True, "headrace", b"\0\xff")]
 
 
@@ -181,8 +181,8 @@ def test_a_streamed_transaction_is_read_and_its_rolled_back_parts_are_reported(
     commit = read[-1]
     assert isinstance(commit, m.StreamCommit)
     assert commit.xid == xid
-    [told] = [one for one in read if isinstance(one, m.Message)]
-    assert (told.prefix, told.content, told.xid) == ("headrace", b"in a piece", xid)
+    [message] = [one for one in read if isinstance(one, m.LogicalMessage)]
+    assert (message.prefix, message.content, message.xid) == ("headrace", b"in a piece", xid)
     relations = [one for one in read if isinstance(one, m.Relation)]
     assert {relation.name for relation in relations} == {"orders"}
     assert all(relation.xid is not None for relation in relations)
@@ -260,7 +260,7 @@ def test_a_streamed_transaction_that_is_prepared_is_reported_as_such(server: Ser
 
 @EACH_VERSION
 def test_the_origin_of_a_transaction_is_read(server: Server, version: int) -> None:
-    name = server.link.info.dbname
+    name = server.connection.info.dbname
     server.execute(f"select pg_replication_origin_create('{name}')")
     try:
         with server.reading(version) as messages, psycopg.connect(server.dsn) as writer:

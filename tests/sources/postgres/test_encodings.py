@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from headrace.sources.postgres.backfill import backfiller as backfill
-from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.connection.source_connection import SourceConnection
 from tests.runtime.running import eventually
+from tests.sources.postgres.backfilling import chunks_of
 from tests.sources.postgres.captured import Shop
-from tests.sources.postgres.linked import APPLICATION, linked
+from tests.sources.postgres.connections import APPLICATION, connected
 from tests.sources.postgres.sessions import Session
 from tests.support import servers
 
@@ -63,35 +63,37 @@ def bodies(messages: list[dict[str, Any]]) -> list[Any]:
 
 @pytest.mark.parametrize("replication", [False, True])
 async def test_bytes_that_are_no_utf_8_are_read_as_they_are(bytes_dsn: str, replication: bool) -> None:
-    async with await Link.connect(bytes_dsn, application_name=APPLICATION, replication=replication) as link:
-        assert link.server_encoding == "SQL_ASCII"
-        assert await link.rows(f"select {odd(PLAIN)}") == [[PLAIN.encode("latin-1")]]
-        assert await link.query(f"select {odd(PLAIN)}, 'é'") == [("caf\ufffd, na\ufffdve", "é")]
+    async with await SourceConnection.connect(
+        bytes_dsn, application_name=APPLICATION, replication=replication
+    ) as connection:
+        assert connection.server_encoding == "SQL_ASCII"
+        assert await connection.rows(f"select {odd(PLAIN)}") == [[PLAIN.encode("latin-1")]]
+        assert await connection.query(f"select {odd(PLAIN)}, 'é'") == [("caf\ufffd, na\ufffdve", "é")]
 
 
 async def test_such_a_value_is_a_parameter_again(bytes_dsn: str) -> None:
-    async with await Link.connect(bytes_dsn, application_name=APPLICATION) as link:
+    async with await SourceConnection.connect(bytes_dsn, application_name=APPLICATION) as connection:
         again = PLAIN.encode("latin-1").decode(errors="surrogateescape")
-        assert await link.query(f"select $1::text = {odd(PLAIN)}", again) == [("t",)]
+        assert await connection.query(f"select $1::text = {odd(PLAIN)}", again) == [("t",)]
 
 
 async def test_text_in_latin_1_is_converted_by_the_server(latin_dsn: str) -> None:
-    async with await Link.connect(latin_dsn, application_name=APPLICATION) as link:
-        assert link.server_encoding == "LATIN1"
-        assert await link.query(f"select {odd(PLAIN)}, $1", "ÿ") == [(PLAIN, "ÿ")]
+    async with await SourceConnection.connect(latin_dsn, application_name=APPLICATION) as connection:
+        assert connection.server_encoding == "LATIN1"
+        assert await connection.query(f"select {odd(PLAIN)}, $1", "ÿ") == [(PLAIN, "ÿ")]
 
 
 async def test_invalid_utf_8_is_published_with_replacement_characters_and_the_slot_goes_on(
     shop: Shop, bytes_dsn: str
 ) -> None:
-    async with linked(bytes_dsn) as link:
-        await link.query(NOTES)
+    async with connected(bytes_dsn) as connection:
+        await connection.query(NOTES)
         await source(shop, bytes_dsn)
         async with shop.captured():
             await shop.until_running()
-            await link.query(f"insert into notes values ('a', {odd(PLAIN)}, array[{odd('é')}, 'é'])")
-            await link.query(f"update notes set body = {odd('ÿ')} || 'ÿ'")
-            await link.query("insert into notes values ('b', 'all is well', '{}')")
+            await connection.query(f"insert into notes values ('a', {odd(PLAIN)}, array[{odd('é')}, 'é'])")
+            await connection.query(f"update notes set body = {odd('ÿ')} || 'ÿ'")
+            await connection.query("insert into notes values ('b', 'all is well', '{}')")
             found = await shop.until(3)
     assert bodies(found) == ["caf\ufffd, na\ufffdve", "\ufffdÿ", "all is well"]
     assert found[0]["record"]["words"] == ["\ufffd", "é"]
@@ -99,37 +101,33 @@ async def test_invalid_utf_8_is_published_with_replacement_characters_and_the_sl
 
 
 async def test_latin_1_text_is_published_unchanged(shop: Shop, latin_dsn: str) -> None:
-    async with linked(latin_dsn) as link:
-        await link.query(NOTES)
-        await link.query(f"insert into notes values ('é', {odd(PLAIN)})")
+    async with connected(latin_dsn) as connection:
+        await connection.query(NOTES)
+        await connection.query(f"insert into notes values ('é', {odd(PLAIN)})")
         await source(shop, latin_dsn, backfill=True)
         async with shop.captured():
             await shop.until(1)
-            await link.query(f"update notes set body = {odd('ÿ')}")
+            await connection.query(f"update notes set body = {odd('ÿ')}")
             found = await shop.until(2)
     assert bodies(found) == [PLAIN, "ÿ"]
     assert await shop.keys() == ["public.notes.é"] * 2
 
 
-async def test_a_table_with_keys_that_are_not_utf_8_is_read_to_its_end(
-    shop: Shop, bytes_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("FEWEST_ROWS", "FIRST_ROWS", "MOST_ROWS"):
-        monkeypatch.setattr(backfill, name, 2)
+async def test_a_table_with_keys_that_are_not_utf_8_is_read_to_its_end(shop: Shop, bytes_dsn: str) -> None:
     keys = ["a", "é", "ê", "ë", "ÿ", "ÿÿ"]  # in UTF-8, U+FFFD sorts before the last ones
-    async with linked(bytes_dsn) as link:
-        await link.query(NOTES)
+    async with connected(bytes_dsn) as connection:
+        await connection.query(NOTES)
         for key in keys:
-            await link.query(f"insert into notes values ({odd(key)}, {odd(key)})")
+            await connection.query(f"insert into notes values ({odd(key)}, {odd(key)})")
         await source(shop, bytes_dsn, mode="rows", backfill=True)
-        async with shop.captured():
+        async with shop.captured(chunks_of(2)):
             await shop.until(len(keys))
 
             async def is_done() -> bool:
                 return await _state(shop) == "done"
 
             await eventually(is_done)
-            await link.query(f"update notes set body = 'newer' where id = {odd('ÿ')}")
+            await connection.query(f"update notes set body = 'newer' where id = {odd('ÿ')}")
 
             async def is_newer() -> bool:
                 return "newer" in bodies(await shop.stream())

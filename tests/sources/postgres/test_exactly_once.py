@@ -104,10 +104,10 @@ async def test_only_appended_changes_are_confirmed_to_the_server(database: store
                         f"select coalesce(max(reply_time)::text, '-infinity') {WALSENDER}"
                     )
                     await captures.until(connection, f"select max(reply_time) > '{replied}' {WALSENDER}")
-                told = f"confirmed_flush_lsn > '{before}' from pg_replication_slots where database = current_database()"
-                assert await connection.fetchval(f"select {told}") is False
+                text = f"confirmed_flush_lsn > '{before}' from pg_replication_slots where database = current_database()"
+                assert await connection.fetchval(f"select {text}") is False
             await settled(database, connection)
-            await captures.until(connection, f"select {told}")
+            await captures.until(connection, f"select {text}")
 
 
 WALSENDER = (
@@ -135,7 +135,7 @@ async def test_a_process_that_was_frozen_past_its_tenure_appends_nothing(
         await captures.until(database, f"select holder <> '{first}' from headrace.captures")
         await captures.until(database, "select count(*) >= 900 from headrace_streams.log")
         frozen.thaw()
-        await frozen.said("is captured here no longer")
+        await frozen.said("capture ended")
         await change(connection, 301, 400)
         await settled(database, connection)
         assert await captures.holder(database, "log") != first
@@ -150,7 +150,7 @@ async def test_an_append_of_a_tenure_that_is_over_is_refused_and_leaves_nothing(
         await captures.end_tenures(database)
         new = await store.take_capture(database, todo.number, uuid4(), 60)
         assert new == old + 1
-        late = store.Captured(keys=["k"], data=["1"], position="0/20", captured=1)
+        late = store.CaptureBatch(keys=["k"], data=["1"], position="0/20", captured=1)
         with pytest.raises(LeaseLost):
             await store.append_captured(database, todo.number, old, "log", late)
         assert await database.fetchval("select count(*) from headrace_streams.log") == 0

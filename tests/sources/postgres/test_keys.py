@@ -162,21 +162,21 @@ def test_any_name_can_be_written(schema: str, table: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "expected"),
     [
         ("orders", r"such as public\.orders"),
-        ("public.Orders", r'write public\."Orders" .*or public\.orders'),
-        ("a.b.c", r"write public\.orders"),
-        ("", r"write public\.orders"),
-        ('public."', r"write public\.orders"),
-        ('public.""', r"write public\.orders"),
-        ("public.1st", r"write public\.orders"),
+        ("public.Orders", r'Write public\."Orders" .*or public\.orders'),
+        ("a.b.c", r"Write public\.orders"),
+        ("", r"Write public\.orders"),
+        ('public."', r"Write public\.orders"),
+        ('public.""', r"Write public\.orders"),
+        ("public.1st", r"Write public\.orders"),
         ('public."a\0"', "bytes of text"),
         ('public."\ud800"', "bytes of text"),
         (f'public."{"x" * 256}"', "255 bytes"),
-        (None, r"write public\.orders"),
+        (None, r"Write public\.orders"),
     ],
 )
-def test_an_invalid_name_is_refused_in_a_sentence(written: Any, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_an_invalid_name_is_refused_in_a_sentence(written: Any, expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
         table_names.split(written)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sources.postgres.capture import outbox as module
 from headrace.sources.postgres.capture.outbox import Outbox
+from headrace.sources.postgres.limits import CaptureLimits
 from headrace.sources.postgres.pgoutput import positions
 
 
@@ -36,11 +36,8 @@ async def test_a_batch_ends_at_the_end_of_the_last_whole_transaction() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_part_of_a_transaction_that_exceeds_the_limit_is_taken_without_a_position(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "MOST_MESSAGES", 2)
-    outbox = Outbox(0)
+async def test_a_part_of_a_transaction_that_exceeds_the_limit_is_taken_without_a_position() -> None:
+    outbox = Outbox(0, limits=CaptureLimits(outbox_messages=2))
     outbox.begin()
     for key in "ab":
         change(outbox, key)
@@ -53,9 +50,8 @@ async def test_a_part_of_a_transaction_that_exceeds_the_limit_is_taken_without_a
 
 
 @pytest.mark.asyncio
-async def test_the_capturer_waits_while_too_much_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_MESSAGES", 1)
-    outbox = Outbox(0)
+async def test_the_capturer_waits_while_too_much_does() -> None:
+    outbox = Outbox(0, limits=CaptureLimits(outbox_messages=1))
     outbox.begin()
     change(outbox, "a")
     outbox.end(16)
@@ -90,36 +86,34 @@ async def test_it_is_idle_only_once_the_taken_batch_is_appended() -> None:
 
 @given(
     transactions=st.lists(st.integers(0, 5), max_size=20),
-    most=st.integers(1, 7),
+    limit=st.integers(1, 7),
     takes=st.lists(st.booleans(), min_size=120, max_size=120),
 )
 def test_whenever_it_is_taken_all_comes_out_once_and_in_order(
-    transactions: list[int], most: int, takes: list[bool]
+    transactions: list[int], limit: int, takes: list[bool]
 ) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "MOST_MESSAGES", most)
-        outbox, taken, chances = Outbox(0), [], iter(takes)
-        ends: dict[str, int] = {}
-        count = 0
+    outbox, taken, chances = Outbox(0, limits=CaptureLimits(outbox_messages=limit)), [], iter(takes)
+    ends: dict[str, int] = {}
+    count = 0
 
-        def take() -> None:
-            shaped_changes = outbox._cut()
-            if shaped_changes is None:
-                return
-            taken.extend(shaped_changes.keys)
-            if shaped_changes.position is not None:
-                assert ends[shaped_changes.position] == len(taken) == shaped_changes.captured
+    def take() -> None:
+        shaped_changes = outbox._cut()
+        if shaped_changes is None:
+            return
+        taken.extend(shaped_changes.keys)
+        if shaped_changes.position is not None:
+            assert ends[shaped_changes.position] == len(taken) == shaped_changes.captured
 
-        for number, size in enumerate(transactions, 1):
-            outbox.begin()
-            for _ in range(size):
-                if outbox.full or next(chances):
-                    take()
-                count += 1
-                change(outbox, str(count))
-            ends[positions.text(number)] = count
-            outbox.end(number)
-            if next(chances):
+    for number, size in enumerate(transactions, 1):
+        outbox.begin()
+        for _ in range(size):
+            if outbox.full or next(chances):
                 take()
-        take()
-        assert taken == [str(n) for n in range(1, count + 1)]
+            count += 1
+            change(outbox, str(count))
+        ends[positions.as_text(number)] = count
+        outbox.end(number)
+        if next(chances):
+            take()
+    take()
+    assert taken == [str(n) for n in range(1, count + 1)]

@@ -42,14 +42,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"actions": ("insert", "insert")}, "twice"),
     ({"actions": ("insert",), "mode": "rows"}, "mode='changes'"),
     ({"where": "data.record.total >"}, "where of the source 'shop' can't be read"),
-    ({"where": "data.total > 1"}, r"a column is data\.record\.total"),
-    ({"where": "data is null"}, r"a column is data\.record\.total"),
+    ({"where": "data.total > 1"}, r"A column is data\.record\.total"),
+    ({"where": "data is null"}, r"A column is data\.record\.total"),
     ({"where": "seq > 1"}, "only in the stream"),
     ({"where": "created_at > '2030-01-01'"}, "only in the stream"),
     ({"where": "not (key = 'a' or headers.x = 1)"}, "only in the stream"),
     ({"where": "data.action = 'insert'", "mode": "rows"}, "has record, metadata"),
     ({"where": "data.record.name regex '['"}, "regular expression"),
-    ({"where": "data.record.total > 1", "columns": {"public.orders": ("id",)}}, "which columns leaves out"),
+    ({"where": "data.record.total > 1", "columns": {"public.orders": ("id",)}}, "which is not in columns"),
     ({"where": 5}, "can't be read"),
     ({"group": ()}, "from 1 to 8"),
     ({"group": tuple("abcdefghi")}, "from 1 to 8"),
@@ -85,9 +85,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "told"), REFUSED)
-def test_invalid_settings_are_refused_in_a_sentence(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told) as refused:
+@pytest.mark.parametrize(("settings", "expected"), REFUSED)
+def test_invalid_settings_are_refused_in_a_sentence(settings: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected) as refused:
         spec(**settings)
     assert "\n" not in str(refused.value)
 

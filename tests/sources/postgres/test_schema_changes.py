@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from headrace import store
-from headrace.sources.postgres.capture import capturer
+from headrace.sources.postgres.limits import CaptureLimits
 from tests.support import captures
 
 pytestmark = pytest.mark.asyncio
@@ -49,7 +49,7 @@ class Log:
 
 
 @asynccontextmanager
-async def opened(database: store.Database, *backlog: str) -> AsyncIterator[Log]:
+async def opened(database: store.Database, *backlog: str, limits: CaptureLimits | None = None) -> AsyncIterator[Log]:
     """Capture both tables. `backlog` runs before capture starts, so its changes are older than the catalog."""
     connection = await asyncpg.connect(database.dsn)
     try:
@@ -62,7 +62,7 @@ async def opened(database: store.Database, *backlog: str) -> AsyncIterator[Log]:
                     await captures.until_tracked(database, "log")
                 for statement in backlog:
                     await connection.execute(statement)
-            async with captures.capturing(database.dsn):
+            async with captures.capturing(database.dsn, limits=limits):
                 await captures.until_tracked(database, "log")
                 yield Log(database, connection)
     finally:
@@ -197,10 +197,9 @@ async def test_changes_from_before_a_table_was_dropped_and_made_again(database: 
 
 
 async def test_a_table_is_dropped_and_made_again_and_is_captured_on(
-    database: store.Database, monkeypatch: pytest.MonkeyPatch
+    database: store.Database,
 ) -> None:
-    monkeypatch.setattr(capturer, "LOOK", 0.5)
-    async with opened(database) as log:
+    async with opened(database, limits=CaptureLimits(table_check_interval=0.5)) as log:
         assert await log.records("insert into t values (1, 'a')", "drop table t") == [{"id": 1, "v": "a"}]
         assert await log.records("create table t (id int primary key, w int); insert into t values (1, 2)") in (
             [],  # if the table was not published yet

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Delete, Insert, Truncate, Update
-from headrace.sources.postgres.shaping.shaped import ShapedChanges, Transaction
+from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, Transaction
 from tests.sources.postgres.tables_for_tests import (
     BOOL,
     INT8,
@@ -84,7 +84,7 @@ def test_a_delete_of_which_only_the_key_is_known_has_no_other_columns() -> None:
 
 def test_a_truncate_is_a_message_of_each_table() -> None:
     shaped = Shaped(tables=("public.orders", "public.items"))
-    shaped.shaper.learn(relation(name="items", oid=2), table(name="items"), {})
+    shaped.shaper.set_relation(relation(name="items", oid=2), table(name="items"), {})
     assert shaped.take(Truncate((1, 2, 99), cascade=False, restart_identity=False), idx=5) == 2
     first, second = shaped.messages
     assert shaped.keys == ["public.orders", "public.items"]
@@ -188,18 +188,18 @@ def test_numbers_can_be_had_as_numbers() -> None:
 
 def test_changes_of_other_tables_are_passed_over() -> None:
     shaped = Shaped()
-    shaped.shaper.learn(relation(oid=2, name="others"), table(name="others"), {})
-    shaped.shaper.learn(relation(oid=3, name="gone"), None, {})
+    shaped.shaper.set_relation(relation(oid=2, name="others"), table(name="others"), {})
+    shaped.shaper.set_relation(relation(oid=3, name="gone"), None, {})
     for oid in (2, 3, 4):
         assert shaped.take(Insert(oid, order())) == 0
-        assert shaped.shaper.identities(Insert(oid, order())) == []
+        assert shaped.shaper.touched_keys(Insert(oid, order())) == []
     assert shaped.shaped_changes == ShapedChanges()
 
 
 def test_columns_come_and_go() -> None:
     shaped = Shaped()
     now = (("id", INT8), ("total", TEXT), ("fresh", BOOL))
-    shaped.shaper.learn(relation(now), table(now), {})
+    shaped.shaper.set_relation(relation(now), table(now), {})
     shaped.take(Insert(1, [b"3", b"1.50", b"t"]))
     assert shaped.message["record"] == {"id": 3, "total": "1.50", "fresh": True}
 
@@ -214,13 +214,13 @@ def test_rows_of_another_length_raise_nothing(row: list[bytes], mode: str) -> No
         Delete(1, row, key_only=True),
     ):  # fmt: skip
         assert shaped.take(change) <= 2
-        shaped.shaper.identities(change)
+        shaped.shaper.touched_keys(change)
     assert all(failure.error for failure in shaped.shaped_changes.failures)
 
 
 def test_a_key_column_that_was_renamed_since_is_found_by_the_identity() -> None:
     shaped = Shaped()
-    shaped.shaper.learn(relation(), table((("number", INT8), *ORDERS[1:]), key=("number",)), {})
+    shaped.shaper.set_relation(relation(), table((("number", INT8), *ORDERS[1:]), key=("number",)), {})
     shaped.take(Insert(1, order()))
     assert shaped.keys == ["public.orders.3"]
     assert shaped.message["record"] == RECORD
@@ -228,7 +228,7 @@ def test_a_key_column_that_was_renamed_since_is_found_by_the_identity() -> None:
 
 def test_with_full_identity_it_is_found_by_its_place() -> None:
     shaped = Shaped()
-    shaped.shaper.learn(
+    shaped.shaper.set_relation(
         relation(identity="f"), table((("number", INT8), *ORDERS[1:]), key=("number",), identity="f"), {}
     )
     shaped.take(Insert(1, order()))
@@ -237,9 +237,11 @@ def test_with_full_identity_it_is_found_by_its_place() -> None:
 
 def test_a_key_that_the_table_did_not_have_yet_makes_a_failure_that_says_so() -> None:
     shaped = Shaped()
-    shaped.shaper.learn(relation(identity="f"), table((*ORDERS, ("code", TEXT)), key=("code",), identity="f"), {})
+    shaped.shaper.set_relation(
+        relation(identity="f"), table((*ORDERS, ("code", TEXT)), key=("code",), identity="f"), {}
+    )
     shaped.take(Insert(1, order()))
-    assert "had no column 'code'" in shaped.error
+    assert "needs the column 'code'" in shaped.error
 
 
 def test_a_mistake_of_ours_becomes_a_failure_with_the_change_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +250,7 @@ def test_a_mistake_of_ours_becomes_a_failure_with_the_change_in_it(monkeypatch: 
 
     shaped = Shaped()
     monkeypatch.setattr("headrace.sources.postgres.shaping.shapes.converter", lambda *_, **__: broken)
-    shaped.shaper.learn(relation(), shaped.table, {})
+    shaped.shaper.set_relation(relation(), shaped.table, {})
     assert shaped.take(Insert(1, order())) == 1
     assert "no such time" in shaped.error
     assert json.loads(shaped.shaped_changes.failures[0].data)["record"] == {
@@ -315,4 +317,4 @@ def test_a_change_touches_its_old_and_its_new_row_whether_it_is_wanted_or_not(
     change: Any, touched: list[Any], actions: tuple[str, ...]
 ) -> None:
     shaped = Shaped(group=("status",), actions=actions)
-    assert shaped.shaper.identities(change) == [("public.orders", key) for key in touched]
+    assert shaped.shaper.touched_keys(change) == [("public.orders", key) for key in touched]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.sources.postgres.pgoutput.messages import Delete, Insert, Truncate, Update
-from headrace.sources.postgres.shaping.shaped import ShapedChanges
+from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges
 from headrace.sources.postgres.shaping.shaper import Shaper
 from tests.sources.postgres.tables_for_tests import (
     INT8,
@@ -118,18 +118,18 @@ def test_json_that_not_everybody_can_read_never_raises(row: bytes, settings: dic
 
 
 @pytest.mark.parametrize(
-    ("returned", "told"),
+    ("returned", "expected"),
     [
         ({"a": "\0"}, "NUL"),
-        ({"a": "\ud800"}, "can't be written as JSON"),
-        ({"a": object()}, "can't be written as JSON"),
-        ({(1, 2): 3}, "can't be written as JSON"),
+        ({"a": "\ud800"}, "can't be encoded as JSON"),
+        ({"a": object()}, "can't be encoded as JSON"),
+        ({(1, 2): 3}, "can't be encoded as JSON"),
     ],
 )
-def test_a_value_that_json_or_the_stream_cannot_hold_becomes_a_failure(returned: Any, told: str) -> None:
+def test_a_value_that_json_or_the_stream_cannot_hold_becomes_a_failure(returned: Any, expected: str) -> None:
     shaped = Shaped(transform=lambda message: returned)
     shaped.take(Insert(1, order()))
-    assert told in shaped.error
+    assert expected in shaped.error
 
 
 def test_a_failing_transform_makes_a_failure_that_can_be_tried_again() -> None:
@@ -149,11 +149,11 @@ def test_a_failing_transform_makes_a_failure_that_can_be_tried_again() -> None:
     assert "\0" not in failure.error
 
     into = ShapedChanges()
-    assert shaped.shaper.again(failure.data, into) == failure.error
+    assert shaped.shaper.retry(failure.data, into) == failure.error
     assert into == ShapedChanges()
     broken = False
     fresh = Shaper(spec(), transform)  # the new shaper knows no table
-    assert fresh.again(failure.data, into) is None
+    assert fresh.retry(failure.data, into) is None
     assert into.keys == ["public.orders.3"]
     assert json.loads(into.data[0]) == {
         "record": RECORD, "changes": None, "action": "insert", "metadata": METADATA, "seen": True,
@@ -163,15 +163,15 @@ def test_a_failing_transform_makes_a_failure_that_can_be_tried_again() -> None:
 @pytest.mark.parametrize("data", ['"text"', "{}", '{"a":1,"message_key":5}}', '{"a":,"message_key":"k"}}', ""])
 def test_data_that_is_not_a_failure_is_reported_and_not_raised(data: str) -> None:
     into = ShapedChanges()
-    assert Shaper(spec()).again(data, into)
+    assert Shaper(spec()).retry(data, into)
     assert into == ShapedChanges()
 
 
 def test_a_failure_without_a_key_stays_one() -> None:
     shaped = Shaped(group=("status",))
     shaped.take(Delete(1, ONLY_KEY, key_only=True))
-    assert "its key, can't be made" in (
-        shaped.shaper.again(shaped.shaped_changes.failures[0].data, ShapedChanges()) or ""
+    assert "so it can't be retried" in (
+        shaped.shaper.retry(shaped.shaped_changes.failures[0].data, ShapedChanges()) or ""
     )
 
 
@@ -179,23 +179,22 @@ def test_a_failure_for_its_condition_is_judged_again() -> None:
     shaped = Shaped(where="data.record.total > 1")
     shaped.take(Delete(1, ONLY_KEY, key_only=True))
     data, into = shaped.shaped_changes.failures[0].data, ShapedChanges()
-    assert "depends on total" in (shaped.shaper.again(data, into) or "")
-    assert Shaper(spec(where="data.record.id = 4")).again(data, into) is None
+    assert "depends on total" in (shaped.shaper.retry(data, into) or "")
+    assert Shaper(spec(where="data.record.id = 4")).retry(data, into) is None
     assert into == ShapedChanges()
-    assert Shaper(spec(where="data.record.id = 3")).again(data, into) is None
+    assert Shaper(spec(where="data.record.id = 3")).retry(data, into) is None
     assert into.keys == ["public.orders.3"]
 
 
-def test_a_message_that_is_too_large_becomes_a_failure_without_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.sources.postgres.shaping.message_builder.LARGEST", 300)
-    shaped = Shaped()
+def test_a_message_that_is_too_large_becomes_a_failure_without_its_record() -> None:
+    shaped = Shaped(max_message_bytes=300)
     shaped.take(Insert(1, order(status=b"x" * 200)))
     assert "300" in shaped.error
     kept = json.loads(shaped.shaped_changes.failures[0].data)
     assert kept["record"] is None
     assert kept["metadata"] == METADATA
     assert shaped.shaped_changes.failures[0].key == "public.orders.3"
-    assert "was kept" in (shaped.shaper.again(shaped.shaped_changes.failures[0].data, ShapedChanges()) or "")
+    assert "be retried" in (shaped.shaper.retry(shaped.shaped_changes.failures[0].data, ShapedChanges()) or "")
 
 
 def test_numeric_columns_are_no_floats_to_a_transform() -> None:

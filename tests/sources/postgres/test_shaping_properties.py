@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.sources.postgres.database.tables import Table, TableColumn
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Column, Delete, Insert, Relation, Truncate, Update
-from headrace.sources.postgres.shaping.shaped import ShapedChanges, Transaction
+from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.templates import token
 from tests.sources.postgres.tables_for_tests import spec
@@ -182,11 +182,11 @@ def test_the_messages_are_those_that_an_obvious_formulation_makes(
         columns=tuple(TableColumn(n, oid, n in world.key) for n, oid in world.columns), identity=world.identity,
         identity_columns=tuple(world.key),
     )  # fmt: skip
-    shaper.learn(Relation(1, "public", "orders", world.identity, flags), shape, {})
+    shaper.set_relation(Relation(1, "public", "orders", world.identity, flags), shape, {})
     transaction, shaped_changes, wanted, idx = Transaction(lsn, at, 5), ShapedChanges(), [], 0
     for action, old, new in world.changes:
         if action == "read":
-            assert shaper.read(shape, {}, [new], [n for n, _ in world.columns], transaction, shaped_changes) == 1
+            assert shaper.add_rows(shape, {}, [new], [n for n, _ in world.columns], transaction, shaped_changes) == 1
             wanted.append(expected(world, action, old, new, 0, transaction, made.numeric))
             continue
         used = shaper.change(change_of(world, action, old, new), transaction, idx, shaped_changes)

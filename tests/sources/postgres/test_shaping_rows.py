@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Delete, Insert, Truncate, Update
-from headrace.sources.postgres.shaping.shaped import Incomplete, ShapedChanges
+from headrace.sources.postgres.shaping.shaped_changes import IncompleteRow, ShapedChanges
 from headrace.sources.postgres.shaping.shaper import Shaper
 from tests.sources.postgres.tables_for_tests import METADATA, TEXT, TRANSACTION, Shaped, order, spec
 
@@ -85,9 +85,9 @@ def test_a_table_that_was_emptied_is_seen_to_where_it_was_emptied() -> None:
     shaped = tombstones()
     shaped.take(Insert(1, order()))
     assert shaped.take(Truncate((1, 9), cascade=False, restart_identity=False), idx=1) == 0
-    (emptied,) = shaped.shaped_changes.emptied
-    assert (emptied.place, emptied.table) == (1, shaped.table)
-    assert json.loads(emptied.metadata) == {**METADATA, "commit_idx": 1}
+    (truncated,) = shaped.shaped_changes.truncated
+    assert (truncated.index, truncated.table) == (1, shaped.table)
+    assert json.loads(truncated.metadata) == {**METADATA, "commit_idx": 1}
     ignoring = rows()
     ignoring.take(Truncate((1,), cascade=False, restart_identity=False))
     assert ignoring.shaped_changes == ShapedChanges()
@@ -148,7 +148,7 @@ def test_a_row_that_lacks_values_is_reported_as_incomplete() -> None:
     shaped = rows()
     shaped.take(Insert(1, order(b"2")))
     assert shaped.take(Update(1, order(status=UNCHANGED), None, key_only=False)) == 1
-    assert shaped.shaped_changes.incomplete == [Incomplete(1, shaped.table, (b"3",), ["status"])]
+    assert shaped.shaped_changes.incomplete == [IncompleteRow(1, shaped.table, (b"3",), ["status"])]
     assert shaped.messages[1]["record"] == {name: value for name, value in RECORD.items() if name != "status"}
 
 
@@ -162,10 +162,10 @@ def test_a_row_is_completed_by_its_old_version() -> None:
 def complete(shaped: Shaped) -> None:
     """Complete the row as the capturer does."""
     for one in shaped.shaped_changes.incomplete:
-        message = json.loads(shaped.shaped_changes.data[one.place])
+        message = json.loads(shaped.shaped_changes.data[one.index])
         message["record"] |= dict.fromkeys(one.missing, "paid" if one.key == (b"3",) else "open")
-        shaped.shaped_changes.data[one.place] = json.dumps(message)
-    shaped.shaper.completed(shaped.shaped_changes)
+        shaped.shaped_changes.data[one.index] = json.dumps(message)
+    shaped.shaper.finish_incomplete(shaped.shaped_changes)
 
 
 def test_an_incomplete_row_is_judged_and_transformed_when_it_is_complete() -> None:
@@ -181,7 +181,7 @@ def test_an_incomplete_row_is_judged_and_transformed_when_it_is_complete() -> No
     assert second == tombstone(2, idx=1)
     assert third == {**RECORD, "status": "paid"}
     assert shaped.shaped_changes.incomplete == []
-    assert shaped.shaped_changes.emptied[0].place == 3
+    assert shaped.shaped_changes.truncated[0].index == 3
 
 
 def test_rows_that_completion_drops_shift_the_places_of_later_ones() -> None:
@@ -191,7 +191,7 @@ def test_rows_that_completion_drops_shift_the_places_of_later_ones() -> None:
     shaped.take(Insert(1, order(b"5")))
     complete(shaped)
     assert shaped.keys == ["public.orders.5"]
-    assert shaped.shaped_changes.emptied[0].place == 0
+    assert shaped.shaped_changes.truncated[0].index == 0
 
 
 def test_a_completed_row_that_cannot_be_transformed_is_a_failure() -> None:
@@ -201,7 +201,7 @@ def test_a_completed_row_that_cannot_be_transformed_is_a_failure() -> None:
     complete(shaped)
     assert "KeyError" in shaped.error
     into = ShapedChanges()
-    assert Shaper(spec(mode="rows")).again(shaped.shaped_changes.failures[0].data, into) is None
+    assert Shaper(spec(mode="rows")).retry(shaped.shaped_changes.failures[0].data, into) is None
     assert json.loads(into.data[0])["record"] == {**RECORD, "status": "paid"}
 
 
@@ -214,7 +214,7 @@ def test_a_row_is_read_by_the_columns_that_were_asked_for() -> None:
     shaped = rows(selected=("id", "status"))
     columns = ["total", "status", "id"]
     for names, row in ((columns, [b"1", b"x", b"7"]), (columns[::-1], [b"8", b"y", b"1"])):
-        shaped.shaper.read(shaped.table, {}, [row], names, TRANSACTION, shaped.shaped_changes)
+        shaped.shaper.add_rows(shaped.table, {}, [row], names, TRANSACTION, shaped.shaped_changes)
     assert [message["record"] for message in shaped.messages] == [
         {"status": "x", "id": 7}, {"id": 8, "status": "y"},
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace import store
 from headrace.sources.postgres.pgoutput.messages import Insert
-from headrace.sources.postgres.shaping.shaped import ShapedChanges
+from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges
 from headrace.sources.postgres.shaping.shaper import Shaper
 from tests.sources.postgres.tables_for_tests import INT8, JSON, TEXT, Shaped, spec
 
@@ -59,7 +59,7 @@ async def test_odd_json_is_stored_or_is_a_failure(database: store.Database, tran
     if transform is broken:
         assert len(kept) == len(ODD_JSON)
     into = ShapedChanges()
-    again = [Shaper(spec()).again(data, into) for data in kept]
+    again = [Shaper(spec()).retry(data, into) for data in kept]
     assert again.count(None) == len(into.keys)
     assert not any('"record":null' in data for data in into.data)
     await database.fetch("delete from headrace.capture_failures")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sources.postgres.capture import spool as module
 from headrace.sources.postgres.capture.spool import Spool
 
 
@@ -45,16 +43,13 @@ def test_nothing_is_left_of_a_transaction_that_was_rolled_back() -> None:
 
 
 @given(
-    pieces=st.lists(st.tuples(st.integers(1, 5), st.binary(max_size=300)), max_size=50),
+    payloads=st.lists(st.tuples(st.integers(1, 5), st.binary(max_size=300)), max_size=50),
     aborted=st.sets(st.integers(2, 5)),
 )
-def test_large_or_small_it_comes_out_as_it_went_in(pieces: list[tuple[int, bytes]], aborted: set[int]) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "IN_MEMORY", 500)
-        patched.setattr(module, "_READ", 64)
-        spool = Spool()
-        for subxid, content in pieces:
-            spool.add(1, streamed(subxid, content))
-        for subxid in aborted:
-            spool.abort(1, subxid)
-        assert list(spool.replay(1)) == [b"I" + content for subxid, content in pieces if subxid not in aborted]
+def test_large_or_small_it_comes_out_as_it_went_in(payloads: list[tuple[int, bytes]], aborted: set[int]) -> None:
+    spool = Spool(max_memory_bytes=500, read_bytes=64)
+    for subxid, content in payloads:
+        spool.add(1, streamed(subxid, content))
+    for subxid in aborted:
+        spool.abort(1, subxid)
+    assert list(spool.replay(1)) == [b"I" + content for subxid, content in payloads if subxid not in aborted]

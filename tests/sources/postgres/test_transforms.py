@@ -47,23 +47,23 @@ def test_a_decorated_function_is_found_by_its_name(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
-        ("{}:plain", "decorate the function with @headrace.transform"),
-        ("{}:pretender", "is no transform"),
+        ("{}:plain", "Decorate the function with @headrace.transform"),
+        ("{}:pretender", "is not a transform"),
         ("{}:nope", "has no nope"),
         ("{}_nope:clean", "can't be imported"),
         ("broken_capture:clean", "no luck"),
-        ("os:system", "is no transform"),
-        ("{}", "write module:name"),
-        ("{}:", "write module:name"),
-        (":clean", "write module:name"),
-        ("{}:clean.deeper", "write module:name"),
-        ("../{}:clean", "write module:name"),
+        ("os:system", "is not a transform"),
+        ("{}", "Write module:name"),
+        ("{}:", "Write module:name"),
+        (":clean", "Write module:name"),
+        ("{}:clean.deeper", "Write module:name"),
+        ("../{}:clean", "Write module:name"),
     ],
 )
-def test_an_invalid_transform_stops_the_source_with_a_sentence(module: str, name: str, told: str) -> None:
-    with pytest.raises(SourceStopped, match=told) as stopped:
+def test_an_invalid_transform_stops_the_source_with_a_sentence(module: str, name: str, expected: str) -> None:
+    with pytest.raises(SourceStopped, match=expected) as stopped:
         load(name.format(module))
     assert "\n" not in str(stopped.value)
 

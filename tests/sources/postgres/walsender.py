@@ -38,9 +38,9 @@ class Walsender:
         given = settings | {"wal_sender_timeout": "0"}
         options = " ".join(f"-c {name}={value}" for name, value in given.items())
         conninfo = make_conninfo(dsn, replication="database", options=options)
-        self._link = pq.PGconn.connect(conninfo.encode())
-        if self._link.status != pq.ConnStatus.OK:
-            raise AssertionError(self._link.error_message)
+        self._connection = pq.PGconn.connect(conninfo.encode())
+        if self._connection.status != pq.ConnStatus.OK:
+            raise AssertionError(self._connection.error_message)
         self._slot = f"headrace_test_{uuid4().hex}"
         also = " (TWO_PHASE)" if two_phase else ""
         self._execute(f"CREATE_REPLICATION_SLOT {self._slot} TEMPORARY LOGICAL pgoutput{also}", pq.ExecStatus.TUPLES_OK)
@@ -51,12 +51,12 @@ class Walsender:
             "streaming": streaming,
         }
         # Version 1 has no streaming option, so it can't be turned off either.
-        told = ", ".join(f"{name} '{value}'" for name, value in asked.items() if (name, value) != ("streaming", "off"))
-        self._execute(f"START_REPLICATION SLOT {self._slot} LOGICAL 0/0 ({told})", pq.ExecStatus.COPY_BOTH)
+        text = ", ".join(f"{name} '{value}'" for name, value in asked.items() if (name, value) != ("streaming", "off"))
+        self._execute(f"START_REPLICATION SLOT {self._slot} LOGICAL 0/0 ({text})", pq.ExecStatus.COPY_BOTH)
         self._copying = True
 
     def _execute(self, command: str, expected: pq.ExecStatus) -> None:
-        result = self._link.exec_(command.encode())
+        result = self._connection.exec_(command.encode())
         if result.status != expected:
             raise AssertionError(result.error_message)
 
@@ -66,30 +66,30 @@ class Walsender:
             # w: start position, end position and send time, then the plugin's payload. k: keepalive.
             if payload[:1] == b"w":
                 yield payload[25:]
-        result = self._link.get_result()
+        result = self._connection.get_result()
         raise AssertionError(result.error_message if result else "The server ended the copy.")
 
     def _next(self) -> bytes | None:
         """Return what the server sends next, or None after the server has ended the copy."""
         while True:
-            count, data = self._link.get_copy_data(1)
+            count, data = self._connection.get_copy_data(1)
             if count > 0:
                 return bytes(data)
             if count < 0:
                 self._copying = False
                 return None
-            ready, _, _ = select.select([self._link.socket], [], [], LONGEST_WAIT)
+            ready, _, _ = select.select([self._connection.socket], [], [], LONGEST_WAIT)
             if not ready:
                 raise AssertionError("The server sent nothing more.")
-            self._link.consume_input()
+            self._connection.consume_input()
 
     def _end(self) -> None:
         if self._copying:
-            self._link.put_copy_end()
-            self._link.flush()
+            self._connection.put_copy_end()
+            self._connection.flush()
             while self._next() is not None:
                 pass
-        while self._link.get_result() is not None:
+        while self._connection.get_result() is not None:
             pass
         # The slot would be dropped automatically, but too late: until then, the database can't be
         # dropped.
@@ -104,4 +104,4 @@ class Walsender:
         try:
             self._end()
         finally:
-            self._link.finish()
+            self._connection.finish()

@@ -37,7 +37,7 @@ def _value(value: m.Value) -> bytes:
     return b"u"
 
 
-def xid(message: m.Change | m.Relation | m.Type | m.Message) -> bytes:
+def xid(message: m.Change | m.Relation | m.Type | m.LogicalMessage) -> bytes:
     return b"" if message.xid is None else int32(message.xid)
 
 
@@ -70,7 +70,7 @@ def encode(message: m.AnyMessage) -> bytes:
             options = int8(message.cascade + 2 * message.restart_identity)
             relations = b"".join(map(int32, message.relations))
             return b"T" + xid(message) + int32(len(message.relations)) + options + relations
-        case m.Message():
+        case m.LogicalMessage():
             head = int8(message.transactional) + int64(message.lsn) + string(message.prefix)
             return b"M" + xid(message) + head + int32(len(message.content)) + message.content
         case _:

@@ -18,7 +18,7 @@ from headrace.server.data_plane.registry import FRESH, MOST
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.transport.http import Call, Endpoint, Reply
-from headrace.sources.deliveries import Delivery, Message, message_of
+from headrace.sources.deliveries import Delivery, WebhookMessage, webhook_message
 from headrace.sources.signatures import InvalidSignature
 from headrace.sources.templates import KeyTemplate
 from headrace.sources.webhook import NAME, WebhookSpec
@@ -70,7 +70,7 @@ class Webhooks:
             )
         delivery = Delivery(spec.name, call.headers, call.query_string, call.body)
         try:
-            message = message_of(spec, source.template, delivery, self._date())
+            message = webhook_message(spec, source.template, delivery, self._date())
         except InvalidSignature as error:
             raise Problem(401, "invalid_signature", str(error)) from error
         try:
@@ -109,7 +109,7 @@ async def not_by_post(call: Call) -> Reply:
     )
 
 
-def _incoming(message: Message) -> Incoming:
+def _incoming(message: WebhookMessage) -> Incoming:
     incoming = Incoming()
     incoming.add(
         message.key, payloads.encode(message.data), payloads.encode_headers(message.headers), message.message_id

@@ -40,16 +40,16 @@ class SourceStopped(HeadraceError):
 
 
 class SourceRefused(HeadraceError):
-    """The captured server refused a statement. `sqlstate` is the error code, `told` the first line of
+    """The captured server refused a statement. `sqlstate` is the error code, `server_message` the first line of
     the message, and `hint` its hint, if any.
     """
 
     exit_code = 69
 
-    def __init__(self, sqlstate: str, told: str, hint: str | None = None) -> None:
-        super().__init__(f"The server refuses: {told}." + (f" {hint}" if hint else ""))
+    def __init__(self, sqlstate: str, server_message: str, hint: str | None = None) -> None:
+        super().__init__(f"The captured server refused the statement: {server_message}." + (f" {hint}" if hint else ""))
         self.sqlstate = sqlstate
-        self.told = told
+        self.server_message = server_message
         self.hint = hint
 
 

@@ -64,19 +64,19 @@ class ChunkDone(msgspec.Struct, frozen=True, kw_only=True):
     done: bool
 
 
-class Failed(msgspec.Struct, frozen=True, kw_only=True):
+class CaptureFailure(msgspec.Struct, frozen=True, kw_only=True):
     """A change that could not be made into a message, with its key if it has one, its data as JSON text, and
     the error.
 
     Attributes:
-        place: how many messages of the same append come before it.
+        index: how many messages of the same append come before it.
         overtaken: whether a later one of these messages has its key.
     """
 
     key: str | None
     data: str
     error: str
-    place: int = 0
+    index: int = 0
     overtaken: bool = False
 
 
@@ -89,7 +89,7 @@ class FailureToRetry(msgspec.Struct, frozen=True, kw_only=True):
     failed_at: datetime
 
 
-class Captured(msgspec.Struct, kw_only=True):
+class CaptureBatch(msgspec.Struct, kw_only=True):
     """The contents of one append. `keys` and `data` are parallel lists.
 
     Attributes:
@@ -105,7 +105,7 @@ class Captured(msgspec.Struct, kw_only=True):
     after: str | None = None
     captured: int = 0
     chunks: list[ChunkDone] = []
-    failures: list[Failed] = []
+    failures: list[CaptureFailure] = []
     retried: list[int] = []
 
 
@@ -159,18 +159,18 @@ async def release_capture(executor: Executor, number: int, epoch: int) -> None:
     await executor.fetchval("select headrace.release_capture($1, $2)", number, epoch)
 
 
-async def tell_capture(
+async def report_capture(
     executor: Executor, number: int, epoch: int, state: str, reason: str | None = None, mend: str | None = None,
     facts: CaptureFacts | None = None, *, now: datetime | None = None,
 ) -> bool:  # fmt: skip
     """Write the state of a capture. Without `facts`, the previous ones remain. Returns whether the lease is
     still held under this epoch.
     """
-    told: bool = await executor.fetchval(
+    held: bool = await executor.fetchval(
         "select headrace.tell_capture($1, $2, $3, $4, $5, $6, coalesce($7, clock_timestamp()))",
         number, epoch, state, reason, mend, None if facts is None else msgspec.json.encode(facts).decode(), now,
     )  # fmt: skip
-    return told
+    return held
 
 
 async def capture_position(executor: Executor, number: int) -> CapturePosition | None:
@@ -190,7 +190,7 @@ async def begin_capture(
     )
 
 
-async def append_captured(executor: Executor, number: int, epoch: int, stream: str, what: Captured) -> None:
+async def append_captured(executor: Executor, number: int, epoch: int, stream: str, batch: CaptureBatch) -> None:
     """Append to the stream, all or nothing.
 
     Args:
@@ -198,40 +198,40 @@ async def append_captured(executor: Executor, number: int, epoch: int, stream: s
 
     Raises:
         LeaseLost: another process captures now, the source is paused or removed, or its position is not
-            `what.after`.
+            `batch.after`.
         UnknownStream, StreamFull, InvalidData, StoreUnavailable.
     """
-    parts = list(chunks(what.data)) or [(0, 0)]
-    if len(parts) > 1 and isinstance(executor, Database):
+    slices = list(chunks(batch.data)) or [(0, 0)]
+    if len(slices) > 1 and isinstance(executor, Database):
         database = executor
 
         async def append() -> None:
             async with database.transaction() as connection:
-                await _append(connection, number, epoch, stream, what, parts)
+                await _append(connection, number, epoch, stream, batch, slices)
 
         await again(append)
     else:
-        await _append(executor, number, epoch, stream, what, parts)
+        await _append(executor, number, epoch, stream, batch, slices)
 
 
 async def _append(
-    executor: Executor, number: int, epoch: int, stream: str, what: Captured, parts: Sequence[tuple[int, int]]
+    executor: Executor, number: int, epoch: int, stream: str, batch: CaptureBatch, slices: Sequence[tuple[int, int]]
 ) -> None:
-    for start, end in parts[:-1]:
+    for start, end in slices[:-1]:
         await executor.fetchval(
             "select headrace.append_captured($1, $2, $3, $4, $5)",
-            number, epoch, stream, what.keys[start:end], what.data[start:end],
+            number, epoch, stream, batch.keys[start:end], batch.data[start:end],
         )  # fmt: skip
-    start, end = parts[-1]
+    start, end = slices[-1]
     await executor.fetchval(
         "select headrace.append_captured($1, $2, $3, $4, $5, $6::text::pg_lsn, $7, $8, $9, $10, $11::text::pg_lsn)",
-        number, epoch, stream, what.keys[start:end], what.data[start:end], what.position, what.captured,
-        _json(what.chunks), _json(what.failures), what.retried or None, what.after,
+        number, epoch, stream, batch.keys[start:end], batch.data[start:end], batch.position, batch.captured,
+        _json(batch.chunks), _json(batch.failures), batch.retried or None, batch.after,
     )  # fmt: skip
 
 
-def _json(what: Sequence[Any]) -> str | None:
-    return msgspec.json.encode(what).decode() if what else None
+def _json(values: Sequence[Any]) -> str | None:
+    return msgspec.json.encode(values).decode() if values else None
 
 
 async def pause_capture(executor: Executor, id: str, *, paused: bool) -> None:  # noqa: A002 - the record's word
@@ -284,7 +284,7 @@ async def failures_to_retry(executor: Executor, number: int, limit: int = 100) -
     return [FailureToRetry(**dict(row)) for row in rows]
 
 
-async def captured_since(executor: Executor, stream: str, keys: Sequence[tuple[str, datetime]]) -> set[str]:
+async def keys_captured_since(executor: Executor, stream: str, keys: Sequence[tuple[str, datetime]]) -> set[str]:
     """Return the keys for which a stream with `one_message_per_key` has a message that was published after the
     given time.
     """
@@ -295,12 +295,12 @@ async def captured_since(executor: Executor, stream: str, keys: Sequence[tuple[s
     return {row["key"] for row in rows}
 
 
-async def failed_again(executor: Executor, number: int, ids: Sequence[int], errors: Sequence[str]) -> None:
+async def record_failed_retries(executor: Executor, number: int, ids: Sequence[int], errors: Sequence[str]) -> None:
     """Record that failed changes failed again."""
     await executor.fetchval("select headrace.capture_failed_again($1, $2, $3)", number, ids, errors)
 
 
-async def end_when_idle(connection: Any, seconds: float) -> None:
+async def set_idle_timeout(connection: Any, seconds: float) -> None:
     """Make the server end this transaction when it was idle for `seconds` seconds. Otherwise other processes
     would wait for a frozen one.
     """
@@ -313,7 +313,7 @@ async def captured_rows(executor: Executor, stream: str, keys: Sequence[str]) ->
     return {row["key"]: row["data"] for row in rows}
 
 
-async def empty_captured(
+async def truncate_captured(
     executor: Executor, number: int, epoch: int, stream: str, schema: str, relation: str, metadata: str
 ) -> int:
     """Replace each row of a table in the stream by a tombstone. Returns how many. Raises `LeaseLost`."""

@@ -14,48 +14,45 @@ import anyio
 
 from headrace.sources.postgres.backfill import chunks
 from headrace.sources.postgres.backfill.visibility import Snapshot
-from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.connection.source_connection import SourceConnection
 
-PATIENCE = 2.0
-"""Seconds after which a commit that waits for no standby is visible."""
-
-PAUSE = 0.05
-"""Seconds between two looks."""
+POLL_INTERVAL = 0.05
+"""Seconds between two checks."""
 
 
-async def settle(link: Link, clock: Callable[[], float]) -> None:
+async def wait_until_visible(connection: SourceConnection, clock: Callable[[], float], timeout: float) -> None:
     """Wait until each transaction that has its commit in the WAL now is visible. Raises
     `SourceUnavailable`.
 
-    Open transactions that have not begun to commit may last for hours. So after `PATIENCE` it waits
+    Open transactions that have not begun to commit may last for hours. So after `timeout` seconds it waits
     only for those that may be waiting for a standby.
     """
-    await chunks.mark(
-        link, "settling"
+    await chunks.write_watermark(
+        connection, "settling"
     )  # its transaction id is larger than all earlier ones, so the snapshot includes these
-    left = (await _snapshot(link)).running
-    until = clock() + PATIENCE
-    while left and (clock() < until or await _wait_for_a_standby(link, left)):
-        await anyio.sleep(PAUSE)
-        left &= (await _snapshot(link)).running
+    invisible = (await _snapshot(connection)).running
+    deadline = clock() + timeout
+    while invisible and (clock() < deadline or await _may_wait_for_standby(connection, invisible)):
+        await anyio.sleep(POLL_INTERVAL)
+        invisible &= (await _snapshot(connection)).running
 
 
-async def _snapshot(link: Link) -> Snapshot:
-    [(text,)] = await link.query("select pg_current_snapshot()")
+async def _snapshot(connection: SourceConnection) -> Snapshot:
+    [(text,)] = await connection.query("select pg_current_snapshot()")
     assert text is not None
     return Snapshot.of(text)
 
 
-async def _wait_for_a_standby(link: Link, running: frozenset[int]) -> bool:
+async def _may_wait_for_standby(connection: SourceConnection, running: frozenset[int]) -> bool:
     """Whether one of these transactions may be waiting for a standby. True if the role may not see
     what other sessions wait for.
     """
-    on_wire = ",".join(str(xid % 2**32) for xid in running)
-    [(may,)] = await link.query(
+    wire_xids = ",".join(str(xid % 2**32) for xid in running)
+    [(may_wait,)] = await connection.query(
         """select current_setting('synchronous_standby_names') <> ''
                   and (not pg_has_role(current_user, 'pg_read_all_stats', 'usage')
                        or exists (select from pg_stat_activity where wait_event = 'SyncRep'
                                   and (backend_xid is null or backend_xid::text = any ($1::text[]))))""",
-        f"{{{on_wire}}}",
+        f"{{{wire_xids}}}",
     )
-    return may == "t"
+    return may_wait == "t"

@@ -1,17 +1,17 @@
 """Determines the rows of a chunk that were changed by transactions that the chunk's snapshot does not
 see.
 
-A chunk of a backfill is read under a snapshot. A message in the WAL, written after the read, marks
-its place among the changes. Transactions that the snapshot sees were committed before that message.
+A chunk of a backfill is read under a snapshot. A watermark, which is a message in the WAL
+that is written after the read, marks its place among the changes. Transactions that the snapshot sees were committed before that message.
 So their changes are appended before the chunk, and the chunk's rows are at least as new.
 Transactions that it does not see may be captured before the message, too. They are newer than the
 chunk, so the rows that they changed are left out of it.
 
 DBLog (Andreakis and Papapanagiotou, 2020, https://arxiv.org/abs/2010.12597) leaves out what was
-changed between two marks in the log, one before the read and one after it. In Postgres that is not
+changed between two watermarks in the log, one before the read and one after it. In Postgres that is not
 enough. A transaction's commit is in the WAL, and captured, before it is visible to others, by as
 long as a synchronous standby takes. A chunk read in that time has the old row, though the change
-lies before both marks. So each transaction is checked against the snapshot.
+lies before both watermarks. So each transaction is checked against the snapshot.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collections import deque
 
 import msgspec
 
-REMEMBERED = 10_000
+REMEMBERED_TRANSACTIONS = 10_000
 """Number of captured transactions to remember while no backfill is running."""
 
-MOST_ROWS = 250_000
+MAX_CHANGED_ROWS = 250_000
 """Limit of changed rows to keep, of about 100 to 200 bytes each."""
 
 Key = tuple[bytes, ...]
@@ -50,7 +50,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         return whole < self.end and whole not in self.running
 
 
-class Changed:
+class ChangedRows:
     """The rows of one table that were changed by captured transactions which the relevant snapshots do
     not see.
 
@@ -58,80 +58,80 @@ class Changed:
     sees. What the oldest relevant snapshot sees need not be kept.
 
     Args:
-        most: largest number of rows to keep. Beyond that all are forgotten, and each chunk is
+        max_rows: largest number of rows to keep. Beyond that all are forgotten, and each chunk is
             discarded if its snapshot does not see the forgotten transactions.
 
     Attributes:
-        tracking: whether `saw` has to be called.
+        tracking: whether `row_changed` has to be called.
     """
 
-    def __init__(self, most: int = MOST_ROWS) -> None:
+    def __init__(self, max_rows: int = MAX_CHANGED_ROWS) -> None:
         self.tracking = False
-        self._most = most
+        self._max_rows = max_rows
         self._table: str | None = None
-        self._recent: deque[int] = deque(maxlen=REMEMBERED)
-        self._rows: dict[int, set[Key]] = {}  # by transaction
-        self._count = 0
-        self._unknown: set[int] = set()  # transactions without a complete record of their rows
-        self._within = False  # whether the next captured transaction may be one of these
+        self._recent_xids: deque[int] = deque(maxlen=REMEMBERED_TRANSACTIONS)
+        self._keys: dict[int, set[Key]] = {}  # by transaction
+        self._row_count = 0
+        self._unrecorded: set[int] = set()  # transactions without a complete record of their rows
+        self._partial_transaction = False  # whether the next captured transaction may be one of these
         self._oldest: Snapshot | None = None
 
-    def begin(self, table: str) -> None:
+    def start(self, table: str) -> None:
         """Record the changes of this table from now on. Earlier transactions count as unknown."""
         if self._table != table:
             self._forget()
             self._table = table
         self.tracking = True
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Stop recording."""
         self._forget()
-        self._unknown.clear()
+        self._unrecorded.clear()
         self._table, self.tracking, self._oldest = None, False, None
 
     def _forget(self) -> None:
-        self._unknown.update(self._rows, self._recent)
-        self._rows, self._count = {}, 0
-        self._within = True
+        self._unrecorded.update(self._keys, self._recent_xids)
+        self._keys, self._row_count = {}, 0
+        self._partial_transaction = True
         if self._oldest is not None:
-            self._unknown = {xid for xid in self._unknown if not self._oldest.sees(xid)}
+            self._unrecorded = {xid for xid in self._unrecorded if not self._oldest.sees(xid)}
 
-    def captured(self, xid: int) -> None:
+    def transaction_captured(self, xid: int) -> None:
         """Note that a transaction was captured."""
-        self._recent.append(xid)
-        if self._within:
-            self._within = False
-            self._unknown.add(xid)
+        self._recent_xids.append(xid)
+        if self._partial_transaction:
+            self._partial_transaction = False
+            self._unrecorded.add(xid)
 
-    def saw(self, table: str, key: Key, xid: int) -> None:
+    def row_changed(self, table: str, key: Key, xid: int) -> None:
         """Record that a captured transaction changed the row with this key. The key () means that it
         truncated the table.
         """
         if table != self._table:
             return
-        rows = self._rows.get(xid)
+        rows = self._keys.get(xid)
         if rows is None:
             if self._oldest is not None and self._oldest.sees(xid):
                 return
-            rows = self._rows[xid] = set()
+            rows = self._keys[xid] = set()
         before = len(rows)
         rows.add(key)
-        self._count += len(rows) - before
-        if self._count > self._most:
+        self._row_count += len(rows) - before
+        if self._row_count > self._max_rows:
             self._forget()
 
-    def known(self, snapshot: Snapshot) -> bool:
+    def covers(self, snapshot: Snapshot) -> bool:
         """Whether the changes of all captured transactions that the snapshot does not see were recorded."""
-        return all(map(snapshot.sees, self._unknown))
+        return all(map(snapshot.sees, self._unrecorded))
 
-    def unseen(self, snapshot: Snapshot) -> set[Key]:
+    def keys_unseen_by(self, snapshot: Snapshot) -> set[Key]:
         """Return the keys of rows that were changed by captured transactions that the snapshot does not see."""
-        return set().union(*(rows for xid, rows in self._rows.items() if not snapshot.sees(xid)))
+        return set().union(*(rows for xid, rows in self._keys.items() if not snapshot.sees(xid)))
 
-    def matters_from(self, snapshot: Snapshot) -> None:
+    def forget_seen_by(self, snapshot: Snapshot) -> None:
         """Forget what only older snapshots need. They are no longer used."""
         self._oldest = snapshot
-        for xid in [xid for xid in self._rows if snapshot.sees(xid)]:
-            self._count -= len(self._rows.pop(xid))
-        if self._unknown:
-            self._unknown = {xid for xid in self._unknown if not snapshot.sees(xid)}
+        for xid in [xid for xid in self._keys if snapshot.sees(xid)]:
+            self._row_count -= len(self._keys.pop(xid))
+        if self._unrecorded:
+            self._unrecorded = {xid for xid in self._unrecorded if not snapshot.sees(xid)}

@@ -7,7 +7,6 @@ against, see `store/sql/functions/captures.sql`.
 
 from __future__ import annotations
 
-import logging
 from uuid import UUID
 
 import anyio
@@ -15,13 +14,14 @@ import anyio
 from headrace import store
 from headrace.model.clock import Clock
 from headrace.model.errors import LeaseLost, StoreUnavailable
+from headrace.model.log import Log
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
-LASTS = 6.0
+LEASE_DURATION = 6.0
 """Lifetime of the lease in seconds. After that without a renewal, other processes may take the source over."""
 
-RENEW = 2.0
+RENEW_INTERVAL = 2.0
 """Seconds between two renewals."""
 
 
@@ -36,49 +36,53 @@ class CaptureLease:
         self._database = database
         self._number = number
         self._clock = clock
-        self._until = clock() + LASTS
-        self._epoch_in_use = anyio.Lock()
+        self._expires_at = clock() + LEASE_DURATION
+        self._epoch_lock = anyio.Lock()
         self.epoch = epoch
 
     @classmethod
     async def take(cls, database: store.Database, number: int, holder: UUID, clock: Clock) -> CaptureLease | None:
         """Take the lease. Returns None if another process holds it."""
-        epoch = await store.take_capture(database, number, holder, LASTS)
+        epoch = await store.take_capture(database, number, holder, LEASE_DURATION)
         return None if epoch is None else cls(database, number, epoch, clock)
 
-    async def keep(self) -> None:
+    async def renew(self) -> None:
         """Renew the lease until cancelled. Raises `LeaseLost` when it is lost."""
         while True:
-            await anyio.sleep(RENEW)
-            began = self._clock()
+            await anyio.sleep(RENEW_INTERVAL)
+            asked_at = self._clock()
             try:
-                with anyio.fail_after(max(self._until - began, 0.1)):
-                    async with self._epoch_in_use:
-                        held = await store.renew_capture(self._database, self._number, self.epoch, LASTS)
+                with anyio.fail_after(max(self._expires_at - asked_at, 0.1)):
+                    async with self._epoch_lock:
+                        held = await store.renew_capture(self._database, self._number, self.epoch, LEASE_DURATION)
             except (StoreUnavailable, TimeoutError):
-                if self._clock() >= self._until:
+                if self._clock() >= self._expires_at:
                     raise LeaseLost(
-                        "The database could not be reached to say that the source is still captured here."
+                        "The capture lease has expired, because the database could not be reached to renew it."
                     ) from None
                 continue
             if not held:
-                raise LeaseLost("The source is captured by another process now, or is paused or removed.")
-            self._until = began + LASTS
+                raise LeaseLost(
+                    "The capture lease is lost. Another process captures the source, or it is paused or removed."
+                )
+            self._expires_at = asked_at + LEASE_DURATION
 
     async def reopen(self) -> None:
         """Continue under a new epoch after a capturer failed. Its last append may still be about to
         commit, even though the connection is lost. Raises `LeaseLost`, `StoreUnavailable`.
         """
-        async with self._epoch_in_use:
+        async with self._epoch_lock:
             epoch = await store.reopen_capture(self._database, self._number, self.epoch)
             if epoch is None:
-                raise LeaseLost("The source is captured by another process now, or is paused or removed.")
+                raise LeaseLost(
+                    "The capture lease is lost. Another process captures the source, or it is paused or removed."
+                )
             self.epoch = epoch
 
     async def release(self) -> None:
         """Release the lease. If the database can't be reached, the lease expires."""
-        with anyio.move_on_after(RENEW, shield=True):
+        with anyio.move_on_after(RENEW_INTERVAL, shield=True):
             try:
                 await store.release_capture(self._database, self._number, self.epoch)
             except StoreUnavailable as error:
-                logger.debug("a tenure could not be released: %s", error)
+                log.debug("capture lease not released", error=error)

@@ -1,6 +1,6 @@
 """The outbox: shaped messages that wait to be appended, cut at the ends of transactions.
 
-The capturer fills it while the previous portion is being written. So under load an append carries
+The capturer fills it while the previous batch is being written. So under load an append carries
 more messages, and with little traffic each transaction is appended at once.
 """
 
@@ -9,43 +9,42 @@ from __future__ import annotations
 import anyio
 import msgspec
 
+from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.pgoutput import positions
-from headrace.sources.postgres.shaping.shaped import ShapedChanges
-
-MOST_MESSAGES = 5000
-MOST_BYTES = 8 * 1024 * 1024
-"""Largest number of messages and bytes that wait before the capturer stops reading."""
+from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges
 
 
 class Outbox:
-    """The buffer between the capturer, which fills `portion`, and the appender, which takes portions.
+    """The buffer between the capturer, which fills `shaped_changes`, and the appender, which takes batches.
 
     Args:
         captured: number of changes captured before.
-        position: the position of those changes. With None it is not checked when the first portion
+        position: the position of those changes. With None it is not checked when the first batch
             is appended.
+        limits: the sizes at which it is full.
 
     Attributes:
-        portion: the portion that is being filled.
-        busy: whether a portion was taken and is not appended yet.
+        shaped_changes: the batch that is being filled.
+        busy: whether a batch was taken and is not appended yet.
     """
 
-    def __init__(self, captured: int, position: int | None = None) -> None:
+    def __init__(self, captured: int, position: int | None = None, limits: CaptureLimits = DEFAULTS) -> None:
+        self._limits = limits
         self.shaped_changes = ShapedChanges()
         self.busy = False
         self._captured = captured
-        self._after = position
+        self._previous_end = position
         self._bytes = 0
-        self._mark: Mark | None = None  # where the open transaction began
+        self._transaction_start: BatchMark | None = None  # where the open transaction began
         self._end: int | None = None  # end of the last complete transaction
-        self._news = anyio.Event()
-        self._room = anyio.Event()
+        self._ready = anyio.Event()
+        self._has_room = anyio.Event()
 
     # --- the capturer's side
 
     def begin(self) -> None:
         """Note that a transaction begins."""
-        self._mark = Mark(self.shaped_changes)
+        self._transaction_start = BatchMark(self.shaped_changes)
 
     def changed(self, messages: int, size: int) -> None:
         """Count a change that has become this many messages, of about this many bytes."""
@@ -53,52 +52,52 @@ class Outbox:
         self._bytes += size
 
     def end(self, position: int) -> None:
-        """Note that everything up to this position is in the portion, because a transaction ended or
+        """Note that everything up to this position is in the batch, because a transaction ended or
         none is open.
         """
-        self._mark = None
+        self._transaction_start = None
         self._end = position
 
     @property
     def idle(self) -> bool:
         """Whether nothing is waiting or being appended."""
-        return not self.busy and self._end is None and self._mark is None and not self.shaped_changes.keys
+        return not self.busy and self._end is None and self._transaction_start is None and not self.shaped_changes.keys
 
     async def offer(self) -> None:
         """Offer the appender what there is. Waits while the outbox is full."""
         while True:
             if self._end is not None or self.full:
-                self._news.set()
+                self._ready.set()
             if not self.full:
                 return
-            self._room = anyio.Event()
-            await self._room.wait()
+            self._has_room = anyio.Event()
+            await self._has_room.wait()
 
     @property
     def full(self) -> bool:
         """Whether `offer` must be called before anything is added."""
         return (
-            len(self.shaped_changes.keys) + len(self.shaped_changes.failures) >= MOST_MESSAGES
-            or self._bytes >= MOST_BYTES
+            len(self.shaped_changes.keys) + len(self.shaped_changes.failures) >= self._limits.outbox_messages
+            or self._bytes >= self._limits.outbox_bytes
         )
 
     # --- the appender's side
 
     async def take(self) -> ShapedChanges:
-        """Wait for a portion up to the end of a transaction, and return it. If a transaction is larger
+        """Wait for a batch up to the end of a transaction, and return it. If a transaction is larger
         than the outbox, return a part of it without a position.
         """
         while True:
             shaped_changes = self._cut()
             if shaped_changes is not None:
                 self.busy = True
-                self._room.set()
+                self._has_room.set()
                 return shaped_changes
-            self._news = anyio.Event()
-            await self._news.wait()
+            self._ready = anyio.Event()
+            await self._ready.wait()
 
     def appended(self) -> None:
-        """Note that the portion taken last is appended."""
+        """Note that the batch taken last is appended."""
         self.busy = False
 
     def _cut(self) -> ShapedChanges | None:
@@ -106,32 +105,32 @@ class Outbox:
             return None
         self._bytes = 0
         if self._end is None:
-            whole, self.shaped_changes = self.shaped_changes, ShapedChanges()
-            self._mark = Mark(self.shaped_changes)
-            return whole
-        whole, self.shaped_changes = self.shaped_changes, ShapedChanges()
-        begun = 0
-        if self._mark is not None:
-            self.shaped_changes = self._mark.split(whole)
-            begun = len(self.shaped_changes.keys)
-            self._mark = Mark(ShapedChanges())
-        whole.position = positions.text(self._end)
-        whole.after = None if self._after is None else positions.text(self._after)
-        self._after = self._end
-        whole.captured = self._captured - begun
+            batch, self.shaped_changes = self.shaped_changes, ShapedChanges()
+            self._transaction_start = BatchMark(self.shaped_changes)
+            return batch
+        batch, self.shaped_changes = self.shaped_changes, ShapedChanges()
+        unfinished = 0
+        if self._transaction_start is not None:
+            self.shaped_changes = self._transaction_start.split(batch)
+            unfinished = len(self.shaped_changes.keys)
+            self._transaction_start = BatchMark(ShapedChanges())
+        batch.position = positions.as_text(self._end)
+        batch.after = None if self._previous_end is None else positions.as_text(self._previous_end)
+        self._previous_end = self._end
+        batch.captured = self._captured - unfinished
         self._end = None
-        return whole
+        return batch
 
 
-class Mark:
-    """A place in a portion."""
+class BatchMark:
+    """A place in a batch."""
 
     def __init__(self, shaped_changes: ShapedChanges) -> None:
         self._keys = len(shaped_changes.keys)
         self._failures = len(shaped_changes.failures)
         self._chunks = len(shaped_changes.chunks)
         self._incomplete = len(shaped_changes.incomplete)
-        self._emptied = len(shaped_changes.emptied)
+        self._truncated = len(shaped_changes.truncated)
 
     def split(self, shaped_changes: ShapedChanges) -> ShapedChanges:
         """Cut off what comes after the mark, and return it."""
@@ -140,19 +139,20 @@ class Mark:
             keys=shaped_changes.keys[keys:],
             data=shaped_changes.data[keys:],
             failures=[
-                msgspec.structs.replace(one, place=one.place - keys)
+                msgspec.structs.replace(one, index=one.index - keys)
                 for one in shaped_changes.failures[self._failures :]
             ],
             chunks=shaped_changes.chunks[self._chunks :],
             incomplete=[
-                msgspec.structs.replace(one, place=one.place - keys)
+                msgspec.structs.replace(one, index=one.index - keys)
                 for one in shaped_changes.incomplete[self._incomplete :]
             ],
-            emptied=[
-                msgspec.structs.replace(one, place=one.place - keys) for one in shaped_changes.emptied[self._emptied :]
+            truncated=[
+                msgspec.structs.replace(one, index=one.index - keys)
+                for one in shaped_changes.truncated[self._truncated :]
             ],
         )
         del shaped_changes.keys[keys:], shaped_changes.data[keys:]
         del shaped_changes.failures[self._failures :], shaped_changes.chunks[self._chunks :]
-        del shaped_changes.incomplete[self._incomplete :], shaped_changes.emptied[self._emptied :]
+        del shaped_changes.incomplete[self._incomplete :], shaped_changes.truncated[self._truncated :]
         return rest

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
 from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.errors import SourceStopped
@@ -35,22 +35,24 @@ class SchemaCache:
         self.missing: dict[str, SourceStopped] = {}
         self.types: dict[int, TypeInfo] = {}
 
-    async def look(self, link: Link) -> None:
+    async def refresh(self, connection: SourceConnection) -> None:
         """Look the tables up. Raises `SourceStopped` if none of them exists."""
         self.missing = {}
         try:
-            self.tables = await catalog.load_tables(link, self._spec.tables, self._spec.publication)
+            self.tables = await catalog.load_tables(connection, self._spec.tables, self._spec.publication)
         except SourceStopped as error:
-            self.tables = await self._one_by_one(link)
+            self.tables = await self._load_one_by_one(connection)
             if not self.tables:
                 raise error from None
-        await load_types(link, [column.type_oid for one in self.tables.values() for column in one.columns], self.types)
+        await load_types(
+            connection, [column.type_oid for one in self.tables.values() for column in one.columns], self.types
+        )
 
-    async def _one_by_one(self, link: Link) -> dict[str, Table]:
+    async def _load_one_by_one(self, connection: SourceConnection) -> dict[str, Table]:
         found: dict[str, Table] = {}
         for name in self._spec.tables:
             try:
-                found |= await catalog.load_tables(link, [name], self._spec.publication)
+                found |= await catalog.load_tables(connection, [name], self._spec.publication)
             except SourceStopped as error:
                 self.missing[name] = error
         return found
@@ -59,12 +61,12 @@ class SchemaCache:
         """Return the oid of the table behind each name."""
         return {name: table.oid for name, table in self.tables.items()}
 
-    async def table_of(self, link: Link, relation: Relation) -> Table | None:
+    async def table_of(self, connection: SourceConnection, relation: Relation) -> Table | None:
         """Return the captured table that a relation is, or is a partition of. None if it is not one of
         the spec's tables.
         """
-        await load_types(link, [column.type_oid for column in relation.columns], self.types)
-        found = await catalog.table_of(link, relation.oid, self._spec.publication)
+        await load_types(connection, [column.type_oid for column in relation.columns], self.types)
+        found = await catalog.table_with_oid(connection, relation.oid, self._spec.publication)
         if found is None:
             return self._dropped(relation)
         table, root = found

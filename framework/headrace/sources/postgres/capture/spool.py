@@ -10,36 +10,44 @@ import struct
 import tempfile
 from collections.abc import Iterator
 
-IN_MEMORY = 256 * 1024
+MAX_MEMORY_BYTES = 256 * 1024
 """Bytes of a transaction that are kept in memory before it goes to a file."""
 
-_HEAD = struct.Struct("!II")  # the subtransaction's xid, and the length of the message
-_READ = 1024 * 1024
+_HEADER = struct.Struct("!II")  # the subtransaction's xid, and the length of the message
+READ_BYTES = 1024 * 1024
+"""Bytes of a file that are read at once."""
 
 
-class _Waiting:
+class _OpenTransaction:
     """One open transaction."""
 
-    def __init__(self) -> None:
-        self.file = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, prefix="headrace-spool-")  # noqa: SIM115 - closed by `close`
+    def __init__(self, max_memory_bytes: int) -> None:
+        self.file = tempfile.SpooledTemporaryFile(max_size=max_memory_bytes, prefix="headrace-spool-")  # noqa: SIM115 - closed by `close`
         self.aborted: set[int] = set()
 
 
 class Spool:
-    """The pieces of open transactions, by xid."""
+    """The blocks of open transactions, by xid.
 
-    def __init__(self) -> None:
-        self._waiting: dict[int, _Waiting] = {}
+    Args:
+        max_memory_bytes: bytes of a transaction that are kept in memory before it goes to a file.
+        read_bytes: bytes of a file that are read at once.
+    """
+
+    def __init__(self, *, max_memory_bytes: int = MAX_MEMORY_BYTES, read_bytes: int = READ_BYTES) -> None:
+        self._max_memory_bytes = max_memory_bytes
+        self._read_bytes = read_bytes
+        self._transactions: dict[int, _OpenTransaction] = {}
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._transactions)
 
     def add(self, xid: int, payload: bytes) -> None:
-        """Add a message of a streamed piece. Its first byte is followed by the xid of its subtransaction."""
-        waiting = self._waiting.get(xid)
-        if waiting is None:
-            waiting = self._waiting[xid] = _Waiting()
-        write = waiting.file.write
+        """Add a message of a stream block. Its first byte is followed by the xid of its subtransaction."""
+        transaction = self._transactions.get(xid)
+        if transaction is None:
+            transaction = self._transactions[xid] = _OpenTransaction(self._max_memory_bytes)
+        write = transaction.file.write
         write(payload[1:5])
         write((len(payload) - 4).to_bytes(4, "big"))
         write(payload[:1])
@@ -49,41 +57,41 @@ class Spool:
         """Handle the rollback of a subtransaction, or of the whole transaction if both xids are the same."""
         if xid == subxid:
             self.drop(xid)
-        elif xid in self._waiting:
-            self._waiting[xid].aborted.add(subxid)
+        elif xid in self._transactions:
+            self._transactions[xid].aborted.add(subxid)
 
     def replay(self, xid: int) -> Iterator[bytes]:
         """Yield the messages that were not rolled back, in order, in the format of a transaction that
         is not streamed. Then drop the transaction.
         """
-        waiting = self._waiting.get(xid)
-        if waiting is None:
+        transaction = self._transactions.get(xid)
+        if transaction is None:
             return
         try:
-            waiting.file.seek(0)
-            rest = b""
-            while more := waiting.file.read(_READ):
-                rest += more
-                place = 0
-                while len(rest) - place >= _HEAD.size:
-                    subxid, length = _HEAD.unpack_from(rest, place)
-                    end = place + _HEAD.size + length
-                    if end > len(rest):
+            transaction.file.seek(0)
+            buffer = b""
+            while data := transaction.file.read(self._read_bytes):
+                buffer += data
+                start = 0
+                while len(buffer) - start >= _HEADER.size:
+                    subxid, length = _HEADER.unpack_from(buffer, start)
+                    end = start + _HEADER.size + length
+                    if end > len(buffer):
                         break
-                    if subxid not in waiting.aborted:
-                        yield rest[place + _HEAD.size : end]
-                    place = end
-                rest = rest[place:]
+                    if subxid not in transaction.aborted:
+                        yield buffer[start + _HEADER.size : end]
+                    start = end
+                buffer = buffer[start:]
         finally:
             self.drop(xid)
 
     def drop(self, xid: int) -> None:
         """Drop a transaction."""
-        waiting = self._waiting.pop(xid, None)
-        if waiting is not None:
-            waiting.file.close()
+        transaction = self._transactions.pop(xid, None)
+        if transaction is not None:
+            transaction.file.close()
 
     def close(self) -> None:
         """Drop all transactions."""
-        for xid in list(self._waiting):
+        for xid in list(self._transactions):
             self.drop(xid)

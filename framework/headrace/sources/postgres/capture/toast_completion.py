@@ -2,9 +2,9 @@
 
 Postgres stores large values out of line (TOAST), and the WAL lacks those that an update did not
 change. They are taken from these places, the most exact first: an earlier version of the row in the
-same portion, the version in the stream, and the table itself. The table may have a newer value
+same batch, the version in the stream, and the table itself. The table may have a newer value
 already, but then a newer version of the row follows. A transform, or a condition without
-tombstones, may have left out versions. Then the portion and the stream may be older than a version
+tombstones, may have left out versions. Then the batch and the stream may be older than a version
 that was left out, so only the table is asked.
 """
 
@@ -19,22 +19,20 @@ from msgspec import Raw
 from headrace import store
 from headrace.sources.postgres.capture.schema_cache import SchemaCache
 from headrace.sources.postgres.database import table_names
-from headrace.sources.postgres.shaping.shaped import Incomplete, ShapedChanges
+from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
+from headrace.sources.postgres.shaping.shaped_changes import IncompleteRow, ShapedChanges
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
-
-AWAKE = 1.0
-"""Keep-alive interval in seconds of the append's open transaction, while the captured database is queried."""
 
 Rows = Callable[..., Awaitable[list[list[bytes | None]]]]
 
 
-class _Version(msgspec.Struct):
+class _Message(msgspec.Struct):
     record: dict[str, Raw] | None
     metadata: Raw
 
 
-_decode = msgspec.json.Decoder(_Version).decode
+_decode = msgspec.json.Decoder(_Message).decode
 _decode_record = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -45,66 +43,75 @@ class ToastCompletion:
     Args:
         spec: its settings.
         shaper: its shaper.
-        knowledge: its tables and types.
+        schema_cache: its tables and types.
         rows: queries the captured database.
+        limits: the keep-alive interval of the append's transaction.
     """
 
-    def __init__(self, spec: PostgresSpec, shaper: Shaper, schema_cache: SchemaCache, rows: Rows) -> None:
+    def __init__(
+        self,
+        spec: PostgresSpec,
+        shaper: Shaper,
+        schema_cache: SchemaCache,
+        rows: Rows,
+        limits: CaptureLimits = DEFAULTS,
+    ) -> None:
         self._spec = spec
         self._shaper = shaper
         self._schema_cache = schema_cache
         self._rows = rows
+        self._limits = limits
 
     async def complete(self, shaped_changes: ShapedChanges, executor: store.Executor) -> None:
         """Fill in missing values. A value that can't be found stays missing."""
         if not shaped_changes.incomplete:
             return
-        wanted = {shaped_changes.keys[one.place] for one in shaped_changes.incomplete}
+        incomplete_keys = {shaped_changes.keys[one.index] for one in shaped_changes.incomplete}
         latest: dict[str, str] = {}
         if self._all_published:
-            latest = await store.captured_rows(executor, self._spec.stream, sorted(wanted))
-        incomplete = {one.place: one for one in shaped_changes.incomplete}
-        spoken_at = anyio.current_time()
-        for place, key in enumerate(shaped_changes.keys):
-            if key not in wanted:
+            latest = await store.captured_rows(executor, self._spec.stream, sorted(incomplete_keys))
+        incomplete = {one.index: one for one in shaped_changes.incomplete}
+        keepalive_at = anyio.current_time()
+        for index, key in enumerate(shaped_changes.keys):
+            if key not in incomplete_keys:
                 continue
-            if (row := incomplete.get(place)) is not None:
-                before = None if row.moved else latest.get(key)
-                shaped_changes.data[place] = await self._completed(row, shaped_changes.data[place], before)
-                if anyio.current_time() - spoken_at >= AWAKE:
+            if (row := incomplete.get(index)) is not None:
+                previous = None if row.key_changed else latest.get(key)
+                shaped_changes.data[index] = await self._completed(row, shaped_changes.data[index], previous)
+                if anyio.current_time() - keepalive_at >= self._limits.append_keepalive_interval:
                     await executor.fetchval("select 1")
-                    spoken_at = anyio.current_time()
+                    keepalive_at = anyio.current_time()
             if self._all_published:
-                latest[key] = shaped_changes.data[place]
-        self._shaper.completed(shaped_changes)
+                latest[key] = shaped_changes.data[index]
+        self._shaper.finish_incomplete(shaped_changes)
 
     @property
     def _all_published(self) -> bool:
         """Whether the newest captured version of a row is always the newest published one."""
         return self._spec.transform is None and (self._spec.condition is None or self._spec.deletes == "tombstone")
 
-    async def _completed(self, row: Incomplete, data: str, before: str | None) -> str:
-        known = _record(before)
-        if any(name not in known for name in row.missing):
-            known = {**await self._in_table(row), **known}
-        version = _decode(data)
-        record = version.record or {}
-        record |= {name: known[name] for name in row.missing if name in known}
+    async def _completed(self, row: IncompleteRow, data: str, previous: str | None) -> str:
+        values = _record(previous)
+        if any(name not in values for name in row.missing):
+            values = {**await self._table_row(row), **values}
+        message = _decode(data)
+        record = message.record or {}
+        record |= {name: values[name] for name in row.missing if name in values}
         in_order = {one.name: record[one.name] for one in row.table.columns if one.name in record}
-        return _encode({"record": {**in_order, **record}, "metadata": version.metadata}).decode()
+        return _encode({"record": {**in_order, **record}, "metadata": message.metadata}).decode()
 
-    async def _in_table(self, row: Incomplete) -> Mapping[str, Raw]:
+    async def _table_row(self, row: IncompleteRow) -> Mapping[str, Raw]:
         """Return the row as the table has it now, or nothing if the row is gone."""
         table = row.table
         columns = [column for column in table.columns if column.published]
         condition = " and ".join(f"{table_names.quoted(name)} = ${n}" for n, name in enumerate(table.key, 1))
-        listed = ", ".join(table_names.quoted(column.name) for column in columns)
+        column_list = ", ".join(table_names.quoted(column.name) for column in columns)
         key = [value.decode(errors="surrogateescape") for value in row.key]
-        found = await self._rows(f"select {listed} from {table.name} where {condition}", *key)
-        if not found:
+        rows = await self._rows(f"select {column_list} from {table.name} where {condition}", *key)
+        if not rows:
             return {}
         return _decode_record(
-            self._shaper.record(table, self._schema_cache.types, found[0], [one.name for one in columns])
+            self._shaper.record(table, self._schema_cache.types, rows[0], [one.name for one in columns])
         )
 
 

@@ -1,3 +1,3 @@
-"""Connections to the captured server: libpq's connections, its error messages, and the feed of its
-WAL. Only `link` imports psycopg.
+"""Connections to the captured server: libpq's connections, its error messages, and the stream of its
+WAL. Only `source_connection` imports psycopg.
 """

@@ -13,7 +13,7 @@ Parameters = dict[str, str]
 """Connection parameters, by libpq's names."""
 
 
-async def attempts(parameters: Mapping[str, str]) -> list[Parameters]:
+async def per_address(parameters: Mapping[str, str]) -> list[Parameters]:
     """Return the parameters once for each address to try, in order.
 
     A URL lists several hosts for a server that moves between them (with
@@ -26,30 +26,30 @@ async def attempts(parameters: Mapping[str, str]) -> list[Parameters]:
     hosts = parameters.get("host", "").split(",")
     addresses = parameters.get("hostaddr", "").split(",")
     ports = parameters.get("port", "").split(",")
-    found: list[Parameters] = []
-    nameless: list[str] = []
-    for place in range(max(len(hosts), len(addresses))):
-        one = dict(parameters)
-        _pick(one, "host", hosts, place)
-        _pick(one, "hostaddr", addresses, place)
-        _pick(one, "port", ports, place if len(ports) > 1 else 0)
-        name = one.get("host", "")
-        if "hostaddr" in one or not name or name.startswith(("/", "@")):
-            found.append(one)
+    attempts: list[Parameters] = []
+    unresolved: list[str] = []
+    for index in range(max(len(hosts), len(addresses))):
+        attempt = dict(parameters)
+        _select(attempt, "host", hosts, index)
+        _select(attempt, "hostaddr", addresses, index)
+        _select(attempt, "port", ports, index if len(ports) > 1 else 0)
+        name = attempt.get("host", "")
+        if "hostaddr" in attempt or not name or name.startswith(("/", "@")):
+            attempts.append(attempt)
             continue
         resolved = await _resolve(name)
-        found += [{**one, "hostaddr": address} for address in resolved]
+        attempts += [{**attempt, "hostaddr": address} for address in resolved]
         if not resolved:
-            nameless.append(name)
-    if not found:
+            unresolved.append(name)
+    if not attempts:
         raise SourceUnavailable(
-            f"The captured database can't be reached: no address is known for {' and '.join(nameless)}."
+            f"The captured database can't be reached. There is no address for the host {' and '.join(unresolved)}."
         )
-    return found
+    return attempts
 
 
-def _pick(parameters: Parameters, name: str, values: list[str], place: int) -> None:
-    value = values[place] if place < len(values) else ""
+def _select(parameters: Parameters, name: str, values: list[str], index: int) -> None:
+    value = values[index] if index < len(values) else ""
     if value:
         parameters[name] = value
     else:
@@ -58,13 +58,13 @@ def _pick(parameters: Parameters, name: str, values: list[str], place: int) -> N
 
 async def _resolve(name: str) -> list[str]:
     try:
-        found = await anyio.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        addresses = await anyio.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:
         return []
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    return list(dict.fromkeys(str(address[0]) for *_, address in addresses))
 
 
-def shown(parameters: Mapping[str, str]) -> str:
+def describe(parameters: Mapping[str, str]) -> str:
     """Return which database this is, for people, without secrets."""
     text = repr(parameters["dbname"]) if parameters.get("dbname") else "of its user's name"
     if host := parameters.get("host") or parameters.get("hostaddr"):

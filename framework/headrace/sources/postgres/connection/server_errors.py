@@ -11,7 +11,7 @@ from headrace.sources.postgres.errors import SourceRefused, SourceStopped, Sourc
 
 # Shutdown, restart, out of connections, memory or disk, idle timeout, a lock of another session, a
 # deadlock.
-_PASSING = frozenset(
+_TRANSIENT = frozenset(
     (
         "25P03",
         "25P04",
@@ -30,86 +30,86 @@ _PASSING = frozenset(
 )
 
 
-def refusal(sqlstate: str, told: str, hint: str | None = None) -> HeadraceError:
+def statement_error(sqlstate: str, text: str, hint: str | None = None) -> HeadraceError:
     """Return the error for a refused statement: `SourceUnavailable` if the problem is temporary,
     otherwise `SourceRefused`.
     """
-    if sqlstate in _PASSING or sqlstate.startswith("08"):
-        return SourceUnavailable(f"The captured database can't go on for now: {told}.")
-    return SourceRefused(sqlstate, told, hint)
+    if sqlstate in _TRANSIENT or sqlstate.startswith("08"):
+        return SourceUnavailable(f"The captured database is temporarily unavailable: {text}.")
+    return SourceRefused(sqlstate, text, hint)
 
 
 # Parts of servers' messages, each with the correction.
-_REFUSED: tuple[tuple[str, str], ...] = (
-    ("password authentication failed", "the password is wrong, or was changed: set the one that is right in the source's database URL"),
-    ("no password supplied", "it asks for a password: write one into the source's database URL, or into ~/.pgpass"),
-    ("authentication failed", "the user can't prove who he is: compare the source's database URL with the server's pg_hba.conf"),
-    ("no pg_hba.conf entry", "its pg_hba.conf lets nobody in from here as this user: add a line for it, then select pg_reload_conf()"),
-    ("pg_hba.conf rejects", "its pg_hba.conf keeps this user out: change that line, then select pg_reload_conf()"),
-    ("is not permitted to log in", "the role may not log in: alter role ... login"),
-    ("permission denied to start WAL sender", "the role may not replicate: alter role ... replication"),
-    ("must be superuser or replication role to start walsender", "the role may not replicate: alter role ... replication"),
-    ("permission denied for database", "the role may not connect to it: grant connect on database ... to ..."),
-    ("is not currently accepting connections", "it lets nobody in: alter database ... allow_connections true"),
-    ("server does not support SSL", "it has no TLS: leave sslmode out of the URL, or set the server up for it"),
-    ("certificate verify failed", "its certificate is not trusted: give the URL the right sslrootcert"),
-    ("root certificate file", "the certificate to check it by is missing: give the URL the right sslrootcert"),
-    ("invalid sslmode value", "sslmode is one of disable, allow, prefer, require, verify-ca and verify-full"),
+_CONNECTION_ERRORS: tuple[tuple[str, str], ...] = (
+    ("password authentication failed", "Set the right password in the source's database URL"),
+    ("no password supplied", "Write the password into the source's database URL, or into ~/.pgpass"),
+    ("authentication failed", "Compare the user in the source's database URL with the server's pg_hba.conf"),
+    ("no pg_hba.conf entry", "Add a line for this host and user to pg_hba.conf, then run: select pg_reload_conf()"),
+    ("pg_hba.conf rejects", "Change the line of pg_hba.conf that rejects this user, then run: select pg_reload_conf()"),
+    ("is not permitted to log in", "Let the role log in: alter role ... login"),
+    ("permission denied to start WAL sender", "Let the role replicate: alter role ... replication"),
+    ("must be superuser or replication role to start walsender", "Let the role replicate: alter role ... replication"),
+    ("permission denied for database", "Let the role connect: grant connect on database ... to ..."),
+    ("is not currently accepting connections", "Let the database accept connections: alter database ... allow_connections true"),
+    ("server does not support SSL", "Remove sslmode from the URL, or set up TLS on the server"),
+    ("certificate verify failed", "Its certificate is not trusted. Set the right sslrootcert in the URL"),
+    ("root certificate file", "The root certificate is missing. Set the right sslrootcert in the URL"),
+    ("invalid sslmode value", "Set sslmode to disable, allow, prefer, require, verify-ca or verify-full"),
 )  # fmt: skip
 
 
-def connecting(told: str, place: str) -> HeadraceError:
+def connection_error(text: str, label: str) -> HeadraceError:
     """Return the error for a connection attempt that failed.
 
     Args:
-        told: libpq's message, which never has a password.
-        place: which database it is about, such as `orders at db.example:5432 as ada`.
+        server_message: libpq's message, which never has a password.
+        label: which database it is about, such as `orders at db.example:5432 as ada`.
     """
-    said = words(told)
-    for part, mend in _REFUSED:
-        if part in said:
-            return SourceStopped(f"The captured database {place} refuses the connection ({said}): {mend}.")
-    if "FATAL" in said and "does not exist" in said:  # a role or a database does not exist
+    message = one_line(text)
+    for part, advice in _CONNECTION_ERRORS:
+        if part in message:
+            return SourceStopped(f"The captured database {label} refuses the connection: {message}. {advice}.")
+    if "FATAL" in message and "does not exist" in message:  # a role or a database does not exist
         return SourceStopped(
-            f"The captured database {place} refuses the connection ({said}): correct the source's database URL, or create what is missing."
+            f"The captured database {label} refuses the connection: {message}. Correct the source's database URL, or create what is missing."
         )
-    return SourceUnavailable(f"The captured database {place} can't be reached: {said}.")
+    return SourceUnavailable(f"The captured database {label} can't be reached: {message}.")
 
 
-def mended(error: SourceRefused) -> SourceStopped:
+def setup_error(error: SourceRefused) -> SourceStopped:
     """Return the error for a refusal that is due to the server's setup, with the correction where it
     is known.
     """
     if error.sqlstate == "42501":
-        return SourceStopped(f"The captured database refuses it for want of a privilege: {error.told}.")
-    if error.sqlstate == "53400" or about_slots(error):
+        return SourceStopped(f"The role lacks a privilege in the captured database: {error.server_message}.")
+    if error.sqlstate == "53400" or is_about_slots(error):
         return SourceStopped(
-            f"The captured server has no replication slot left: {error.told}. Drop one that nobody needs (pg_replication_slots has"
-            " them), or raise max_replication_slots and restart the server."
+            f"The captured server has no free replication slot: {error.server_message}. Drop an unused one (see pg_replication_slots), or raise"
+            " max_replication_slots and restart the server."
         )
-    if about_wal_level(error):
+    if is_about_wal_level(error):
         return SourceStopped(
-            f"The captured server writes too little into its WAL: {error.told}. Restart it after the change.",
+            f"The wal_level of the captured server is too low: {error.server_message}. Restart the server after the change.",
             "alter system set wal_level = 'logical';",
         )
     return SourceStopped(str(error))
 
 
-def about_wal_level(error: SourceRefused) -> bool:
+def is_about_wal_level(error: SourceRefused) -> bool:
     """Whether the server's wal_level is too low for changes. Names of settings are the same in all
     languages.
     """
-    return error.sqlstate == "55000" and "wal_level" in error.told
+    return error.sqlstate == "55000" and "wal_level" in error.server_message
 
 
-def about_slots(error: SourceRefused) -> bool:
+def is_about_slots(error: SourceRefused) -> bool:
     """Whether the server is configured without replication slots."""
-    return error.sqlstate == "55000" and "max_replication_slots" in error.told
+    return error.sqlstate == "55000" and "max_replication_slots" in error.server_message
 
 
-def words(told: str) -> str:
+def one_line(text: str) -> str:
     """Return a message of the server or libpq on one line, without the final full stop, and without
     libpq's question.
     """
-    lines = [line for line in told.splitlines() if not line.strip().startswith("Is the server running ")]
+    lines = [line for line in text.splitlines() if not line.strip().startswith("Is the server running ")]
     return " ".join(" ".join(lines).split()).removesuffix(".")

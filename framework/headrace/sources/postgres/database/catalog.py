@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from headrace.sources.postgres.connection.link import Link
-from headrace.sources.postgres.database import table_names as spelling
+from headrace.sources.postgres.connection.source_connection import SourceConnection
+from headrace.sources.postgres.database import table_names as table_names
 from headrace.sources.postgres.database.tables import Table, TableColumn
 from headrace.sources.postgres.errors import SourceStopped
 
@@ -69,13 +69,13 @@ _OIDS = """
 
 # Without Headrace's own tables, since a stream often has the name of the table that it is captured
 # from.
-_ALL = """
+_EXISTING_TABLES = """
     select n.nspname, c.relname from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
      where c.relkind in ('r', 'p') and n.nspname not in ('information_schema', 'headrace', 'headrace_streams') and n.nspname !~ '^pg_'
      limit 10000
 """
 
-_KINDS = {
+_RELATION_KINDS = {
     "v": "a view",
     "m": "a materialized view",
     "f": "a foreign table",
@@ -86,22 +86,24 @@ _KINDS = {
 }
 
 
-class Place(msgspec.Struct, frozen=True):
-    """The result of looking up a table's name. `oid` is None if there is no such table. `wrong` says
+class LocatedTable(msgspec.Struct, frozen=True):
+    """The result of looking up a table's name. `oid` is None if there is no such table. `problem` says
     why it can't be captured, and `mend` has the statement that corrects it.
     """
 
     name: str
     oid: str | None
-    wrong: str | None
+    problem: str | None
     mend: str | None = None
 
 
-async def load_tables(link: Link, names: Sequence[str], publication: str | None = None) -> dict[str, Table]:
+async def load_tables(
+    connection: SourceConnection, names: Sequence[str], publication: str | None = None
+) -> dict[str, Table]:
     """Return the tables of these names, by the names as given.
 
     Args:
-        link: a connection to the captured database.
+        connection: a connection to the captured database.
         names: each `schema.table`, with double quotes around what is not plain lower case.
         publication: a publication of the tables. If given, it determines which columns are
             published.
@@ -109,101 +111,120 @@ async def load_tables(link: Link, names: Sequence[str], publication: str | None 
     Raises:
         SourceStopped: a table does not exist, or has no changes that can be captured.
     """
-    found = await locate(link, names)
-    if wrong := [place for place in found if place.wrong]:
+    located = await locate_tables(connection, names)
+    if rejected := [table for table in located if table.problem]:
         raise SourceStopped(
-            " ".join(place.wrong or "" for place in wrong),
-            " ".join(place.mend for place in wrong if place.mend) or None,
+            " ".join(table.problem or "" for table in rejected),
+            " ".join(table.mend for table in rejected if table.mend) or None,
         )
     tables = {
-        table.oid: table for table, _ in await _load(link, [place.oid for place in found if place.oid], publication)
+        table.oid: table
+        for table, _ in await _load(connection, [table.oid for table in located if table.oid], publication)
     }
-    if len(tables) < len({place.oid for place in found}):
-        raise SourceStopped("A captured table was dropped this moment.")
-    return {place.name: tables[int(place.oid)] for place in found if place.oid}
+    if len(tables) < len({table.oid for table in located}):
+        raise SourceStopped("A captured table has just been dropped.")
+    return {table.name: tables[int(table.oid)] for table in located if table.oid}
 
 
-async def table_of(link: Link, oid: int, publication: str | None = None) -> tuple[Table, str | None] | None:
+async def table_with_oid(
+    connection: SourceConnection, oid: int, publication: str | None = None
+) -> tuple[Table, str | None] | None:
     """Return the table with this oid, and the name of its root if it is a partition. None if the table
     is gone.
     """
-    found = await _load(link, [str(oid)], publication)
-    return found[0] if found else None
+    loaded = await _load(connection, [str(oid)], publication)
+    return loaded[0] if loaded else None
 
 
-async def locate(link: Link, names: Sequence[str]) -> list[Place]:
-    """Look up the names. A problem with a table is returned in its `Place`, not raised. Invalid names
+async def locate_tables(connection: SourceConnection, names: Sequence[str]) -> list[LocatedTable]:
+    """Look up the names. A problem with a table is returned in its `LocatedTable`, not raised. Invalid names
     raise `ConfigurationError`.
     """
-    parts = [spelling.split(name) for name in names]
-    rows = await link.query(_OIDS, array(schema for schema, _ in parts), array(relation for _, relation in parts))
+    parts = [table_names.split(name) for name in names]
+    rows = await connection.query(
+        _OIDS, text_array(schema for schema, _ in parts), text_array(relation for _, relation in parts)
+    )
     missing = any(row[2] is None for row in rows)
-    there = [(schema or "", relation or "") for schema, relation in await link.query(_ALL)] if missing else []
-    places = []
+    existing = (
+        [(schema or "", relation or "") for schema, relation in await connection.query(_EXISTING_TABLES)]
+        if missing
+        else []
+    )
+    located = []
     for name, (schema, _, oid, kind, persistence) in zip(names, rows, strict=True):
-        wrong = _missing(name, there) if oid is None else _unfit(name, kind or "", persistence or "", schema or "")
-        places.append(
-            Place(name, oid, wrong, f"alter table {name} set logged;" if wrong and persistence == "u" else None)
+        problem = (
+            _missing(name, existing)
+            if oid is None
+            else _not_capturable(name, kind or "", persistence or "", schema or "")
         )
-    return places
+        located.append(
+            LocatedTable(
+                name, oid, problem, f"alter table {name} set logged;" if problem and persistence == "u" else None
+            )
+        )
+    return located
 
 
-def _missing(name: str, there: Sequence[tuple[str, str]]) -> str:
-    near = _near(*spelling.split(name), there)
-    return f"The captured database has no table {name}" + (f": did you mean {spelling.joined(*near)}?" if near else ".")
+def _missing(name: str, existing: Sequence[tuple[str, str]]) -> str:
+    closest = _closest(*table_names.split(name), existing)
+    return f"The captured database has no table {name}." + (
+        f" Did you mean {table_names.joined(*closest)}?" if closest else ""
+    )
 
 
-def _near(schema: str, relation: str, there: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
+def _closest(schema: str, relation: str, existing: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
     """Return the table that was probably meant: one that differs in case, is in another schema, or has
     a similar name.
     """
-    for other in there:
+    for other in existing:
         if (other[0].lower(), other[1].lower()) == (schema.lower(), relation.lower()):
             return other
-    for other in there:
+    for other in existing:
         if other[1].lower() == relation.lower():
             return other
-    close = difflib.get_close_matches(relation, [other for within, other in there if within == schema], n=1)
+    close = difflib.get_close_matches(relation, [other for within, other in existing if within == schema], n=1)
     return (schema, close[0]) if close else None
 
 
-def _unfit(name: str, kind: str, persistence: str, schema: str) -> str | None:
+def _not_capturable(name: str, kind: str, persistence: str, schema: str) -> str | None:
     """Return why the table can't be captured, or None."""
     if kind not in "rp":
-        return f"{name} is {_KINDS.get(kind, 'no table')}, which has no changes of its own: capture the tables that are behind it."
+        return f"{name} is {_RELATION_KINDS.get(kind, 'not a table')}, which has no changes of its own. Capture the tables behind it."
     if schema in ("pg_catalog", "information_schema") or schema.startswith("pg_toast"):
-        return f"{name} is one of the system's own tables, which are not replicated."
+        return f"{name} is a system table. System tables are not replicated."
     if persistence == "u":
         return f"{name} is unlogged, so its changes are not in the WAL."
     if persistence == "t":
-        return f"{name} is a temporary table, which only its own session sees."
+        return f"{name} is a temporary table. Temporary tables are not replicated."
     return None
 
 
-async def _load(link: Link, oids: Sequence[str], publication: str | None) -> list[tuple[Table, str | None]]:
-    version = str(link.version // 10_000)
-    return [_table(row) for row in await link.query(_TABLES, "{" + ",".join(oids) + "}", publication, version)]
+async def _load(
+    connection: SourceConnection, oids: Sequence[str], publication: str | None
+) -> list[tuple[Table, str | None]]:
+    version = str(connection.version // 10_000)
+    return [_table(row) for row in await connection.query(_TABLES, "{" + ",".join(oids) + "}", publication, version)]
 
 
 def _table(row: tuple[str | None, ...]) -> tuple[Table, str | None]:
-    named = [value or "" for value in row[:6]]
+    texts = [value or "" for value in row[:6]]
     columns, key, primary, identity_columns, estimate, root = row[6:]
-    oid, schema, relation, kind, _, identity = named
-    found = tuple(TableColumn(*column) for column in _json(columns))
-    old = [column.name for column in found if column.published] if identity == "f" else _json(identity_columns)
+    oid, schema, relation, kind, _, identity = texts
+    table_columns = tuple(TableColumn(*column) for column in _json(columns))
+    old = [column.name for column in table_columns if column.published] if identity == "f" else _json(identity_columns)
     table = Table(
-        oid=int(oid), name=spelling.joined(schema, relation), schema=schema, relation=relation, columns=found,
+        oid=int(oid), name=table_names.joined(schema, relation), schema=schema, relation=relation, columns=table_columns,
         key=tuple(_json(key)), primary=primary == "t", identity=identity, identity_columns=tuple(old),
         partitioned=kind == "p", estimate=None if estimate is None else int(estimate),
     )  # fmt: skip
-    return table, spelling.joined(*_json(root)) if root else None
+    return table, table_names.joined(*_json(root)) if root else None
 
 
 def _json(text: str | None) -> list[Any]:
-    found: list[Any] = msgspec.json.decode(text) if text else []
-    return found
+    decoded: list[Any] = msgspec.json.decode(text) if text else []
+    return decoded
 
 
-def array(values: Iterable[str]) -> str:
+def text_array(values: Iterable[str]) -> str:
     """Return an array of texts, as a parameter."""
     return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"

@@ -11,30 +11,31 @@ from collections.abc import AsyncIterator
 
 from headrace.model.capture import Finding
 from headrace.model.errors import HeadraceError
-from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog, publications, slots, table_checks, table_names
-from headrace.sources.postgres.database.findings import as_size, error, good, warning
+from headrace.sources.postgres.database.findings import error, ok, warning
 from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.errors import SourceUnavailable
+from headrace.sources.postgres.sizes import as_size
 from headrace.sources.postgres.spec import PostgresSpec
 
-OLDEST = 14
+OLDEST_VERSION = 14
 
-APPLICATION = "headrace check"
+APPLICATION_NAME = "headrace check"
 
 # Advice for managed servers, where users are not superusers and the provider controls the settings.
-_PROVIDERS = {
-    "rds.logical_replication": "On Amazon RDS and Aurora: set rds.logical_replication = 1 in the parameter group, and restart it.",
-    "cloudsql.logical_decoding": "On Cloud SQL: set the flag cloudsql.logical_decoding = on, which restarts it.",
-    "alloydb.logical_decoding": "On AlloyDB: set the flag alloydb.logical_decoding = on, which restarts it.",
-    "azure.extensions": "On Azure: set wal_level in the server parameters, and restart it.",
+_PROVIDER_ADVICE = {
+    "rds.logical_replication": "On Amazon RDS and Aurora, set rds.logical_replication = 1 in the parameter group, and restart the server.",
+    "cloudsql.logical_decoding": "On Cloud SQL, set the flag cloudsql.logical_decoding = on. That restarts the server.",
+    "alloydb.logical_decoding": "On AlloyDB, set the flag alloydb.logical_decoding = on. That restarts the server.",
+    "azure.extensions": "On Azure, set wal_level in the server parameters, and restart the server.",
 }
 
-LONG = 60
-"""Seconds for which a transaction must have been open to be reported."""
+LONG_TRANSACTION = 60
+"""Seconds after which an open transaction counts as long."""
 
 # Only privileged roles see since when other roles' transactions have been open.
-_LONG_OPEN = """
+_LONG_TRANSACTIONS = """
     select from pg_catalog.pg_stat_activity where backend_xid is not null and xact_start < now() - $1::int * interval '1 second'
     union all select from pg_catalog.pg_prepared_xacts where prepared < now() - $1::int * interval '1 second'
 """
@@ -58,7 +59,7 @@ _ROLE = """
 """
 
 
-async def check(dsn: str, spec: PostgresSpec, slot: str) -> list[Finding]:
+async def check(dsn: str, spec: PostgresSpec, slot: str, *, long_transaction: int = LONG_TRANSACTION) -> list[Finding]:
     """Check everything that a capture needs.
 
     Args:
@@ -66,110 +67,130 @@ async def check(dsn: str, spec: PostgresSpec, slot: str) -> list[Finding]:
         spec: the source's settings.
         slot: the name of the source's own replication slot and publication, see `slots.slot_name`.
             Names in `spec` take precedence.
+        long_transaction: seconds after which an open transaction is reported.
 
     Returns:
         The findings, in the order in which to correct them. Problems of the server are never
         raised.
     """
     try:
-        link = await Link.connect(dsn, application_name=APPLICATION)
-    except HeadraceError as refused:
-        return [error("connection", str(refused))]
+        connection = await SourceConnection.connect(dsn, application_name=APPLICATION_NAME)
+    except HeadraceError as failure:
+        return [error("connection", str(failure))]
     findings: list[Finding] = []
     try:
-        async with link:
-            async for finding in _Check(link, dsn, spec, slot).all():
+        async with connection:
+            async for finding in _Check(connection, dsn, spec, slot, long_transaction).all():
                 findings.append(finding)  # noqa: PERF401 - keeps the findings when the rest fails
-    except HeadraceError as refused:
-        findings.append(error("connection", f"The check could not go on: {refused}"))
+    except HeadraceError as failure:
+        findings.append(error("connection", f"The check failed: {failure}"))
     return findings
 
 
 class _Check:
     """One check, over one connection."""
 
-    def __init__(self, link: Link, dsn: str, spec: PostgresSpec, slot: str) -> None:
-        self.link = link
+    def __init__(
+        self, connection: SourceConnection, dsn: str, spec: PostgresSpec, slot: str, long_transaction: int
+    ) -> None:
+        self.connection = connection
         self.dsn = dsn
         self.spec = spec
         self.slot = spec.slot or slot
         self.publication = spec.publication or slot
+        self.long_transaction = long_transaction
 
     async def all(self) -> AsyncIterator[Finding]:
-        (row,) = await self.link.query(_SERVER)
-        in_recovery, pid, database, wal_level, most_slots, most_senders, kept, slots_, senders, idle = (
-            value or "" for value in row
-        )
-        found = await slots.slot_of(self.link, self.slot)
+        (row,) = await self.connection.query(_SERVER)
+        (
+            in_recovery,
+            pid,
+            database,
+            wal_level,
+            max_slots,
+            max_senders,
+            wal_limit,
+            used_slots,
+            used_senders,
+            idle_timeout,
+        ) = (value or "" for value in row)
+        slot = await slots.find_slot(self.connection, self.slot)
         for finding in self._server(in_recovery == "t", pid, database):
             yield finding
         yield await self._wal_level(wal_level)
-        yield self._free(
-            "replication slots", "max_replication_slots", int(slots_), int(most_slots), needed=found is None
+        yield self._capacity(
+            "replication slots", "max_replication_slots", int(used_slots), int(max_slots), needed=slot is None
         )
-        yield self._free(
-            "WAL senders", "max_wal_senders", int(senders), int(most_senders), needed=found is None or found.pid is None
+        yield self._capacity(
+            "WAL senders",
+            "max_wal_senders",
+            int(used_senders),
+            int(max_senders),
+            needed=slot is None or slot.pid is None,
         )
         async for finding in self._role():
             yield finding
-        good_tables: list[Table] = []
-        async for finding in table_checks.tables(self.link, self.spec, good_tables):
+        checked_tables: list[Table] = []
+        async for finding in table_checks.tables(self.connection, self.spec, checked_tables):
             yield finding
-        async for finding in self._publication(good_tables):
+        async for finding in self._publication(checked_tables):
             yield finding
-        async for finding in self._slot(found):
+        async for finding in self._slot(slot):
             yield finding
-        yield self._kept(int(kept or -1))
-        if idle not in ("", "0"):
+        yield self._wal_limit(int(wal_limit or -1))
+        if idle_timeout not in ("", "0"):
             yield warning(
                 "idle_replication_slot_timeout",
-                f"The server gives up slots that nobody reads for {idle} s: a source that is paused for that long is lost.",
+                f"The server invalidates slots that are idle for {idle_timeout} s. A source that is paused for that long loses its slot.",
                 "alter system set idle_replication_slot_timeout = 0;",
             )
 
     # --- the server
 
     def _server(self, in_recovery: bool, pid: str, database: str) -> list[Finding]:
-        version = self.link.version // 10_000
-        findings = [good("connection", f"PostgreSQL {version}, database {self.link.place}.")]
-        if version < OLDEST:
-            findings = [error("version", f"The server is PostgreSQL {version}; capturing takes {OLDEST} or newer.")]
+        version = self.connection.version // 10_000
+        findings = [ok("connection", f"PostgreSQL {version}, database {self.connection.label}.")]
+        if version < OLDEST_VERSION:
+            findings = [
+                error("version", f"The server is PostgreSQL {version}. Capturing needs {OLDEST_VERSION} or newer.")
+            ]
         if in_recovery:
             findings.append(
-                error("standby", "The server is a standby: name the primary in the source's database URL. With several hosts in it,"
+                error("standby", "The server is a standby. Set the primary in the source's database URL. If the URL has several hosts,"
                                  " add target_session_attrs=primary.")
             )  # fmt: skip
-        if int(pid) != self.link.conn.backend_pid:
+        if int(pid) != self.connection.conn.backend_pid:
             findings.append(
-                error("pooler", f"A connection pooler stands before the database {database}: name the server itself in the source's"
-                                " database URL, replication does not go through a pooler.")
+                error("pooler", f"The database {database} is behind a connection pooler, and replication does not work through one. Set the server"
+                                " itself in the source's database URL.")
             )  # fmt: skip
         return findings
 
     async def _wal_level(self, level: str) -> Finding:
         if level == "logical":
-            return good("wal_level", "wal_level is logical.")
-        known = await self.link.query(
-            "select name from pg_catalog.pg_settings where name = any ($1::text[])", catalog.array(_PROVIDERS)
+            return ok("wal_level", "wal_level is logical.")
+        provider = await self.connection.query(
+            "select name from pg_catalog.pg_settings where name = any ($1::text[])",
+            catalog.text_array(_PROVIDER_ADVICE),
         )
-        told = f"wal_level is {level}, so the WAL does not have what changes are read from."
-        if known:
-            return error("wal_level", f"{told} {_PROVIDERS[known[0][0] or '']}")
+        text = f"wal_level is {level}, but it must be logical."
+        if provider:
+            return error("wal_level", f"{text} {_PROVIDER_ADVICE[provider[0][0] or '']}")
         return error(
-            "wal_level", f"{told} Restart the server after the change.", "alter system set wal_level = 'logical';"
+            "wal_level", f"{text} Restart the server after the change.", "alter system set wal_level = 'logical';"
         )
 
-    def _free(self, what: str, setting: str, used: int, most: int, *, needed: bool) -> Finding:
-        if used < most or not needed:
-            return good(setting, f"{used} of {most} {what} are in use.")
+    def _capacity(self, what: str, setting: str, used: int, limit: int, *, needed: bool) -> Finding:
+        if used < limit or not needed:
+            return ok(setting, f"{used} of {limit} {what} are in use.")
         return error(
             setting,
-            f"All {most} {what} are in use, and this source takes one. Restart the server after the change.",
-            f"alter system set {setting} = {most + 10};",
+            f"All {limit} {what} are in use, and this source needs one. Restart the server after the change.",
+            f"alter system set {setting} = {limit + 10};",
         )
 
     async def _role(self) -> AsyncIterator[Finding]:
-        ((role, superuser, replication, granted, _),) = await self.link.query(_ROLE)
+        ((role, superuser, replication, granted, _),) = await self.connection.query(_ROLE)
         if "t" not in (superuser, replication, granted):
             yield error(
                 "replication",
@@ -178,55 +199,68 @@ class _Check:
             )
             return
         try:
-            await (await Link.connect(self.dsn, application_name=APPLICATION, replication=True)).close()
-        except SourceUnavailable as full:  # it answered a moment ago, so its senders are in use, perhaps by this source
-            yield warning("replication", f"Whether the role {role} may replicate can't be seen for now: {full}")
-        except HeadraceError as refused:
-            yield error("replication", f"Replication is refused: {refused}")
+            await (
+                await SourceConnection.connect(self.dsn, application_name=APPLICATION_NAME, replication=True)
+            ).close()
+        except (
+            SourceUnavailable
+        ) as failure:  # it answered a moment ago, so its senders are in use, perhaps by this source
+            yield warning("replication", f"The check of whether the role {role} may replicate failed: {failure}")
+        except HeadraceError as failure:
+            yield error("replication", f"The server refuses replication: {failure}")
         else:
-            yield good("replication", f"The role {role} may replicate.")
+            yield ok("replication", f"The role {role} may replicate.")
 
     # --- the publication
 
     async def _publication(self, tables: list[Table]) -> AsyncIterator[Finding]:
-        name, given = self.publication, self.spec.publication is not None
-        found = await publications.publication_of(self.link, name)
-        if found is None:
-            yield await self._to_be_made(tables)
+        name, is_given = self.publication, self.spec.publication is not None
+        publication = await publications.find_publication(self.connection, name)
+        if publication is None:
+            yield await self._missing_publication(tables)
             return
-        if not given and found.mine and not found.everything and all([await self._owns(table) for table in tables]):
-            yield good("publication", f"The publication {name} is there, and is kept as the source needs it.")
+        if (
+            not is_given
+            and publication.owned
+            and not publication.all_tables
+            and all([await self._owns(table) for table in tables])
+        ):
+            yield ok("publication", f"The publication {name} exists. Headrace keeps it as the source needs it.")
             return
-        lacking = await publications.uncovered(self.link, name, tables)
-        missing = [action for action in self.spec.actions if action not in found.actions]
-        if lacking:
-            listed = ", ".join(table.name for table in lacking)
-            yield error("publication", f"The publication {name} lacks {listed}.", publications.addition(name, lacking))
-        if missing:
+        missing_tables = await publications.tables_missing_from(self.connection, name, tables)
+        missing_actions = [action for action in self.spec.actions if action not in publication.actions]
+        if missing_tables:
+            listed = ", ".join(table.name for table in missing_tables)
             yield error(
-                "publication", f"The publication {name} does not publish every {' and '.join(missing)}.",
-                publications.publishing(name, found.actions | set(self.spec.actions)),
+                "publication",
+                f"The publication {name} lacks {listed}.",
+                publications.add_tables_statement(name, missing_tables),
+            )
+        if missing_actions:
+            yield error(
+                "publication", f"The publication {name} does not publish these actions: {', '.join(missing_actions)}.",
+                publications.set_actions_statement(name, publication.actions | set(self.spec.actions)),
             )  # fmt: skip
-        if not lacking and not missing:
-            yield good("publication", f"The publication {name} has the source's tables.")
+        if not missing_tables and not missing_actions:
+            yield ok("publication", f"The publication {name} has the source's tables.")
 
-    async def _to_be_made(self, tables: list[Table]) -> Finding:
+    async def _missing_publication(self, tables: list[Table]) -> Finding:
         name = self.publication
-        statement = publications.creation(name, self.spec, self.link.version)
+        statement = publications.create_statement(name, self.spec, self.connection.version)
         if self.spec.publication is not None:
-            return error("publication", f"There is no publication {name}.", statement)
-        ((_, superuser, _, _, may_create),) = await self.link.query(_ROLE)
+            return error("publication", f"The publication {name} does not exist.", statement)
+        ((_, superuser, _, _, may_create),) = await self.connection.query(_ROLE)
         if superuser == "t" or (may_create == "t" and all([await self._owns(table) for table in tables])):
-            return good("publication", f"The publication {name} will be made.")
+            return ok("publication", f"Headrace will create the publication {name}.")
         return error(
             "publication",
-            f"The publication {name} is to be made, and the role may not: that takes the owner of the tables, with CREATE on the"
-            " database. A superuser can.",
+            f"The role may not create the publication {name}. Only the owner of its tables with CREATE on the database may, or a"
+            " superuser. Let a superuser create it.",
             statement,
         )
 
     async def _owns(self, table: Table) -> bool:
-        ((owns,),) = await self.link.query(
+        ((owns,),) = await self.connection.query(
             "select pg_catalog.pg_has_role(relowner, 'USAGE') from pg_catalog.pg_class where oid = $1::oid",
             str(table.oid),
         )
@@ -234,56 +268,59 @@ class _Check:
 
     # --- the slot
 
-    async def _slot(self, found: slots.Slot | None) -> AsyncIterator[Finding]:
-        name, given = self.slot, self.spec.slot is not None
-        if found is None and given:
-            yield error("replication slot", f"There is no replication slot {name}.", slots.creation(name))
-        elif found is None:
-            yield await self._about_to_wait()
-        elif wrong := found.unfit(name):
-            yield error("replication slot", wrong + " Name another one, or none.")
-        elif found.lost:
+    async def _slot(self, slot: slots.Slot | None) -> AsyncIterator[Finding]:
+        name, is_given = self.slot, self.spec.slot is not None
+        if slot is None and is_given:
+            yield error(
+                "replication slot", f"The replication slot {name} does not exist.", slots.create_statement(name)
+            )
+        elif slot is None:
+            yield await self._new_slot()
+        elif problem := slot.unusable(name):
+            yield error("replication slot", problem + " Name another slot, or none.")
+        elif slot.lost:
             yield error(
                 "replication slot",
-                f"The replication slot {name} is lost: the server has removed WAL that it needs. Changes are missing: start anew, with"
-                " a fresh backfill.",
+                f"The replication slot {name} is lost, because the server has removed WAL that it needs. Changes are missing. Start the"
+                " capture anew, with a fresh backfill.",
                 f"select pg_drop_replication_slot('{name}');",
             )
-        elif found.pid is not None and not (found.application or "").startswith("headrace"):
+        elif slot.pid is not None and not (slot.application or "").startswith("headrace"):
             yield error(
                 "replication slot",
-                f"The replication slot {name} is in use by someone else (pid {found.pid}, {found.application!r} of {found.user}), and"
-                " serves one reader.",
-                f"select pg_terminate_backend({found.pid});",
+                f"The replication slot {name} is in use by another client (pid {slot.pid}, {slot.application!r} of {slot.user}). Stop that"
+                " client, or name another slot.",
+                f"select pg_terminate_backend({slot.pid});",
             )
         else:
-            yield good("replication slot", f"The replication slot {name} is there, its WAL {found.wal_status}.")
+            yield ok("replication slot", f"The replication slot {name} exists. Its WAL is {slot.wal_status}.")
 
-    async def _about_to_wait(self) -> Finding:
-        told = f"The replication slot {self.slot} will be made."
-        if not await self.link.query(_LONG_OPEN, str(LONG)):
-            return good("replication slot", told)
+    async def _new_slot(self) -> Finding:
+        text = f"Headrace will create the replication slot {self.slot}."
+        if not await self.connection.query(_LONG_TRANSACTIONS, str(self.long_transaction)):
+            return ok("replication slot", text)
         return warning(
-            "replication slot", f"{told} That waits for transactions that are open, {await slots.waits_for(self.link)}."
+            "replication slot",
+            f"{text} That waits for open transactions. {await slots.oldest_open_transaction(self.connection)}.",
         )
 
-    def _kept(self, megabytes: int) -> Finding:
+    def _wal_limit(self, megabytes: int) -> Finding:
         what = "max_slot_wal_keep_size"
         alarm = as_size(self.spec.alarm)
         if megabytes < 0:
-            return good(
+            return ok(
                 what,
-                f"{what} has no limit: while nobody reads the slot the server keeps all WAL for it, and no change is lost; should that"
-                f" last, its disk fills. From {alarm} on there is an alarm.",
+                f"{what} has no limit. While the slot is not read, the server keeps all WAL for it, so no change is lost, but its disk can"
+                f" fill. The alarm is raised at {alarm}.",
             )
         limit = megabytes * 1024 * 1024
         if limit > self.spec.alarm:
-            return good(
+            return ok(
                 what,
-                f"{what} is {as_size(limit)}: beyond that the slot is lost, for the disk's sake. The alarm comes before, at {alarm}.",
+                f"{what} is {as_size(limit)}. Beyond that, the slot is lost. The alarm is raised before, at {alarm}.",
             )
         return warning(
             what,
-            f"{what} is {as_size(limit)}: beyond that the slot is lost, and the alarm comes at {alarm} only. Then select pg_reload_conf().",
+            f"{what} is {as_size(limit)}. Beyond that, the slot is lost, and the alarm is raised only at {alarm}. After the change, run: select pg_reload_conf().",
             f"alter system set {what} = '{self.spec.alarm * 5 // (1024 * 1024)}MB';",
         )

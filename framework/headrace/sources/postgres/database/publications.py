@@ -9,13 +9,13 @@ import msgspec
 
 from headrace.model.errors import HeadraceError
 from headrace.sources.postgres.connection import server_errors
-from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog, table_names
 from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.errors import SourceRefused, SourceStopped, SourceUnavailable
 from headrace.sources.postgres.spec import ACTIONS, PostgresSpec
 
-LOCK_PATIENCE = 10
+LOCK_TIMEOUT = 10.0
 """Timeout in seconds for locks on the tables. Vacuum and schema changes hold such locks."""
 
 _PUBLICATION = """
@@ -48,89 +48,92 @@ _COVERED = """
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
     """The current state of a publication. `named` has the oids of the tables that were added by name.
-    `mine` says whether the role may alter it.
+    `owned` says whether the role may alter it.
     """
 
-    everything: bool
+    all_tables: bool
     actions: frozenset[str]
     via_root: bool
     generated: bool
-    mine: bool
+    owned: bool
     owner: str
     named: frozenset[int]
 
 
-async def publication_of(link: Link, name: str) -> Publication | None:
+async def find_publication(connection: SourceConnection, name: str) -> Publication | None:
     """Return the publication of this name, or None."""
-    found = await link.query(_PUBLICATION, name)
-    if not found:
+    rows = await connection.query(_PUBLICATION, name)
+    if not rows:
         return None
-    everything, insert, update, delete, truncate, root, generated, mine, owner = found[0]
-    published = {"insert": insert, "update": update, "delete": delete, "truncate": truncate}
+    all_tables, insert, update, delete, truncate, root, generated, owned, owner = rows[0]
+    flags = {"insert": insert, "update": update, "delete": delete, "truncate": truncate}
     return Publication(
-        everything=everything == "t", actions=frozenset(action for action, is_in in published.items() if is_in == "t"),
-        via_root=root == "t", generated=generated == "s", mine=mine == "t", owner=owner or "",
-        named=frozenset(int(oid or 0) for (oid,) in await link.query(_NAMED, name)),
+        all_tables=all_tables == "t", actions=frozenset(action for action, published in flags.items() if published == "t"),
+        via_root=root == "t", generated=generated == "s", owned=owned == "t", owner=owner or "",
+        named=frozenset(int(oid or 0) for (oid,) in await connection.query(_NAMED, name)),
     )  # fmt: skip
 
 
-async def uncovered(link: Link, name: str, tables: Iterable[Table]) -> list[Table]:
+async def tables_missing_from(connection: SourceConnection, name: str, tables: Iterable[Table]) -> list[Table]:
     """Return the tables that are not in the publication, or only in part."""
     wanted = {table.oid: table for table in tables}
-    rows = await link.query(_COVERED, name, "{" + ",".join(map(str, wanted)) + "}") if wanted else []
-    return [wanted[int(oid or 0)] for oid, whole in rows if whole != "t"]
+    rows = await connection.query(_COVERED, name, "{" + ",".join(map(str, wanted)) + "}") if wanted else []
+    return [wanted[int(oid or 0)] for oid, complete in rows if complete != "t"]
 
 
-def creation(name: str, spec: PostgresSpec, version: int) -> str:
+def create_statement(name: str, spec: PostgresSpec, version: int) -> str:
     """Return the statement that creates the publication of a source."""
     return f"create publication {table_names.quoted(name)} for table {', '.join(spec.tables)} with ({_options(spec, version)});"
 
 
-def addition(name: str, tables: Iterable[Table]) -> str:
+def add_tables_statement(name: str, tables: Iterable[Table]) -> str:
     """Return the statement that adds tables to a publication."""
-    return f"alter publication {table_names.quoted(name)} add table {_listed(tables)};"
+    return f"alter publication {table_names.quoted(name)} add table {_names(tables)};"
 
 
-def publishing(name: str, actions: Iterable[str]) -> str:
+def set_actions_statement(name: str, actions: Iterable[str]) -> str:
     """Return the statement that sets the kinds of changes that a publication publishes."""
     return f"alter publication {table_names.quoted(name)} set (publish = '{_actions(actions)}');"
 
 
-async def ensure_publication(link: Link, spec: PostgresSpec, name: str) -> None:
+async def ensure_publication(
+    connection: SourceConnection, spec: PostgresSpec, name: str, *, lock_timeout: float = LOCK_TIMEOUT
+) -> None:
     """Make sure that the publication has the source's tables and actions. The source's own one is
     created or altered. A given one is only checked.
 
     Args:
-        link: a connection to the captured database.
+        connection: a connection to the captured database.
         spec: the source's settings. If `publication` is set, that one is given, and is not altered.
         name: the publication's name.
+        lock_timeout: timeout in seconds for locks on the tables.
 
     Raises:
         SourceStopped: a table is missing, or can't be captured, or the role may not create a
             publication. The error has the statement that corrects it.
         SourceUnavailable: another session has locked a table.
     """
-    tables = list((await catalog.load_tables(link, spec.tables)).values())
+    tables = list((await catalog.load_tables(connection, spec.tables)).values())
     if spec.publication is None:
         refuse_without_identity(tables, spec.actions)
-    found = await publication_of(link, name)
-    if found is None:
-        await _create(link, spec, name)
+    publication = await find_publication(connection, name)
+    if publication is None:
+        await _create(connection, spec, name, lock_timeout)
         return
-    change = _change(found, spec, name, tables, link.version)
-    if change and spec.publication is None and found.mine and not found.everything:
+    statements = _changes(publication, spec, name, tables, connection.version)
+    if statements and spec.publication is None and publication.owned and not publication.all_tables:
         try:
-            await _alter(link, change)
+            await _alter(connection, statements, lock_timeout)
             return
         except SourceRefused as error:
             if error.sqlstate != "42501":
-                raise server_errors.mended(error) from error
-    await _look(link, found, spec, name, tables)
+                raise server_errors.setup_error(error) from error
+    await _verify(connection, publication, spec, name, tables)
 
 
-async def drop_publication(link: Link, name: str) -> None:
+async def drop_publication(connection: SourceConnection, name: str) -> None:
     """Drop the publication, if it exists."""
-    await _alter(link, [f"drop publication if exists {table_names.quoted(name)}"])
+    await _alter(connection, [f"drop publication if exists {table_names.quoted(name)}"])
 
 
 def refuse_without_identity(tables: Iterable[Table], actions: Sequence[str]) -> None:
@@ -144,9 +147,9 @@ def refuse_without_identity(tables: Iterable[Table], actions: Sequence[str]) -> 
     for table in tables:
         if table.identity != "f" and not table.identity_columns:
             raise SourceStopped(
-                f"The table {table.name} has no {'replica identity' if table.identity == 'n' else 'primary key'}: once it is published,"
-                " the server would refuse all updates and deletes of it, since nobody could tell which row they are of. Give it one,"
-                " or have whole rows written into the WAL.",
+                f"The table {table.name} has no {'replica identity' if table.identity == 'n' else 'primary key'}. If it were published, the server"
+                " would refuse all its updates and deletes, because it could not identify their rows. Add a primary key, or write whole"
+                " rows into the WAL.",
                 full_identity(table),
             )
 
@@ -156,63 +159,67 @@ def full_identity(table: Table) -> str:
     return f"alter table {table.name} replica identity full;"
 
 
-async def _create(link: Link, spec: PostgresSpec, name: str) -> None:
-    statement = creation(name, spec, link.version)
+async def _create(connection: SourceConnection, spec: PostgresSpec, name: str, lock_timeout: float) -> None:
+    statement = create_statement(name, spec, connection.version)
     if spec.publication is not None:
         raise SourceStopped(f"The captured database has no publication {name}.", statement)
     try:
-        await _alter(link, [statement])
+        await _alter(connection, [statement], lock_timeout)
     except SourceRefused as error:
         if error.sqlstate == "42710":  # another session has just created it
             return
         if error.sqlstate != "42501":
-            raise server_errors.mended(error) from error
+            raise server_errors.setup_error(error) from error
         raise SourceStopped(
-            f"The role may not make the publication {name} ({error.told}): that takes the owner of the tables, with CREATE on the"
-            " database. Let a superuser make it.",
+            f"The role may not create the publication {name} ({error.server_message}). Only the owner of its tables with CREATE on the"
+            " database may, or a superuser. Let a superuser create it.",
             statement,
         ) from error
 
 
-def _change(found: Publication, spec: PostgresSpec, name: str, tables: Sequence[Table], version: int) -> list[str]:
+def _changes(
+    publication: Publication, spec: PostgresSpec, name: str, tables: Sequence[Table], version: int
+) -> list[str]:
     """Return the statements that give the publication what the source needs. Empty if nothing has to change."""
-    change = []
-    if found.named != {table.oid for table in tables}:
-        change.append(f"alter publication {table_names.quoted(name)} set table {_listed(tables)}")
-    whole = found.via_root and (found.generated or version < 180000)
-    if not whole or found.actions != set(spec.actions):
-        change.append(f"alter publication {table_names.quoted(name)} set ({_options(spec, version)})")
-    return change
+    statements = []
+    if publication.named != {table.oid for table in tables}:
+        statements.append(f"alter publication {table_names.quoted(name)} set table {_names(tables)}")
+    complete = publication.via_root and (publication.generated or version < 180000)
+    if not complete or publication.actions != set(spec.actions):
+        statements.append(f"alter publication {table_names.quoted(name)} set ({_options(spec, version)})")
+    return statements
 
 
-async def _look(link: Link, found: Publication, spec: PostgresSpec, name: str, tables: Sequence[Table]) -> None:
+async def _verify(
+    connection: SourceConnection, publication: Publication, spec: PostgresSpec, name: str, tables: Sequence[Table]
+) -> None:
     """Raise `SourceStopped` unless the publication has all that the source needs. It may have more."""
-    if lacking := await uncovered(link, name, tables):
+    if missing_tables := await tables_missing_from(connection, name, tables):
         raise SourceStopped(
-            f"The publication {name} lacks {' and '.join(table.name for table in lacking)}; its owner is {found.owner}.",
-            addition(name, lacking),
+            f"The publication {name}, owned by {publication.owner}, lacks {' and '.join(table.name for table in missing_tables)}.",
+            add_tables_statement(name, missing_tables),
         )
-    if missing := [action for action in spec.actions if action not in found.actions]:
+    if missing_actions := [action for action in spec.actions if action not in publication.actions]:
         raise SourceStopped(
-            f"The publication {name} does not publish every {' and '.join(missing)}; its owner is {found.owner}.",
-            publishing(name, found.actions | set(spec.actions)),
+            f"The publication {name}, owned by {publication.owner}, does not publish these actions: {', '.join(missing_actions)}.",
+            set_actions_statement(name, publication.actions | set(spec.actions)),
         )
 
 
-async def _alter(link: Link, statements: Sequence[str]) -> None:
+async def _alter(connection: SourceConnection, statements: Sequence[str], lock_timeout: float = LOCK_TIMEOUT) -> None:
     """Run the statements in one transaction, with a short lock timeout. A session that waits for a
     lock blocks later ones.
     """
     body = "; ".join(statement.removesuffix(";") for statement in statements)
     try:
-        await link.query(f"begin; set local lock_timeout = '{LOCK_PATIENCE}s'; {body}; commit")
+        await connection.query(f"begin; set local lock_timeout = '{int(lock_timeout * 1000)}ms'; {body}; commit")
     except HeadraceError:
         with suppress(SourceUnavailable):
-            await link.query("rollback")
+            await connection.query("rollback")
         raise
 
 
-def _listed(tables: Iterable[Table]) -> str:
+def _names(tables: Iterable[Table]) -> str:
     return ", ".join(table.name for table in tables)
 
 

@@ -13,35 +13,29 @@ import msgspec
 from headrace.model.capture import CaptureFacts
 from headrace.model.errors import HeadraceError
 from headrace.sources.postgres.connection import server_errors
-from headrace.sources.postgres.connection.link import Link
-from headrace.sources.postgres.database.publications import drop_publication, ensure_publication
+from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.errors import SlotLost, SourceRefused, SourceStopped, SourceUnavailable
 from headrace.sources.postgres.pgoutput import positions
 
-__all__ = [
-    "PLUGIN", "Server", "Slot", "drop_publication", "drop_slot", "ensure_publication", "ensure_slot", "history_switch", "server_of",
-    "slot_facts", "slot_name", "slot_of", "switch_point",
-]  # fmt: skip
-
 PLUGIN = "pgoutput"
 
-LONGEST_NAME = 63
+MAX_NAME_BYTES = 63
 """Postgres's limit for a name, in bytes."""
 
-PATIENCE = 120.0
+CREATE_TIMEOUT = 120.0
 """Timeout in seconds for creating a slot. The server waits for the transactions that are open then."""
 
-LEAVING = 10.0
+RELEASE_TIMEOUT = 10.0
 """Seconds that a connection of the source may take to leave a slot after it was terminated."""
 
 # The end of the WAL. On a standby, which writes no WAL, it is the end of the received WAL.
-_NOW = """case when pg_catalog.pg_is_in_recovery() then coalesce(pg_catalog.pg_last_wal_receive_lsn(), pg_catalog.pg_last_wal_replay_lsn())
+_WAL_END = """case when pg_catalog.pg_is_in_recovery() then coalesce(pg_catalog.pg_last_wal_receive_lsn(), pg_catalog.pg_last_wal_replay_lsn())
                else pg_catalog.pg_current_wal_lsn() end"""
 
 # The timeline comes from the WAL file's name. The control file has the timeline of the last
 # checkpoint, which after a failover is the old one for a while.
 _SERVER = f"""
-    select s.system_identifier::text, pg_catalog.pg_is_in_recovery(), {_NOW},
+    select s.system_identifier::text, pg_catalog.pg_is_in_recovery(), {_WAL_END},
            case when pg_catalog.pg_is_in_recovery() then c.timeline_id::text
                 else (('x' || substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int)::text end
       from pg_catalog.pg_control_system() as s, pg_catalog.pg_control_checkpoint() as c
@@ -58,19 +52,19 @@ _SLOT = """
 """
 
 _FACTS = f"""
-    select {_NOW} - s.restart_lsn, s.wal_status, s.safe_wal_size, {_NOW} - $2::pg_catalog.pg_lsn
+    select {_WAL_END} - s.restart_lsn, s.wal_status, s.safe_wal_size, {_WAL_END} - $2::pg_catalog.pg_lsn
       from (select) as always left join pg_catalog.pg_replication_slots as s on s.slot_name = $1
 """
 
 # pg_locks shows all transactions that have written something to every role. Only privileged roles
 # see their users.
-_OPEN = """
+_OLDEST_TRANSACTION = """
     select l.pid::text, a.usename, pg_catalog.date_trunc('second', a.xact_start)::text
       from pg_catalog.pg_locks as l left join pg_catalog.pg_stat_activity as a on a.pid = l.pid
      where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted and l.pid is not null and l.pid <> pg_catalog.pg_backend_pid()
      order by pg_catalog.age(l.transactionid) desc limit 1
 """
-_PREPARED = "select gid, pg_catalog.date_trunc('second', prepared)::text from pg_catalog.pg_prepared_xacts order by prepared limit 1"
+_OLDEST_PREPARED = "select gid, pg_catalog.date_trunc('second', prepared)::text from pg_catalog.pg_prepared_xacts order by prepared limit 1"
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,14 +80,14 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
-    """The current state of a slot. `here` says whether it is of this database. `pid`, `application`
+    """The current state of a slot. `in_this_database` says whether it is of this database. `pid`, `application`
     and `user` identify the client that uses it, as far as the role may see that.
     """
 
     plugin: str | None
     kind: str
     database: str | None
-    here: bool
+    in_this_database: bool
     temporary: bool
     two_phase: bool
     wal_status: str | None
@@ -101,26 +95,24 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     pid: str | None
     application: str | None
     user: str | None
-    invalid: str | None
+    invalidation: str | None
 
     @property
     def lost(self) -> bool:
         """Whether WAL that the slot needs is gone."""
-        return self.wal_status == "lost" or self.invalid is not None
+        return self.wal_status == "lost" or self.invalidation is not None
 
-    def unfit(self, name: str) -> str | None:
+    def unusable(self, name: str) -> str | None:
         """Return why the slot can't be read from, or None if it can."""
         if self.kind != "logical":
-            return f"The replication slot {name} is for a standby, not for changes."
+            return f"The replication slot {name} is physical. It must be logical."
         if self.plugin != PLUGIN:
-            return f"The replication slot {name} is of the plugin {self.plugin}, and has to be of {PLUGIN}."
-        if not self.here:
-            return f"The replication slot {name} is of the database {self.database}, not of this one."
+            return f"The replication slot {name} uses the plugin {self.plugin}. It must use {PLUGIN}."
+        if not self.in_this_database:
+            return f"The replication slot {name} belongs to another database, {self.database}."
         if self.two_phase:
-            return (
-                f"The replication slot {name} has two_phase on, which hands out transactions before they are committed."
-            )
-        return f"The replication slot {name} is temporary: it ends with its connection." if self.temporary else None
+            return f"The replication slot {name} has two_phase on. It sends transactions before they are committed."
+        return f"The replication slot {name} is temporary. It ends with its connection." if self.temporary else None
 
 
 def slot_name(source_name: str, source_id: str) -> str:
@@ -132,14 +124,14 @@ def slot_name(source_name: str, source_id: str) -> str:
             slot.
     """
     start = "headrace_" + source_name.replace("-", "_")
-    return f"{start[: LONGEST_NAME - 9]}_{source_id.replace('-', '')[:8].lower()}"
+    return f"{start[: MAX_NAME_BYTES - 9]}_{source_id.replace('-', '')[:8].lower()}"
 
 
-async def server_of(link: Link) -> Server:
+async def identify_server(connection: SourceConnection) -> Server:
     """Return the server's identity and position. Raises `SourceUnavailable`, `SourceRefused`."""
-    ((system_id, in_recovery, position, timeline),) = await link.query(_SERVER)
+    ((system_id, in_recovery, position, timeline),) = await connection.query(_SERVER)
     return Server(
-        version=link.version, system_id=system_id or "", timeline=int(timeline or 0), position=positions.number(position or "0/0"),
+        version=connection.version, system_id=system_id or "", timeline=int(timeline or 0), position=positions.parse(position or "0/0"),
         in_recovery=in_recovery == "t",
     )  # fmt: skip
 
@@ -152,12 +144,12 @@ async def switch_point(dsn: str, timeline_from: int, timeline_to: int, *, applic
             to an earlier time.
         SourceUnavailable: the server can't be reached.
     """
-    async with await Link.connect(dsn, application_name=application_name, replication=True) as link:
+    async with await SourceConnection.connect(dsn, application_name=application_name, replication=True) as connection:
         try:
-            ((_, content),) = await link.query(f"TIMELINE_HISTORY {timeline_to:d}")
+            ((_, content),) = await connection.query(f"TIMELINE_HISTORY {timeline_to:d}")
         except SourceRefused as error:
             raise SourceStopped(
-                f"The captured server is on timeline {timeline_to}, and does not say how it came there from {timeline_from} ({error.told})."
+                f"The captured server is on timeline {timeline_to}, and does not return its history since timeline {timeline_from} ({error.server_message})."
             ) from error
     return history_switch(content or "", timeline_from, timeline_to)
 
@@ -169,32 +161,49 @@ def history_switch(content: str, timeline_from: int, timeline_to: int) -> int:
     The format: https://www.postgresql.org/docs/18/continuous-archiving.html#BACKUP-TIMELINES
     """
     for line in content.splitlines():
-        found = re.match(r"\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", line)
-        if found and int(found[1]) == timeline_from:
-            return positions.number(found[2])
+        match = re.match(r"\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", line)
+        if match and int(match[1]) == timeline_from:
+            return positions.parse(match[2])
     raise SourceStopped(
-        f"The captured server is on timeline {timeline_to}, which does not descend from {timeline_from}, where we were: it was restored"
-        " from another time. Start anew, with a fresh backfill."
+        f"The captured server is on timeline {timeline_to}, which does not descend from the captured timeline {timeline_from}. It was restored"
+        " from another time. Start the capture anew, with a fresh backfill."
     )
 
 
-async def slot_of(link: Link, name: str) -> Slot | None:
+async def find_slot(connection: SourceConnection, name: str) -> Slot | None:
     """Return the slot of this name, or None."""
-    found = await link.query(_SLOT, name)
-    if not found:
+    rows = await connection.query(_SLOT, name)
+    if not rows:
         return None
-    plugin, kind, database, here, temporary, two_phase, wal_status, confirmed, pid, application, user, invalid = found[
-        0
-    ]
+    (
+        plugin,
+        kind,
+        database,
+        in_this_database,
+        temporary,
+        two_phase,
+        wal_status,
+        confirmed,
+        pid,
+        application,
+        user,
+        invalidation,
+    ) = rows[0]
     return Slot(
-        plugin=plugin, kind=kind or "", database=database, here=here == "t", temporary=temporary == "t", two_phase=two_phase == "t",
-        wal_status=wal_status, confirmed=None if confirmed is None else positions.number(confirmed), pid=pid, application=application,
-        user=user, invalid=invalid,
+        plugin=plugin, kind=kind or "", database=database, in_this_database=in_this_database == "t", temporary=temporary == "t", two_phase=two_phase == "t",
+        wal_status=wal_status, confirmed=None if confirmed is None else positions.parse(confirmed), pid=pid, application=application,
+        user=user, invalidation=invalidation,
     )  # fmt: skip
 
 
 async def ensure_slot(
-    link: Link, name: str, *, ours: bool, expected: int | None, application_name: str, patience: float = PATIENCE
+    connection: SourceConnection,
+    name: str,
+    *,
+    owned: bool,
+    expected: int | None,
+    application_name: str,
+    timeout: float = CREATE_TIMEOUT,
 ) -> int:
     """Make sure that there is a slot to read from, which no other client uses.
 
@@ -202,14 +211,14 @@ async def ensure_slot(
     leftover connection of the source is terminated.
 
     Args:
-        link: a connection to the captured database.
+        connection: a connection to the captured database.
         name: the slot's name.
-        ours: whether the slot is the source's own, which may be created, and recreated while
+        owned: whether the slot is the source's own, which may be created, and recreated while
             nothing was captured.
         expected: the position up to which everything is captured. None if nothing was captured yet.
         application_name: the name of the source's own connections, by which a leftover one is
             recognised.
-        patience: timeout in seconds for creating the slot.
+        timeout: timeout in seconds for creating the slot.
 
     Returns:
         The slot's confirmed position. The slot sends what was committed after it.
@@ -219,151 +228,155 @@ async def ensure_slot(
         SourceStopped: another client uses it, or it is of the wrong kind.
         SourceUnavailable: it can't be created now, since transactions are open for too long.
     """
-    found = await slot_of(link, name)
-    if found is not None and (wrong := found.unfit(name)):
-        raise SourceStopped(wrong + " Name another one, or none.")
-    if found is not None and ours and expected is None:
+    slot = await find_slot(connection, name)
+    if slot is not None and (problem := slot.unusable(name)):
+        raise SourceStopped(problem + " Name another slot, or none.")
+    if slot is not None and owned and expected is None:
         # It is left over from before, and may still send a change that made its capture fail.
-        await drop_slot(link, name, application_name)
-        found = None
-    if found is None:
-        _refuse_missing(name, ours, expected)
-        return await _create(link, name, patience)
-    if found.lost:
-        why = f" ({found.invalid})" if found.invalid else ""
+        await drop_slot(connection, name, application_name)
+        slot = None
+    if slot is None:
+        _check_may_create(name, owned, expected)
+        return await _create(connection, name, timeout)
+    if slot.lost:
+        why = f" ({slot.invalidation})" if slot.invalidation else ""
         raise SlotLost(
-            f"The replication slot {name} is lost{why}: the server has removed WAL that was not captured yet."
+            f"The replication slot {name} is lost{why}. The server has removed WAL that was not captured yet."
         )
-    if found.pid is not None:
-        found = await _vacate(link, name, found, application_name)
-    confirmed = found.confirmed or 0
+    if slot.pid is not None:
+        slot = await _terminate_own_reader(connection, name, slot, application_name)
+    confirmed = slot.confirmed or 0
     if expected is not None and confirmed > expected:
         raise SlotLost(
-            f"The replication slot {name} was moved on to {positions.text(confirmed)} by someone else, and only up to"
-            f" {positions.text(expected)} everything is captured: changes between them are missing."
+            f"Another client has advanced the replication slot {name} to {positions.as_text(confirmed)}, and changes are captured only up to"
+            f" {positions.as_text(expected)}. The changes in between are missing."
         )
     return confirmed
 
 
-async def drop_slot(link: Link, name: str, application_name: str) -> None:
+async def drop_slot(connection: SourceConnection, name: str, application_name: str) -> None:
     """Drop the slot, if it exists. Raises `SourceStopped` if another client uses it."""
-    deadline = time.monotonic() + LEAVING
-    while (found := await slot_of(link, name)) is not None:
-        if found.pid is not None:
-            await _vacate(link, name, found, application_name)
+    deadline = time.monotonic() + RELEASE_TIMEOUT
+    while (slot := await find_slot(connection, name)) is not None:
+        if slot.pid is not None:
+            await _terminate_own_reader(connection, name, slot, application_name)
         try:
-            await link.query("select pg_catalog.pg_drop_replication_slot($1)", name)
+            await connection.query("select pg_catalog.pg_drop_replication_slot($1)", name)
         except SourceRefused as error:
             if error.sqlstate == "42704":  # another client has just dropped it
                 return
             # In use: a connection of the source has taken it since the last look.
             if error.sqlstate != "55006" or time.monotonic() > deadline:
-                raise server_errors.mended(error) from error
+                raise server_errors.setup_error(error) from error
             await anyio.sleep(0.05)
 
 
-async def slot_facts(link: Link, name: str, captured: int) -> CaptureFacts:
+async def slot_facts(connection: SourceConnection, name: str, captured: int) -> CaptureFacts:
     """Return the state of a slot, given the position up to which everything is captured. A slot that
     is gone is reported as `lost`.
     """
-    ((held_back, wal_status, safe, behind),) = await link.query(_FACTS, name, positions.text(captured))
+    ((held_back, wal_status, safe_wal_size, behind),) = await connection.query(
+        _FACTS, name, positions.as_text(captured)
+    )
     return CaptureFacts(
         held_back=None if held_back is None else max(int(held_back), 0),
         wal_status=wal_status or "lost",
-        safe_wal_size=None if safe is None else int(safe),
+        safe_wal_size=None if safe_wal_size is None else int(safe_wal_size),
         behind=None if behind is None else max(int(behind), 0),
     )
 
 
-def _refuse_missing(name: str, ours: bool, expected: int | None) -> None:
+def _check_may_create(name: str, owned: bool, expected: int | None) -> None:
     if expected is not None:
         raise SlotLost(
-            f"The replication slot {name} is gone: what was committed since {positions.text(expected)} can't be captured any more."
+            f"The replication slot {name} no longer exists. The changes since {positions.as_text(expected)} can't be captured any more."
         )
-    if not ours:
-        raise SourceStopped(f"The captured server has no replication slot {name}.", creation(name))
+    if not owned:
+        raise SourceStopped(f"The captured server has no replication slot {name}.", create_statement(name))
 
 
-def creation(name: str) -> str:
+def create_statement(name: str) -> str:
     """Return the statement that creates a slot."""
     return f"select pg_create_logical_replication_slot('{name}', '{PLUGIN}');"
 
 
-async def _create(link: Link, name: str, patience: float) -> int:
+async def _create(connection: SourceConnection, name: str, timeout: float) -> int:
     # From 17 on a standby can keep a copy of the slot, which survives a failover.
-    failover = ", failover => true" if link.version >= 170000 else ""
-    await link.query(f"set statement_timeout = '{max(int(patience * 1000), 1)}ms'")
+    failover = ", failover => true" if connection.version >= 170000 else ""
+    await connection.query(f"set statement_timeout = '{max(int(timeout * 1000), 1)}ms'")
     try:
-        ((position,),) = await link.query(
+        ((position,),) = await connection.query(
             f"select lsn from pg_catalog.pg_create_logical_replication_slot($1, '{PLUGIN}'{failover})", name
         )
     except SourceRefused as error:
-        raise await _not_created(link, name, error) from error
+        raise await _creation_error(connection, name, error) from error
     finally:
-        await _unlimited(link)
-    return positions.number(position or "0/0")
+        await _reset_timeout(connection)
+    return positions.parse(position or "0/0")
 
 
-async def _unlimited(link: Link) -> None:
+async def _reset_timeout(connection: SourceConnection) -> None:
     try:
-        await link.query("set statement_timeout = 0")
+        await connection.query("set statement_timeout = 0")
     except SourceUnavailable:
         return  # the setting is gone with the connection
 
 
-async def _not_created(link: Link, name: str, error: SourceRefused) -> HeadraceError:
+async def _creation_error(connection: SourceConnection, name: str, error: SourceRefused) -> HeadraceError:
     if error.sqlstate == "42710":
-        return SourceUnavailable(f"The replication slot {name} was made by someone else this moment.")
+        return SourceUnavailable(f"Another client has just created the replication slot {name}.")
     if error.sqlstate == "42501":
-        ((role,),) = await link.query("select quote_ident(current_user)")
+        ((role,),) = await connection.query("select quote_ident(current_user)")
         return SourceStopped(
-            f"The role {role} may not make the replication slot {name} ({error.told}): it needs the right to replicate.",
+            f"The role {role} may not create the replication slot {name} ({error.server_message}). It needs the attribute replication.",
             f"alter role {role} replication;",
         )
     if error.sqlstate != "57014":
-        return server_errors.mended(error)
+        return server_errors.setup_error(error)
     return SourceUnavailable(
-        f"The replication slot {name} can't be made yet: it waits for transactions that were open before, {await waits_for(link)}."
+        f"The replication slot {name} can't be created yet. It waits for transactions that were open before. {await oldest_open_transaction(connection)}."
     )
 
 
-async def waits_for(link: Link) -> str:
+async def oldest_open_transaction(connection: SourceConnection) -> str:
     """Return text for people about the oldest transaction that the creation of a slot waits for."""
-    if found := await link.query(_OPEN):
-        ((pid, user, since),) = found
-        whose = f" of {user}, open since {since}" if since else ""
-        return f"the oldest of which is that of pid {pid}{whose} (select pg_terminate_backend({pid}) ends it)"
-    if prepared := await link.query(_PREPARED):
-        ((gid, since),) = prepared
-        return f"such as the prepared one {gid!r}, since {since} (commit prepared, or rollback prepared, ends it)"
-    return "which have ended meanwhile"
+    if rows := await connection.query(_OLDEST_TRANSACTION):
+        ((pid, user, since),) = rows
+        owner = f" of {user}, open since {since}" if since else ""
+        return f"The oldest is that of pid {pid}{owner}. To end it, run: select pg_terminate_backend({pid})"
+    if rows := await connection.query(_OLDEST_PREPARED):
+        ((gid, since),) = rows
+        return (
+            f"One is the prepared transaction {gid!r}, since {since}. End it with commit prepared or rollback prepared"
+        )
+    return "They have ended meanwhile"
 
 
-async def _vacate(link: Link, name: str, slot: Slot, application_name: str) -> Slot:
+async def _terminate_own_reader(connection: SourceConnection, name: str, slot: Slot, application_name: str) -> Slot:
     """Terminate the source's own connection that uses the slot."""
-    deadline = time.monotonic() + LEAVING
+    deadline = time.monotonic() + RELEASE_TIMEOUT
     while slot.pid is not None:
-        gone = slot.user is None  # the client left between the server's reads of its two views
-        if not gone and slot.application != application_name:
+        has_left = slot.user is None  # the client left between the server's reads of its two views
+        if not has_left and slot.application != application_name:
             raise SourceStopped(
-                f"The replication slot {name} is in use by someone else (pid {slot.pid}, {slot.application!r} of {slot.user}): a slot"
-                " serves one reader. Stop the other one, or name another slot."
+                f"The replication slot {name} is in use by another client (pid {slot.pid}, {slot.application!r} of {slot.user}). Stop that client,"
+                " or name another slot."
             )
         if time.monotonic() > deadline:
             raise SourceUnavailable(
-                f"The replication slot {name} is still in use by a connection of ours, pid {slot.pid}."
+                f"The replication slot {name} is still in use by an earlier connection of this source, pid {slot.pid}."
             )
-        await _end(link, slot.pid)
+        await _terminate(connection, slot.pid)
         await anyio.sleep(0.05)
-        found = await slot_of(link, name)
-        if found is None:
-            raise SlotLost(f"The replication slot {name} was dropped this moment.")
-        slot = found
+        current = await find_slot(connection, name)
+        if current is None:
+            raise SlotLost(f"The replication slot {name} has just been dropped.")
+        slot = current
     return slot
 
 
-async def _end(link: Link, pid: str) -> None:
+async def _terminate(connection: SourceConnection, pid: str) -> None:
     try:
-        await link.query("select pg_catalog.pg_terminate_backend($1::int)", pid)
+        await connection.query("select pg_catalog.pg_terminate_backend($1::int)", pid)
     except SourceRefused as error:
-        raise server_errors.mended(error) from error
+        raise server_errors.setup_error(error) from error

@@ -11,9 +11,9 @@ import msgspec
 
 from headrace.model import conditions
 from headrace.model.capture import Finding
-from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog, table_names
-from headrace.sources.postgres.database.findings import error, good, warning
+from headrace.sources.postgres.database.findings import error, ok, warning
 from headrace.sources.postgres.database.publications import full_identity
 from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.shaping.conditions import SourceCondition
@@ -22,7 +22,7 @@ from headrace.sources.postgres.spec import PostgresSpec
 
 # Types with values that can grow: int2, int4, int8, oid, numeric, float4, float8, date, timestamp,
 # timestamptz, pg_lsn.
-_GROWING = frozenset((20, 21, 23, 26, 1700, 700, 701, 1082, 1114, 1184, 3220))
+_ORDERED_TYPES = frozenset((20, 21, 23, 26, 1700, 700, 701, 1082, 1114, 1184, 3220))
 _UUID = 2950
 
 _FACTS = """
@@ -39,99 +39,101 @@ _FACTS = """
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """Facts about a table from the catalog. `others` lists partitions with another replica identity,
+    """Facts about a table from the catalog. `other_identities` lists partitions with another replica identity,
     and that identity.
     """
 
     role: str
-    enters: bool
-    reads: bool
-    secured: bool
-    others: list[tuple[str, str]]
+    has_usage: bool
+    has_select: bool
+    row_security: bool
+    other_identities: list[tuple[str, str]]
     sorted: bool
 
 
-async def tables(link: Link, spec: PostgresSpec, fit: list[Table]) -> AsyncIterator[Finding]:
-    """Check each table of a source. Adds to `fit` the tables that can be published, or will be once
+async def tables(connection: SourceConnection, spec: PostgresSpec, checked: list[Table]) -> AsyncIterator[Finding]:
+    """Check each table of a source. Adds to `checked` the tables that can be published, or will be once
     they are corrected.
     """
     publication = spec.publication
-    for place in await catalog.locate(link, spec.tables):
-        if place.wrong is not None:
-            yield error(place.name, place.wrong, place.mend)
-        if place.oid is None or (place.wrong is not None and place.mend is None):
+    for located in await catalog.locate_tables(connection, spec.tables):
+        if located.problem is not None:
+            yield error(located.name, located.problem, located.mend)
+        if located.oid is None or (located.problem is not None and located.mend is None):
             continue
-        found = await catalog.table_of(link, int(place.oid), publication)
-        if found is None:  # it was just dropped, which the next check reports
+        loaded = await catalog.table_with_oid(connection, int(located.oid), publication)
+        if loaded is None:  # it was just dropped, which the next check reports
             continue
-        table, _ = found
-        fit.append(table)
-        facts = await _facts(link, table, spec)
+        table, _ = loaded
+        checked.append(table)
+        facts = await _facts(connection, table, spec)
         findings = [
             *_privileges(table, facts, spec), *_key(table, spec), *_identity(table, spec), *_partitions(table, facts, spec),
             *_columns(table, spec), *_sort(table, facts, spec),
         ]  # fmt: skip
-        if place.wrong is None and not any(finding.level == "error" for finding in findings):
-            about = f", about {table.estimate:,} rows" if (table.estimate or 0) > 1 else ""
-            yield good(table.name, f"The table is there{about}; its key is {', '.join(table.key) or 'none'}.")
+        if located.problem is None and not any(finding.level == "error" for finding in findings):
+            row_count = f" and has about {table.estimate:,} rows" if (table.estimate or 0) > 1 else ""
+            yield ok(table.name, f"The table exists{row_count}. Its key is {', '.join(table.key) or 'none'}.")
         for finding in findings:
             yield finding
 
 
-async def _facts(link: Link, table: Table, spec: PostgresSpec) -> _Facts:
-    ((role, enters, reads, secured, others, sorted_),) = await link.query(_FACTS, str(table.oid), spec.sort)
-    parts = msgspec.json.decode(others or "[]")
+async def _facts(connection: SourceConnection, table: Table, spec: PostgresSpec) -> _Facts:
+    ((role, has_usage, has_select, row_security, other_identities, sorted_),) = await connection.query(
+        _FACTS, str(table.oid), spec.sort
+    )
+    parts = msgspec.json.decode(other_identities or "[]")
     return _Facts(
-        role or "", enters == "t", reads == "t", secured == "t",
+        role or "", has_usage == "t", has_select == "t", row_security == "t",
         [(table_names.joined(schema, relation), identity) for schema, relation, identity in parts], sorted_ == "t",
     )  # fmt: skip
 
 
 def _privileges(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:
     level = error if spec.backfill or spec.mode == "rows" else warning
-    if not facts.enters:
+    if not facts.has_usage:
         yield level(
-            table.name, f"The role {facts.role} may not enter the schema {table.schema}, so no rows can be read there.",
+            table.name, f"The role {facts.role} has no usage privilege on the schema {table.schema}, so it can't read rows.",
             f"grant usage on schema {table_names.quoted(table.schema)} to {facts.role};",
         )  # fmt: skip
-    if not facts.reads:
+    if not facts.has_select:
         yield level(
-            table.name, f"The role {facts.role} may not read the table, so there is no backfill of it.",
+            table.name, f"The role {facts.role} has no select privilege on the table, so a backfill can't read it.",
             f"grant select on {table.name} to {facts.role};",
         )  # fmt: skip
-    if facts.secured:
+    if facts.row_security:
         yield warning(
             table.name,
-            f"Row security hides rows from the role {facts.role}: a backfill lacks them, though their changes are captured.",
+            f"Row security hides rows from the role {facts.role}. A backfill lacks them, although their changes are captured.",
             f"alter role {facts.role} bypassrls;",
         )
 
 
 def _key(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
     if table.key:
-        lost = [column.name for column in table.columns if column.name in table.key and not column.published]
-        if lost:
+        unpublished = [column.name for column in table.columns if column.name in table.key and not column.published]
+        if unpublished:
             yield error(
                 table.name,
-                f"Of the key the generated column {lost[0]} is not replicated: add a primary key of other columns.",
+                f"The key has the generated column {unpublished[0]}, which is not replicated. Add a primary key of other columns.",
             )
         return
-    plain = any(column.name == "id" for column in table.columns)
+    has_id = any(column.name == "id" for column in table.columns)
     mend = (
         f"alter table {table.name} add primary key (id);"
-        if plain
+        if has_id
         else f"alter table {table.name} add column id bigint generated always as identity primary key;"
     )
-    told = "The table has neither a primary key nor a unique index over columns that are not null"
+    problem_text = "The table has neither a primary key nor a unique index over columns that are not null"
     if spec.mode == "rows":
-        yield error(table.name, f"{told}, so rows can't be told from each other.", mend)
+        yield error(table.name, f"{problem_text}, so its rows can't be identified.", mend)
         return
     if spec.backfill:
-        yield warning(table.name, f"{told}, so it can't be read piece by piece: there is no backfill of it.", mend)
+        yield warning(table.name, f"{problem_text}, so a backfill can't read it in chunks.", mend)
     if spec.group is None and spec.key is None:
         yield warning(
             table.name,
-            f"{told}, so all its messages have one key, and are handled one at a time: add one, or group by other columns.",
+            f"{problem_text}, so all its messages have one key and are handled one at a time. Add a primary key, or set group.",
             None if spec.backfill else mend,  # the warning about the backfill has it already
         )
 
@@ -145,25 +147,25 @@ def _identity(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
     ):  # then a key corrects that, too
         yield error(
             table.name,
-            f"The table has no {'replica identity' if table.identity == 'n' else 'primary key'}: once it is published, the server refuses"
-            " all updates and deletes of it.",
+            f"The table has no {'replica identity' if table.identity == 'n' else 'primary key'}. Once it is published, the server refuses"
+            " all its updates and deletes.",
             mend,
         )
     if not table.identity_columns:
         return
     known = ", ".join(table.identity_columns)
-    wanted = [column for column in _keyed_by(table, spec) if column not in table.identity_columns]
-    if wanted and "delete" in spec.actions:
+    required = [column for column in _keyed_by(table, spec) if column not in table.identity_columns]
+    if required and "delete" in spec.actions:
         yield error(
             table.name,
-            f"Of deleted rows the server tells {known} only, and the key of their messages takes {', '.join(wanted)} too.",
+            f"Of deleted rows, the WAL contains only {known}. The keys of their messages also need {', '.join(required)}.",
             mend,
         )
     elif spec.mode == "changes":
         yield warning(
             table.name,
-            f"Of updated and deleted rows the server tells {known} only: `changes` has no other old values, and the record of a deletion"
-            " nothing else. Whole rows make the WAL larger.",
+            f"Of updated and deleted rows, the WAL contains only {known}. `changes` lacks other old values, and so does the record of a"
+            " deletion. Whole old rows make the WAL larger.",
             mend,
         )
 
@@ -179,38 +181,46 @@ def _partitions(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Fin
     """
     if not {"update", "delete"} & set(spec.actions):
         return
-    for name, identity in facts.others:
+    for name, identity in facts.other_identities:
         if table.identity == "f" or identity == "n":
-            told = f"The partition {name} has another replica identity than {table.name}, and it is the partition's that counts."
+            problem_text = (
+                f"The partition {name} has another replica identity than {table.name}. The partition's own one applies."
+            )
             level = error if identity == "n" else warning
             yield level(
-                name, told, f"alter table {name} replica identity {'full' if table.identity == 'f' else 'default'};"
+                name,
+                problem_text,
+                f"alter table {name} replica identity {'full' if table.identity == 'f' else 'default'};",
             )
 
 
 def _columns(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
-    have = {column.name: column for column in table.columns}
+    columns = {column.name: column for column in table.columns}
     # All tables share one condition. A column in it may exist in some tables, and is null for the
     # others.
     of_where = error if len(spec.tables) == 1 else warning
-    for setting, wanted, level in (
+    for setting, required, level in (
         ("columns names", spec.columns.get(table.name) or (), error),
         ("group names", spec.group or (), error),
         ("sort names", (spec.sort,), error),
-        ("where looks at", _looked_at(spec.where), of_where),
+        ("where uses", _looked_at(spec.where), of_where),
     ):
-        for name in wanted:
-            if name is not None and name not in have:
-                yield level(table.name, f"The table has no column {name!r}, which {setting}{_near(name, have)}")
-            elif name is not None and not have[name].published:
+        for name in required:
+            if name is not None and name not in columns:
                 yield level(
-                    table.name, f"The generated column {name!r}, which {setting}, is not replicated: leave it out."
+                    table.name,
+                    f"The setting {setting} {name!r}, but the table has no such column.{_closest(name, columns)}",
+                )
+            elif name is not None and not columns[name].published:
+                yield level(
+                    table.name,
+                    f"The setting {setting} the generated column {name!r}, which is not replicated. Leave it out.",
                 )
     generated = [column.name for column in table.columns if not column.published]
     if generated and table.name not in spec.columns:
         yield warning(
             table.name,
-            f"Columns that are generated, or left out by the publication, are not captured: {', '.join(generated)}.",
+            f"These columns are generated or not in the publication, so they are not captured: {', '.join(generated)}.",
         )
 
 
@@ -219,9 +229,9 @@ def _looked_at(where: str | None) -> Iterable[str]:
     return () if where is None else sorted(SourceCondition(conditions.parse(where)).columns)
 
 
-def _near(name: str, have: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, have, n=1)
-    return f": did you mean {near[0]!r}?" if near else "."
+def _closest(name: str, columns: Iterable[str]) -> str:
+    closest = difflib.get_close_matches(name, columns, n=1)
+    return f" Did you mean {closest[0]!r}?" if closest else ""
 
 
 def _sort(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:
@@ -231,23 +241,23 @@ def _sort(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:
     name = table_names.quoted(column.name)
     if not column.not_null:
         yield error(
-            table.name, f"The sort column {name} may be null, and such rows have no place in its order.",
+            table.name, f"The sort column {name} may be null. It must be not null.",
             f"alter table {table.name} alter column {name} set not null;",
         )  # fmt: skip
     if column.type_oid == _UUID:
         yield warning(
             table.name,
-            f"The sort column {name} is a uuid, and those do not grow: sort by a timestamp or a number that does.",
+            f"The sort column {name} is a uuid, which does not grow. Sort by a timestamp or a number that grows.",
         )
-    elif column.type_oid not in _GROWING:
+    elif column.type_oid not in _ORDERED_TYPES:
         yield warning(
             table.name,
-            f"The sort column {name} is no number, date or timestamp: it has to grow with every insert and update of a row.",
+            f"The sort column {name} is not a number, date or timestamp. It must grow with every insert and update of a row.",
         )
     if not facts.sorted:
         order = ", ".join([name, *(table_names.quoted(key) for key in table.key if key != column.name)])
         how = "" if table.partitioned else "concurrently "
         yield warning(
-            table.name, f"No index begins with the sort column {name}: a backfill would sort the whole table for each piece.",
+            table.name, f"No index begins with the sort column {name}, so a backfill would sort the whole table for each chunk.",
             f"create index {how}on {table.name} ({order});",
         )  # fmt: skip

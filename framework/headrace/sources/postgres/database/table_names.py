@@ -6,7 +6,7 @@ import re
 
 from headrace.model.errors import ConfigurationError
 
-LONGEST_PART = 255  # bytes. A server allows 63, unless it was built with another limit
+MAX_PART_BYTES = 255  # bytes. A server allows 63, unless it was built with another limit
 
 _PART = r'(?:"(?:[^"]|"")+"|[^\W\d][\w$]*)'
 _NAME = re.compile(rf"({_PART})\.({_PART})")
@@ -26,7 +26,7 @@ _KEYWORDS = """
     time timestamp to trailing treat trim true union unique user using values varchar variadic verbose when where window with
     xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize xmltable
     """
-_QUOTED = frozenset(_KEYWORDS.split())
+_KEYWORD_SET = frozenset(_KEYWORDS.split())
 
 
 def split(name: str) -> tuple[str, str]:
@@ -36,17 +36,17 @@ def split(name: str) -> tuple[str, str]:
         ConfigurationError: the name is invalid. The message says what would be valid.
     """
     if not isinstance(name, str) or not (found := _NAME.fullmatch(name)):
-        raise ConfigurationError(f"The table {_shown(name)} has no name that can be: {_meant(name)}.")
+        raise ConfigurationError(f"The table name {_shortened(name)} is invalid. {_advice(name)}.")
     parts = [part[1:-1].replace('""', '"') if part[0] == '"' else part for part in found.groups()]
     for part, written in zip(parts, found.groups(), strict=True):
         if written[0] != '"' and written != written.lower():
             raise ConfigurationError(
-                f"The table {_shown(name)} has upper case without quotes: write {joined(*parts)} if the database has it so, or"
+                f"The table name {_shortened(name)} has upper case without quotes. Write {joined(*parts)} if the table has upper case, or"
                 f" {joined(*(part.lower() for part in parts))}."
             )
-        if "\0" in part or not _is_text(part) or len(part.encode()) > LONGEST_PART:
+        if "\0" in part or not _is_text(part) or len(part.encode()) > MAX_PART_BYTES:
             raise ConfigurationError(
-                f"The table {_shown(name)} has no name that can be: a part has at most {LONGEST_PART} bytes of text."
+                f"The table name {_shortened(name)} is invalid. A part has at most {MAX_PART_BYTES} bytes of text."
             )
     return parts[0], parts[1]
 
@@ -63,18 +63,18 @@ def joined(schema: str, table: str) -> str:
 
 def quoted(part: str) -> str:
     """Return one name, in double quotes if SQL needs them."""
-    if _PLAIN.fullmatch(part) and part not in _QUOTED:
+    if _PLAIN.fullmatch(part) and part not in _KEYWORD_SET:
         return part
     return '"' + part.replace('"', '""') + '"'
 
 
-def _meant(name: object) -> str:
+def _advice(name: object) -> str:
     if isinstance(name, str) and re.fullmatch(_PART, name):
-        return f"say in which schema it is, such as public.{name}"
-    return 'write public.orders, and in double quotes what is not plain lower case, as in public."Odd.Name"'
+        return f"Add the schema, such as public.{name}"
+    return 'Write public.orders, or public."Odd.Name" if a part is not plain lower case'
 
 
-def _shown(name: object) -> str:
+def _shortened(name: object) -> str:
     text = repr(name)
     return text if len(text) <= 120 else text[:117] + "…"
 

@@ -1,9 +1,9 @@
 """Decodes pgoutput's bytes to messages, for protocol versions 1 to 4.
 
 The layout is described at
-https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html. Inside a streamed
-piece of a transaction, every change carries the xid of its transaction. So the decoder has to know
-whether a piece is open.
+https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html. Inside a block
+of a streamed transaction, every change carries the xid of its transaction. So the decoder has to
+know whether a block is open.
 
 Reading a row is the hot path. It uses slices, which never fail, and `decode` checks at the end that
 exactly all bytes were used.
@@ -26,7 +26,7 @@ from headrace.sources.postgres.pgoutput.messages import (
     CommitPrepared,
     Delete,
     Insert,
-    Message,
+    LogicalMessage,
     Origin,
     Prepare,
     Relation,
@@ -48,15 +48,15 @@ class DecodeError(HeadraceError):
     exit_code = 76  # EX_PROTOCOL
 
 
-Read = tuple[AnyMessage, int]
+Decoded = tuple[AnyMessage, int]
 """A message, and the index after its last byte."""
 
-Reader = Callable[[bytes, int, int | None], Read]
+Reader = Callable[[bytes, int, int | None], Decoded]
 """Reads a message, given the index of its first field after kind and xid."""
 
 _TEXT: Final = ord("t")
 _NULL: Final = ord("n")
-_TOASTED: Final = ord("u")
+_UNCHANGED: Final = ord("u")
 _BINARY: Final = ord("b")
 _NEW: Final = ord("N")
 _OLD: Final = ord("O")
@@ -83,7 +83,7 @@ class Decoder:
     """Decodes the messages of one connection, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._in_piece = False
+        self._in_block = False
 
     def decode(self, data: bytes) -> AnyMessage:
         """Return the message in `data`, the content of one copy-data payload.
@@ -93,35 +93,35 @@ class Decoder:
                 here.
         """
         try:
-            if self._in_piece:
-                message, end = self._of_piece(data)
+            if self._in_block:
+                message, end = self._decode_in_block(data)
             else:
-                message, end = _WHOLE[data[0]](data, 1, None)
+                message, end = _READERS[data[0]](data, 1, None)
                 if data[0] == _START:
-                    self._in_piece = end == len(data)
+                    self._in_block = end == len(data)
         except (LookupError, ValueError, struct.error):
-            raise DecodeError(self._complaint(data)) from None
+            raise DecodeError(self._error_text(data)) from None
         if end != len(data):
-            raise DecodeError(self._complaint(data))
+            raise DecodeError(self._error_text(data))
         return message
 
-    def _of_piece(self, data: bytes) -> Read:
+    def _decode_in_block(self, data: bytes) -> Decoded:
         if data == b"E":
-            self._in_piece = False
+            self._in_block = False
             return StreamStop(), 1
         if data[0] == _ORIGIN:
             return _origin(data, 1, None)
-        return _OF_PIECE[data[0]](data, 5, _OID.unpack_from(data, 1)[0])
+        return _READERS_IN_BLOCK[data[0]](data, 5, _OID.unpack_from(data, 1)[0])
 
-    def _complaint(self, data: bytes) -> str:
+    def _error_text(self, data: bytes) -> str:
         if not data:
-            return "The server sent an empty message; pgoutput's begin with a letter."
-        kind, place = chr(data[0]), "inside a streamed piece" if self._in_piece else "outside of a streamed piece"
-        known = (b"E"[0], _ORIGIN, *_OF_PIECE) if self._in_piece else _WHOLE
+            return "The captured server sent an empty message."
+        kind, place = chr(data[0]), "inside a stream block" if self._in_block else "outside of a stream block"
+        known = (b"E"[0], _ORIGIN, *_READERS_IN_BLOCK) if self._in_block else _READERS
         if data[0] not in known:
-            return f"The server sent a message of kind {kind!r} {place}, where pgoutput of protocol 1 to 4 has none."
+            return f"The captured server sent a message of kind {kind!r} {place}. The protocols 1 to 4 of pgoutput do not have it there."
         shown = data[:32].hex(" ") + (" …" if len(data) > 32 else "")
-        return f"The server sent a message of kind {kind!r} {place} that breaks pgoutput's layout: {len(data)} bytes, {shown}."
+        return f"The captured server sent an invalid message of kind {kind!r} {place}: {len(data)} bytes, {shown}."
 
 
 def _row(data: bytes, at: int) -> tuple[Row, int]:
@@ -142,13 +142,11 @@ def _row(data: bytes, at: int) -> tuple[Row, int]:
         elif kind == _NULL:
             add(None)
             at += 1
-        elif kind == _TOASTED:
+        elif kind == _UNCHANGED:
             add(UNCHANGED)
             at += 1
         elif kind == _BINARY:
-            raise DecodeError(
-                "The server sent a value in binary, which we never ask for: the option binary must be off."
-            )
+            raise DecodeError("The captured server sent a binary value. The option binary must be off.")
         else:
             raise ValueError(kind)
     return row, at
@@ -160,29 +158,29 @@ def _string(data: bytes, at: int) -> tuple[str, int]:
     return data[at:end].decode(errors="replace"), end + 1
 
 
-def _begin(data: bytes, at: int, xid: int | None) -> Read:
+def _begin(data: bytes, at: int, xid: int | None) -> Decoded:
     return Begin(*_BEGIN.unpack_from(data, at)), at + _BEGIN.size
 
 
-def _commit(data: bytes, at: int, xid: int | None) -> Read:
-    _, lsn, end, when = _COMMIT.unpack_from(data, at)
-    return Commit(lsn, end, when), at + _COMMIT.size
+def _commit(data: bytes, at: int, xid: int | None) -> Decoded:
+    _, lsn, end, committed_at = _COMMIT.unpack_from(data, at)
+    return Commit(lsn, end, committed_at), at + _COMMIT.size
 
 
-def _origin(data: bytes, at: int, xid: int | None) -> Read:
+def _origin(data: bytes, at: int, xid: int | None) -> Decoded:
     (lsn,) = _LSN.unpack_from(data, at)
     name, end = _string(data, at + _LSN.size)
     return Origin(lsn, name), end
 
 
-def _insert(data: bytes, at: int, xid: int | None) -> Read:
+def _insert(data: bytes, at: int, xid: int | None) -> Decoded:
     if data[at + 4] != _NEW:
         raise ValueError(data[at + 4])
     new, end = _row(data, at + 5)
     return Insert(int.from_bytes(data[at : at + 4], "big"), new, xid), end
 
 
-def _update(data: bytes, at: int, xid: int | None) -> Read:
+def _update(data: bytes, at: int, xid: int | None) -> Decoded:
     relation = int.from_bytes(data[at : at + 4], "big")
     at += 4
     kind = data[at]
@@ -195,7 +193,7 @@ def _update(data: bytes, at: int, xid: int | None) -> Read:
     return Update(relation, new, old, kind == _OLD_KEY, xid), at
 
 
-def _delete(data: bytes, at: int, xid: int | None) -> Read:
+def _delete(data: bytes, at: int, xid: int | None) -> Decoded:
     kind = data[at + 4]
     if kind not in (_OLD, _OLD_KEY):
         raise ValueError(kind)
@@ -203,7 +201,7 @@ def _delete(data: bytes, at: int, xid: int | None) -> Read:
     return Delete(int.from_bytes(data[at : at + 4], "big"), old, kind == _OLD_KEY, xid), end
 
 
-def _truncate(data: bytes, at: int, xid: int | None) -> Read:
+def _truncate(data: bytes, at: int, xid: int | None) -> Decoded:
     count, options = _TRUNCATE.unpack_from(data, at)
     at += _TRUNCATE.size
     if count * 4 != len(data) - at:
@@ -212,7 +210,7 @@ def _truncate(data: bytes, at: int, xid: int | None) -> Read:
     return Truncate(relations, bool(options & 1), bool(options & 2), xid), len(data)
 
 
-def _relation(data: bytes, at: int, xid: int | None) -> Read:
+def _relation(data: bytes, at: int, xid: int | None) -> Decoded:
     (oid,) = _OID.unpack_from(data, at)
     schema, at = _string(data, at + 4)
     name, at = _string(data, at)
@@ -231,66 +229,66 @@ def _relation(data: bytes, at: int, xid: int | None) -> Read:
     return Relation(oid, schema or "pg_catalog", name, identity, tuple(columns), xid), at
 
 
-def _type(data: bytes, at: int, xid: int | None) -> Read:
+def _type(data: bytes, at: int, xid: int | None) -> Decoded:
     (oid,) = _OID.unpack_from(data, at)
     schema, at = _string(data, at + 4)
     name, at = _string(data, at)
     return Type(oid, schema or "pg_catalog", name, xid), at
 
 
-def _message(data: bytes, at: int, xid: int | None) -> Read:
+def _message(data: bytes, at: int, xid: int | None) -> Decoded:
     flags, lsn = _MESSAGE.unpack_from(data, at)
     prefix, at = _string(data, at + _MESSAGE.size)
     (length,) = _OID.unpack_from(data, at)
     at += 4
-    return Message(bool(flags & 1), lsn, prefix, data[at : at + length], xid), at + length
+    return LogicalMessage(bool(flags & 1), lsn, prefix, data[at : at + length], xid), at + length
 
 
-def _stream_start(data: bytes, at: int, xid: int | None) -> Read:
+def _stream_start(data: bytes, at: int, xid: int | None) -> Decoded:
     of, first = _STREAM_START.unpack_from(data, at)
     return StreamStart(of, first == 1), at + _STREAM_START.size
 
 
-def _stream_commit(data: bytes, at: int, xid: int | None) -> Read:
-    of, _, lsn, end, when = _STREAM_COMMIT.unpack_from(data, at)
-    return StreamCommit(of, lsn, end, when), at + _STREAM_COMMIT.size
+def _stream_commit(data: bytes, at: int, xid: int | None) -> Decoded:
+    of, _, lsn, end, committed_at = _STREAM_COMMIT.unpack_from(data, at)
+    return StreamCommit(of, lsn, end, committed_at), at + _STREAM_COMMIT.size
 
 
-def _stream_abort(data: bytes, at: int, xid: int | None) -> Read:
+def _stream_abort(data: bytes, at: int, xid: int | None) -> Decoded:
     if len(data) - at > _STREAM_ABORT.size:
         return StreamAbort(*_STREAM_ABORT_AT.unpack_from(data, at)), at + _STREAM_ABORT_AT.size
     return StreamAbort(*_STREAM_ABORT.unpack_from(data, at)), at + _STREAM_ABORT.size
 
 
-def _begin_prepare(data: bytes, at: int, xid: int | None) -> Read:
-    lsn, end, when, of = _BEGIN_PREPARE.unpack_from(data, at)
+def _begin_prepare(data: bytes, at: int, xid: int | None) -> Decoded:
+    lsn, end, committed_at, of = _BEGIN_PREPARE.unpack_from(data, at)
     gid, at = _string(data, at + _BEGIN_PREPARE.size)
-    return BeginPrepare(lsn, end, when, of, gid), at
+    return BeginPrepare(lsn, end, committed_at, of, gid), at
 
 
-def _prepare(data: bytes, at: int, xid: int | None) -> Read:
-    _, lsn, end, when, of = _PREPARE.unpack_from(data, at)
+def _prepare(data: bytes, at: int, xid: int | None) -> Decoded:
+    _, lsn, end, committed_at, of = _PREPARE.unpack_from(data, at)
     gid, end_of_gid = _string(data, at + _PREPARE.size)
-    return Prepare(lsn, end, when, of, gid, data[0] == _STREAM_PREPARE), end_of_gid
+    return Prepare(lsn, end, committed_at, of, gid, data[0] == _STREAM_PREPARE), end_of_gid
 
 
-def _commit_prepared(data: bytes, at: int, xid: int | None) -> Read:
-    _, lsn, end, when, of = _PREPARE.unpack_from(data, at)
+def _commit_prepared(data: bytes, at: int, xid: int | None) -> Decoded:
+    _, lsn, end, committed_at, of = _PREPARE.unpack_from(data, at)
     gid, at = _string(data, at + _PREPARE.size)
-    return CommitPrepared(lsn, end, when, of, gid), at
+    return CommitPrepared(lsn, end, committed_at, of, gid), at
 
 
-def _rollback_prepared(data: bytes, at: int, xid: int | None) -> Read:
-    _, prepare_end, end, prepared_at, when, of = _ROLLBACK_PREPARED.unpack_from(data, at)
+def _rollback_prepared(data: bytes, at: int, xid: int | None) -> Decoded:
+    _, prepare_end, end, prepared_at, committed_at, of = _ROLLBACK_PREPARED.unpack_from(data, at)
     gid, at = _string(data, at + _ROLLBACK_PREPARED.size)
-    return RollbackPrepared(prepare_end, end, prepared_at, when, of, gid), at
+    return RollbackPrepared(prepare_end, end, prepared_at, committed_at, of, gid), at
 
 
 _START: Final = ord("S")
 _ORIGIN: Final = ord("O")
 _STREAM_PREPARE: Final = ord("p")
 
-_OF_PIECE: dict[int, Reader] = {
+_READERS_IN_BLOCK: dict[int, Reader] = {
     ord("R"): _relation,
     ord("Y"): _type,
     ord("I"): _insert,
@@ -299,10 +297,10 @@ _OF_PIECE: dict[int, Reader] = {
     ord("T"): _truncate,
     ord("M"): _message,
 }
-"""Readers of the messages that have an xid inside a piece. The xid is read before the reader is called."""
+"""Readers of the messages that have an xid inside a block. The xid is read before the reader is called."""
 
-_WHOLE: dict[int, Reader] = {
-    **_OF_PIECE,
+_READERS: dict[int, Reader] = {
+    **_READERS_IN_BLOCK,
     ord("B"): _begin,
     ord("C"): _commit,
     _ORIGIN: _origin,

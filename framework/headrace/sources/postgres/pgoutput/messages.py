@@ -119,7 +119,7 @@ class Truncate(msgspec.Struct, frozen=True, gc=False):
     xid: int | None = None
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
+class LogicalMessage(msgspec.Struct, frozen=True, gc=False):
     """A message that a client wrote with `pg_logical_emit_message`."""
 
     transactional: bool
@@ -130,8 +130,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamStart(msgspec.Struct, frozen=True, gc=False):
-    """A piece of an open transaction follows, up to `StreamStop`. `first` marks the transaction's
-    first piece.
+    """A block of changes of an open transaction follows, up to `StreamStop`. `first` marks the
+    transaction's first block.
     """
 
     xid: int
@@ -139,11 +139,11 @@ class StreamStart(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamStop(msgspec.Struct, frozen=True, gc=False):
-    """The end of the piece."""
+    """The end of the block."""
 
 
 class StreamCommit(msgspec.Struct, frozen=True, gc=False):
-    """A transaction that came in pieces has committed."""
+    """A streamed transaction has committed."""
 
     xid: int
     lsn: int
@@ -152,7 +152,7 @@ class StreamCommit(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamAbort(msgspec.Struct, frozen=True, gc=False):
-    """The rollback of a transaction that came in pieces, or of a subtransaction. `lsn` and `at` are
+    """The rollback of a streamed transaction, or of a subtransaction. `lsn` and `at` are
     only set from protocol 4 on, with streaming `parallel`.
     """
 
@@ -173,7 +173,7 @@ class BeginPrepare(msgspec.Struct, frozen=True, gc=False):
 
 
 class Prepare(msgspec.Struct, frozen=True, gc=False):
-    """The end of a prepared transaction's changes. `streamed` says whether they came in pieces."""
+    """The end of a prepared transaction's changes. `streamed` says whether they were streamed."""
 
     lsn: int
     end: int
@@ -206,6 +206,6 @@ class RollbackPrepared(msgspec.Struct, frozen=True, gc=False):
 
 Change = Insert | Update | Delete | Truncate
 AnyMessage = (
-    Begin | Commit | Origin | Relation | Type | Insert | Update | Delete | Truncate | Message | StreamStart | StreamStop | StreamCommit
+    Begin | Commit | Origin | Relation | Type | Insert | Update | Delete | Truncate | LogicalMessage | StreamStart | StreamStop | StreamCommit
     | StreamAbort | BeginPrepare | Prepare | CommitPrepared | RollbackPrepared
 )  # fmt: skip

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 
-def text(position: int) -> str:
+def as_text(position: int) -> str:
     """Return a position in Postgres's text form."""
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
 
-def number(position: str) -> int:
+def parse(position: str) -> int:
     """Parse Postgres's text form of a position."""
     high, _, low = position.partition("/")
     return (int(high, 16) << 32) | int(low, 16)

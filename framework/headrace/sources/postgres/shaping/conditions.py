@@ -11,7 +11,7 @@ from headrace.model import conditions
 from headrace.model.conditions import And, Compare, Condition, In, Match, Not, Null, Or
 from headrace.model.conditions.paths import split
 
-_PARTS = {"changes": ("record", "changes", "action", "metadata"), "rows": ("record", "metadata")}
+_MESSAGE_PARTS = {"changes": ("record", "changes", "action", "metadata"), "rows": ("record", "metadata")}
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
@@ -25,7 +25,7 @@ class SourceCondition:
         self.columns = frozenset(filter(None, map(_column, _leaves(condition))))
         self._parts = frozenset(path[1] for leaf in _leaves(condition) if len(path := split(leaf.field)) > 1)
 
-    def judge(self, key: str, data: bytes, unknown: Collection[str] = ()) -> bool | None:
+    def evaluate(self, key: str, data: bytes, unknown: Collection[str] = ()) -> bool | None:
         """Return whether a message meets the condition.
 
         Args:
@@ -38,7 +38,7 @@ class SourceCondition:
         needed = self._needed(data)
         if self.columns.isdisjoint(unknown):
             return conditions.matches(self.condition, key, needed)
-        return self._judge(self.condition, key, needed, unknown)
+        return self._evaluate(self.condition, key, needed, unknown)
 
     def _needed(self, data: bytes) -> str:
         """Return the message with only the parts that the condition uses, since the evaluation parses
@@ -49,20 +49,20 @@ class SourceCondition:
         record = parts.get("record")
         if record is not None and bytes(record) != b"null":
             columns = _decode(record)
-            kept = {name: value for name, value in columns.items() if name in self.columns}
-            parts["record"] = msgspec.Raw(_encode(kept))
+            selected = {name: value for name, value in columns.items() if name in self.columns}
+            parts["record"] = msgspec.Raw(_encode(selected))
         return _encode(parts).decode("utf-8", "replace")
 
-    def _judge(self, condition: Condition, key: str, data: str, unknown: Collection[str]) -> bool | None:
+    def _evaluate(self, condition: Condition, key: str, data: str, unknown: Collection[str]) -> bool | None:
         """Evaluate with Kleene's logic of true, false and unknown."""
         match condition:
             case And(parts) | Or(parts):
-                found = {self._judge(part, key, data, unknown) for part in parts}
+                results = {self._evaluate(part, key, data, unknown) for part in parts}
                 decisive = isinstance(condition, Or)
-                return decisive if decisive in found else None if None in found else not decisive
+                return decisive if decisive in results else None if None in results else not decisive
             case Not(inner):
-                judged = self._judge(inner, key, data, unknown)
-                return None if judged is None else not judged
+                result = self._evaluate(inner, key, data, unknown)
+                return None if result is None else not result
         return None if _column(condition) in unknown else conditions.matches(condition, key, data)
 
     def wrong(self, mode: str, selections: Sequence[Collection[str] | None]) -> str | None:
@@ -71,22 +71,22 @@ class SourceCondition:
         Args:
             selections: for each table the columns that are captured, None for all.
         """
-        parts = _PARTS[mode]
+        parts = _MESSAGE_PARTS[mode]
         for leaf in _leaves(self.condition):
             root, *steps = split(leaf.field)
             if root not in ("data", "key"):
-                return f"looks at {leaf.field}, which a message gets only in the stream: it may look at data and key"
+                return f"uses {leaf.field}, which a message gets only in the stream. It can use data and key"
             if root == "data" and (not steps or steps[0] not in parts):
                 meant = f"data.record.{leaf.field.partition('.')[2]}" if steps else "data.record.total"
-                return f"looks at {leaf.field}, but with mode={mode!r} a message has {', '.join(parts)}: a column is {meant:.80}"
+                return f"uses {leaf.field}, but with mode={mode!r} a message has {', '.join(parts)}. A column is {meant:.80}"
             if isinstance(leaf, Match) and leaf.op == "regex":
                 try:
                     re.compile(leaf.value)
                 except re.error as error:
-                    return f"has the regular expression {leaf.value!r:.80}, which can't be read ({error})"
+                    return f"has the regular expression {leaf.value!r:.80}, which is invalid ({error})"
         for column in sorted(self.columns):
             if all(selection is not None and column not in selection for selection in selections):
-                return f"looks at data.record.{column}, which columns leaves out: name it there"
+                return f"uses data.record.{column}, which is not in columns. Add it there"
         return None
 
 

@@ -31,13 +31,13 @@ from headrace.sources.postgres.database import table_names
 from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Value
 from headrace.sources.postgres.values import Converter
-from headrace.sources.templates import LONGEST_VALUE, Template, at, sha256, token
+from headrace.sources.templates import MAX_VALUE_BYTES, Template, sha256, token, value_at
 
-Tokener = Callable[[bytes], str]
+Tokenizer = Callable[[bytes], str]
 KeyMaker = Callable[[Sequence[Value]], str]
 
-_DIGITS = 32
-_MARKED = re.compile(rf"~[0-9A-F]{{{_DIGITS}}}\Z")
+_HASH_DIGITS = 32
+_HASHED = re.compile(rf"~[0-9A-F]{{{_HASH_DIGITS}}}\Z")
 _INTEGERS = frozenset((20, 21, 23, 26))
 _AS_TEXT = frozenset(
     (18, 19, 25, 1042, 1043, 1700, 2950)
@@ -77,26 +77,26 @@ class RowKeyTemplate(Template):
         if not isinstance(text, str):
             raise ConfigurationError(f"A key template is text such as 'orders.{{record.id}}', not {text!r:.80}.")
         super().__init__(text)
-        self.read = [_field(field, text) for field in self.fields]
-        self.columns = tuple(dict.fromkeys(field.column for field in self.read if field.kind == "record"))
-        self.of_table = any(field.kind == "table" for field in self.read)
+        self.parsed_fields = [_field(field, text) for field in self.fields]
+        self.columns = tuple(dict.fromkeys(field.column for field in self.parsed_fields if field.kind == "record"))
+        self.of_table = any(field.kind == "table" for field in self.parsed_fields)
 
 
 def _field(field: str, template: str) -> Field:
     if field in ("schema", "table", "name"):
         return Field(field)
-    steps, place = [], len("record")
-    while field.startswith("record") and (step := STEP.match(field, place)):
+    steps, at = [], len("record")
+    while field.startswith("record") and (step := STEP.match(field, at)):
         steps.append(step[2] if step[1] is None else step[1].replace('""', '"'))
-        place = step.end()
-    if not steps or not all(steps) or place < len(field):
+        at = step.end()
+    if not steps or not all(steps) or at < len(field):
         raise ConfigurationError(
-            f"The key template {template!r} has the field {{{field}}}: write {{record.column}}, {{table}}, {{schema}} or {{name}}."
+            f"The key template {template!r} has the unknown field {{{field}}}. Use {{record.column}}, {{table}}, {{schema}} or {{name}}."
         )
     return Field("record", steps[0], tuple(steps[1:]))
 
 
-class Settings(Protocol):
+class KeySettings(Protocol):
     """The settings of a source that keys depend on, see `PostgresSpec`."""
 
     @property
@@ -108,7 +108,7 @@ class Settings(Protocol):
 
 
 def key_maker(
-    spec: Settings, table: Table, columns: Sequence[str], places: Mapping[str, int], type_oids: Mapping[str, int],
+    spec: KeySettings, table: Table, columns: Sequence[str], indexes: Mapping[str, int], type_oids: Mapping[str, int],
     converters: Mapping[str, Converter],
 ) -> KeyMaker:  # fmt: skip
     """Return a function that makes the keys of a table's rows.
@@ -116,32 +116,32 @@ def key_maker(
     Args:
         spec: the source's settings.
         columns: the columns of a default key.
-        places: each column's index in a row. `type_oids` and `converters` have the same columns.
+        indexes: each column's index in a row. `type_oids` and `converters` have the same columns.
 
     Returns:
         A function of a row. It raises `NoKey` if values are missing.
     """
     literals, fields = _default(table, columns) if spec.key is None else _templated(spec.name, spec.key, table)
     if not fields and spec.mode == "rows":
-        return _never(
-            f"The table {table.name} has no primary key, so its rows can't be told apart: add one, or take mode='changes'."
+        return _raising(
+            f"The table {table.name} has no primary key, so its rows can't be identified. Add one, or set mode='changes'."
         )
-    absent = [field.column for field in fields if field.column not in places]
+    absent = [field.column for field in fields if field.column not in indexes]
     if absent:
-        return _never(
-            f"The table {table.name} had no column {absent[0]!r} when this was written, of which its key is made: name another in the"
-            " source's group or key."
+        return _raising(
+            f"The key of the message needs the column {absent[0]!r}, which the table {table.name} did not have at the time of the change. Change"
+            " the source's group or key."
         )
     exact = spec.mode == "rows"
     parts = [
         (
-            places[field.column],
+            indexes[field.column],
             field.column,
-            _tokener(field.path, type_oids[field.column], converters[field.column], exact),
+            _tokenizer(field.path, type_oids[field.column], converters[field.column], exact),
         )
         for field in fields
     ]
-    return _maker(literals, parts, table.name)
+    return _key_maker(literals, parts, table.name)
 
 
 def _default(table: Table, columns: Sequence[str]) -> tuple[list[str], list[Field]]:
@@ -155,7 +155,7 @@ def _templated(source: str, text: str, table: Table) -> tuple[list[str], list[Fi
     template = RowKeyTemplate(text)
     known = {"schema": table.schema, "table": table.relation, "name": source}
     literals, fields = [template.literals[0]], []
-    for field, literal in zip(template.read, template.literals[1:], strict=True):
+    for field, literal in zip(template.parsed_fields, template.literals[1:], strict=True):
         if field.kind == "record":
             fields.append(field)
             literals.append(literal)
@@ -164,39 +164,39 @@ def _templated(source: str, text: str, table: Table) -> tuple[list[str], list[Fi
     return literals, fields
 
 
-def _maker(literals: Sequence[str], parts: Sequence[tuple[int, str, Tokener]], table: str) -> KeyMaker:
+def _key_maker(literals: Sequence[str], parts: Sequence[tuple[int, str, Tokenizer]], table: str) -> KeyMaker:
     first, *rest = literals
     if not parts:
         return lambda row: first
     if len(parts) == 1:
-        (place, column, tokened), last = parts[0], rest[0]
+        (index, column, tokenize), last = parts[0], rest[0]
 
-        def of_one(row: Sequence[Value]) -> str:
-            value = row[place]
+        def of_one_column(row: Sequence[Value]) -> str:
+            value = row[index]
             if value is None:
                 return f"{first}_{last}"
             if value is UNCHANGED:
                 raise _missing(column, table)
-            return first + tokened(value) + last
+            return first + tokenize(value) + last
 
-        return of_one
+        return of_one_column
     steps = [(*part, literal) for part, literal in zip(parts, rest, strict=True)]
 
-    def of_several(row: Sequence[Value]) -> str:
+    def of_several_columns(row: Sequence[Value]) -> str:
         key = first
-        for place, column, tokened, literal in steps:
-            value = row[place]
+        for index, column, tokenize, literal in steps:
+            value = row[index]
             if value is UNCHANGED:
                 raise _missing(column, table)
-            key += ("_" if value is None else tokened(value)) + literal
+            key += ("_" if value is None else tokenize(value)) + literal
         if len(key) > MAX_KEY_BYTES // 4 and len(key.encode()) > MAX_KEY_BYTES:
             key = first + sha256(key.encode())  # a primary key of many long columns
         return key
 
-    return of_several
+    return of_several_columns
 
 
-def _never(reason: str) -> KeyMaker:
+def _raising(reason: str) -> KeyMaker:
     def refuse(row: Sequence[Value]) -> str:
         raise NoKey(reason)
 
@@ -205,14 +205,14 @@ def _never(reason: str) -> KeyMaker:
 
 def _missing(column: str, table: str) -> NoKey:
     return NoKey(
-        f"The value of {table_names.quoted(column)}, of which the key is made, is not in the WAL for this change of {table}. Have the server"
+        f"The key of the message needs {table_names.quoted(column)}, whose value is not in the WAL for this change of {table}. Let the server"
         f" write it from now on: {full_identity(table)}"
     )
 
 
-def missing_values(table: str) -> NoKey:
+def old_key_missing(table: str) -> NoKey:
     return NoKey(
-        f"The old primary key is not in the WAL for this change of {table}. Have the server write it from now on: {full_identity(table)}"
+        f"The old primary key is not in the WAL for this change of {table}. Let the server write it from now on: {full_identity(table)}"
     )
 
 
@@ -221,7 +221,7 @@ def full_identity(table: str) -> str:
     return f"alter table {table} replica identity full"
 
 
-def _tokener(path: Sequence[str], type_oid: int, convert: Converter, exact: bool) -> Tokener:
+def _tokenizer(path: Sequence[str], type_oid: int, convert: Converter, exact: bool) -> Tokenizer:
     """Return a function that makes a token of a value's text."""
     if type_oid in _INTEGERS and not path:
         return bytes.decode
@@ -229,7 +229,7 @@ def _tokener(path: Sequence[str], type_oid: int, convert: Converter, exact: bool
     if type_oid in _AS_TEXT and not path:
         errors = "surrogateescape" if exact else "replace"  # in mode `rows`, invalid UTF-8 bytes must stay distinct
         return lambda value: make(value.decode("utf-8", errors))
-    return lambda value: make(_text_of(at(_decoder.decode(convert(value)), path)))
+    return lambda value: make(_text_of(value_at(_decoder.decode(convert(value)), path)))
 
 
 def _text_of(value: Any) -> str:
@@ -244,15 +244,15 @@ def _text_of(value: Any) -> str:
 
 
 def _text_token(text: str) -> str:
-    return text if text.isalnum() and len(text) <= LONGEST_VALUE // 4 else token(text)
+    return text if text.isalnum() and len(text) <= MAX_VALUE_BYTES // 4 else token(text)
 
 
 def _exact_token(text: str) -> str:
     """Return a token that no other text has."""
-    if text.isalnum() and len(text) <= LONGEST_VALUE // 4:
+    if text.isalnum() and len(text) <= MAX_VALUE_BYTES // 4:
         return text
-    short = token(text)
-    if short == text and not _MARKED.search(text):
+    shortened = token(text)
+    if shortened == text and not _HASHED.search(text):
         return text
-    kept = short.encode()[: LONGEST_VALUE - _DIGITS - 1].decode("utf-8", "ignore")
-    return f"{kept}~{sha256(text.encode('utf-8', 'surrogatepass'))[:_DIGITS]}"
+    start = shortened.encode()[: MAX_VALUE_BYTES - _HASH_DIGITS - 1].decode("utf-8", "ignore")
+    return f"{start}~{sha256(text.encode('utf-8', 'surrogatepass'))[:_HASH_DIGITS]}"

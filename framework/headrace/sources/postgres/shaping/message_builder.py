@@ -1,5 +1,5 @@
 """The last step of shaping: checks a message against the source's condition, transforms it, and adds
-it to a portion. If that fails, the message is kept as a failure.
+it to a batch. If that fails, the message is kept as a failure.
 
 A failure's data is the message before its transform. The last member of its metadata,
 `message_key`, holds its key. So it can be retried even when nothing else is known of its table any
@@ -19,11 +19,11 @@ from headrace.model.errors import HeadraceError, InvalidData
 from headrace.sources.postgres.shaping import transforms
 from headrace.sources.postgres.shaping.conditions import SourceCondition
 from headrace.sources.postgres.shaping.keys import full_identity
-from headrace.sources.postgres.shaping.shaped import ShapedChanges
+from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges
 from headrace.sources.postgres.spec import PostgresSpec
-from headrace.store import Failed
+from headrace.store import CaptureFailure
 
-LARGEST = 200_000_000
+MAX_MESSAGE_BYTES = 200_000_000
 """Limit of a message in bytes. The server accepts somewhat more in one value, but not for several
 values at once.
 """
@@ -33,7 +33,7 @@ _KEY = ',"message_key":'
 _ESCAPE = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\(u[dD][89a-fA-F]..)|\\.")
 
 
-class Unjudged(HeadraceError):
+class UndecidedCondition(HeadraceError):
     """Raised when a condition depends on values that the WAL does not contain."""
 
 
@@ -43,15 +43,19 @@ class MessageBuilder:
     Args:
         spec: its settings.
         transform: its transform, if it has one.
+        max_bytes: the largest size of a message.
     """
 
-    def __init__(self, spec: PostgresSpec, transform: Callable[..., Any] | None) -> None:
+    def __init__(
+        self, spec: PostgresSpec, transform: Callable[..., Any] | None, max_bytes: int = MAX_MESSAGE_BYTES
+    ) -> None:
         condition = spec.condition
         self._where = None if condition is None else SourceCondition(condition)
         self._transform = transform
+        self._max_bytes = max_bytes
         self.plain = condition is None and transform is None
 
-    def put(self, key: str, data: bytes, into: ShapedChanges, missing: Collection[str] = (), table: str = "") -> int:
+    def add(self, key: str, data: bytes, into: ShapedChanges, missing: Collection[str] = (), table: str = "") -> int:
         """Add a message, unless it does not meet the condition.
 
         Args:
@@ -66,9 +70,9 @@ class MessageBuilder:
             if meets is False:
                 return 0
             if meets is not True:
-                return self.fail(key, data, meets, into)
+                return self.add_failure(key, data, meets, into)
             if self._transform is not None:
-                return self.transformed(key, data, into)
+                return self.add_transformed(key, data, into)
         return self._append(key, data, data, into)
 
     def meets(self, key: str, data: bytes, missing: Collection[str] = (), table: str = "") -> bool | Exception:
@@ -76,71 +80,71 @@ class MessageBuilder:
         if self._where is None:
             return True
         try:
-            judged = self._where.judge(key, data, missing)
+            result = self._where.evaluate(key, data, missing)
         except Exception as error:  # such as JSON that is nested too deep
             return error
-        if judged is not None:
-            return judged
+        if result is not None:
+            return result
         names = ", ".join(sorted(self._where.columns & set(missing)))
-        return Unjudged(
-            f"The condition depends on {names}, which is not in the WAL for this change. Have the server write it from now on:"
+        return UndecidedCondition(
+            f"The condition depends on {names}, which is not in the WAL for this change. Let the server write it from now on:"
             f" {full_identity(table)}"
         )
 
-    def transformed(self, key: str, data: bytes, into: ShapedChanges) -> int:
+    def add_transformed(self, key: str, data: bytes, into: ShapedChanges) -> int:
         """Transform a message and add the result."""
-        made: bytes | None = data
+        result: bytes | None = data
         if self._transform is not None:
             try:
-                made = transforms.transformed(self._transform, data)
+                result = transforms.transformed(self._transform, data)
             except Exception as error:
-                return self.fail(key, data, error, into)
-        return 0 if made is None else self._append(key, made, data, into)
+                return self.add_failure(key, data, error, into)
+        return 0 if result is None else self._append(key, result, data, into)
 
     def _append(self, key: str, data: bytes, before: bytes, into: ShapedChanges) -> int:
-        if b"\\u0000" in data or len(data) > LARGEST:
+        if b"\\u0000" in data or len(data) > self._max_bytes:
             try:
-                _check(data)
+                _check(data, self._max_bytes)
             except InvalidData as error:
-                return self.fail(key, before, error, into)
+                return self.add_failure(key, before, error, into)
         into.keys.append(key)
         into.data.append(data.decode("utf-8", "replace"))
         return 1
 
-    def fail(self, key: str | None, data: bytes, error: Exception, into: ShapedChanges) -> int:
+    def add_failure(self, key: str | None, data: bytes, error: Exception, into: ShapedChanges) -> int:
         """Keep a message as a failure. Returns 1, the number of failures added."""
-        kept = _readable(data) if len(data) <= LARGEST else None
-        if kept is None:  # unreadable or too large. Without its key it is not retried
-            found = data.rfind(_METADATA)
-            text = '{"record":null' + (data[found:] if found >= 0 else _METADATA + b"}}").decode("utf-8", "replace")
+        readable = _readable(data) if len(data) <= self._max_bytes else None
+        if readable is None:  # unreadable or too large. Without its key it is not retried
+            start = data.rfind(_METADATA)
+            text = '{"record":null' + (data[start:] if start >= 0 else _METADATA + b"}}").decode("utf-8", "replace")
         elif key is None:
-            text = kept.decode("utf-8", "replace")
+            text = readable.decode("utf-8", "replace")
         else:
-            text = kept[:-2].decode("utf-8", "replace") + _KEY + msgspec.json.encode(key).decode() + "}}"
-        told = str(error) if isinstance(error, HeadraceError) else error_text(error)[0]
-        into.failures.append(Failed(key=key, data=text, error=told, place=len(into.keys)))
+            text = readable[:-2].decode("utf-8", "replace") + _KEY + msgspec.json.encode(key).decode() + "}}"
+        reason = str(error) if isinstance(error, HeadraceError) else error_text(error)[0]
+        into.failures.append(CaptureFailure(key=key, data=text, error=reason, index=len(into.keys)))
         return 1
 
-    def again(self, data: str, into: ShapedChanges) -> str | None:
+    def retry(self, data: str, into: ShapedChanges) -> str | None:
         """Retry a failure. Returns the error if it fails again. Otherwise returns None, and the
         message was added or no longer meets the condition.
         """
-        cut = data.rfind(_KEY)
-        if cut < 0:
-            return "The message, or its key, can't be made of what was kept of this change: drop the failure once you have looked at it."
+        start = data.rfind(_KEY)
+        if start < 0:
+            return "The failure has no complete message with a key, so it can't be retried. Drop it after you have read it."
         try:
-            key = msgspec.json.decode(data[cut + len(_KEY) : -2], type=str)
-            message = (data[:cut] + "}}").encode()
+            key = msgspec.json.decode(data[start + len(_KEY) : -2], type=str)
+            message = (data[:start] + "}}").encode()
             record = msgspec.json.decode(message, type=_Recorded).record
         except msgspec.DecodeError as error:
-            return f"This is no failure of a capture: {error}."
+            return f"The failure can't be read: {error}."
         missing = set() if self._where is None or record is None else self._where.columns - record.keys()
-        tried = ShapedChanges()
-        self.put(key, message, tried, missing)
-        if tried.failures:
-            return tried.failures[0].error
-        into.keys += tried.keys
-        into.data += tried.data
+        attempt = ShapedChanges()
+        self.add(key, message, attempt, missing)
+        if attempt.failures:
+            return attempt.failures[0].error
+        into.keys += attempt.keys
+        into.data += attempt.data
         return None
 
 
@@ -148,19 +152,19 @@ class _Recorded(msgspec.Struct):
     record: dict[str, msgspec.Raw] | None
 
 
-def _check(data: bytes) -> None:
+def _check(data: bytes, max_bytes: int) -> None:
     """Raise `InvalidData` for data that the stream can't hold."""
-    if len(data) > LARGEST:
-        raise InvalidData(f"The message has {len(data):,} bytes, more than the {LARGEST:,} that it may have.")
+    if len(data) > max_bytes:
+        raise InvalidData(f"The message has {len(data):,} bytes. At most {max_bytes:,} are allowed.")
     transforms.check_stored(data)
 
 
 def _readable(data: bytes) -> bytes | None:
     """Return the JSON in a form that every parser accepts, or None. Halves of surrogate pairs become U+FFFD."""
-    for attempt in (data, _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], data)):
+    for candidate in (data, _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], data)):
         try:
-            msgspec.json.decode(attempt)
+            msgspec.json.decode(candidate)
         except (ValueError, RecursionError):
             continue
-        return attempt
+        return candidate
     return None

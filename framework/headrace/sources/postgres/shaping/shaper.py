@@ -8,12 +8,12 @@ they have no row. What can't be made into a message becomes a failure beside it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from headrace.model.log import Log
 from headrace.sources.postgres.database import table_names
 from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.pgoutput.messages import (
@@ -27,15 +27,15 @@ from headrace.sources.postgres.pgoutput.messages import (
     Update,
     Value,
 )
-from headrace.sources.postgres.shaping.keys import NoKey, missing_values
-from headrace.sources.postgres.shaping.message_builder import MessageBuilder
-from headrace.sources.postgres.shaping.shaped import Emptied, Incomplete, ShapedChanges, Transaction
-from headrace.sources.postgres.shaping.shapes import Shape, shape_of_read, shape_of_relation
+from headrace.sources.postgres.shaping.keys import NoKey, old_key_missing
+from headrace.sources.postgres.shaping.message_builder import MAX_MESSAGE_BYTES, MessageBuilder
+from headrace.sources.postgres.shaping.shaped_changes import IncompleteRow, ShapedChanges, Transaction, TruncatedTable
+from headrace.sources.postgres.shaping.shapes import Shape, shape_of_relation, shape_of_table
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.values import TypeInfo
 from headrace.sources.templates import token
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
 
 class Shaper:
@@ -44,19 +44,26 @@ class Shaper:
     Args:
         spec: its settings.
         transform: the loaded function that `spec.transform` names.
+        max_message_bytes: the largest size of a message.
     """
 
-    def __init__(self, spec: PostgresSpec, transform: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        spec: PostgresSpec,
+        transform: Callable[..., Any] | None = None,
+        *,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
         self._spec = spec
         self._tables = frozenset(map(table_names.split, spec.tables))
-        self._publisher = MessageBuilder(spec, transform)
+        self._builder = MessageBuilder(spec, transform, max_message_bytes)
         self._shapes: dict[int, Shape] = {}
-        self._reads: dict[str, tuple[tuple[Any, ...], Shape]] = {}
-        self._rows = spec.mode == "rows"
-        self._tombstones = self._rows and spec.deletes == "tombstone"
+        self._backfill_shapes: dict[str, tuple[tuple[Any, ...], Shape]] = {}
+        self._mode_rows = spec.mode == "rows"
+        self._tombstones = self._mode_rows and spec.deletes == "tombstone"
         self._actions = frozenset(spec.actions)
 
-    def learn(self, relation: Relation, table: Table | None, types: Mapping[int, TypeInfo]) -> None:
+    def set_relation(self, relation: Relation, table: Table | None, types: Mapping[int, TypeInfo]) -> None:
         """Store the current definition of a relation.
 
         Args:
@@ -76,7 +83,7 @@ class Shaper:
             transaction: the change's transaction. All changes of a transaction have the same
                 object.
             idx: the number of the change's first message in the transaction.
-            into: the portion to which messages, failures and open work are added.
+            into: the batch to which messages, failures and open work are added.
 
         Returns:
             How many numbers are used up, by messages and failures.
@@ -90,17 +97,17 @@ class Shaper:
         if shape is None:
             return 0
         if shape.table.partitioned:
-            change = _as_its_leaf_has_it(shape, change)
+            change = _with_partition_identity(shape, change)
         try:
-            return self._shaped(shape, change, transaction, idx, into)
+            return self._shape_change(shape, change, transaction, idx, into)
         except Exception as error:
             row = change.old if isinstance(change, Delete) else change.new
-            return self._mistaken(shape, row, transaction, idx, error, into)
+            return self._keep_unshaped(shape, row, transaction, idx, error, into)
 
-    def _shaped(
+    def _shape_change(
         self, shape: Shape, change: Insert | Update | Delete, transaction: Transaction, idx: int, into: ShapedChanges
     ) -> int:
-        if self._rows:
+        if self._mode_rows:
             return self._row(shape, change, transaction, idx, into)
         if isinstance(change, Update):
             return self._update(shape, change, transaction, idx, into) if "update" in self._actions else 0
@@ -113,7 +120,7 @@ class Shaper:
     def _insert(self, shape: Shape, change: Insert, transaction: Transaction, idx: int, into: ShapedChanges) -> int:
         new = change.new
         if len(new) != shape.width or UNCHANGED in new:
-            new = shape.fitted(new)
+            new = shape.padded(new)
             missing = shape.missing(new)
             record = shape.known(new)
         else:
@@ -122,12 +129,12 @@ class Shaper:
         data = b'{"record":{%b},"changes":null,"action":"insert"%b%d%b}}' % (
             record, shape.metadata(transaction), idx, _unchanged(missing),
         )  # fmt: skip
-        return self._put(shape, new, data, into, missing)
+        return self._add(shape, new, data, into, missing)
 
     def _update(self, shape: Shape, change: Update, transaction: Transaction, idx: int, into: ShapedChanges) -> int:
         new, old = change.new, change.old
         if len(new) != shape.width or (old is not None and len(old) != shape.width) or UNCHANGED in new:
-            new, old = _whole(shape, change)
+            new, old = _filled(shape, change)
             missing = shape.missing(new)
             record = shape.known(new)
         else:
@@ -142,21 +149,21 @@ class Shaper:
         data = b'{"record":{%b},"changes":%b,"action":"update"%b%d%b}}' % (
             record, changes, shape.metadata(transaction), idx, _unchanged(missing) if missing else b"",
         )  # fmt: skip
-        return self._put(shape, new, data, into, missing)
+        return self._add(shape, new, data, into, missing)
 
     def _delete(self, shape: Shape, change: Delete, transaction: Transaction, idx: int, into: ShapedChanges) -> int:
-        old = _known_of_old(shape, change.old, change.key_only)
+        old = _old_row(shape, change.old, change.key_only)
         data = b'{"record":{%b},"changes":null,"action":"delete"%b%d}}' % (
             shape.known(old), shape.metadata(transaction), idx,
         )  # fmt: skip
-        return self._put(shape, old, data, into, shape.missing(old))
+        return self._add(shape, old, data, into, shape.missing(old))
 
-    def _put(self, shape: Shape, row: Sequence[Value], data: bytes, into: ShapedChanges, missing: Sequence[str]) -> int:
+    def _add(self, shape: Shape, row: Sequence[Value], data: bytes, into: ShapedChanges, missing: Sequence[str]) -> int:
         try:
             key = shape.key(row)
         except NoKey as error:
-            return self._publisher.fail(None, data, error, into)
-        return self._publisher.put(key, data, into, missing, shape.table.name)
+            return self._builder.add_failure(None, data, error, into)
+        return self._builder.add(key, data, into, missing, shape.table.name)
 
     # --- mode rows
 
@@ -165,23 +172,23 @@ class Shaper:
     ) -> int:
         metadata = shape.metadata(transaction)
         if isinstance(change, Insert):
-            new = shape.fitted(change.new)
+            new = shape.padded(change.new)
             return self._version(shape, new, metadata, idx, into) or 0
         if isinstance(change, Delete):
-            return self._gone(shape, _known_of_old(shape, change.old, change.key_only), metadata, idx, into)
-        new, old = _whole(shape, change)
+            return self._deleted(shape, _old_row(shape, change.old, change.key_only), metadata, idx, into)
+        new, old = _filled(shape, change)
         if old is None:
             used = self._version(shape, new, metadata, idx, into)
             return self._tombstone(shape, new, metadata, idx, into) if used is None else used
-        old = _known_of_old(shape, old, change.key_only)
-        if _moved(shape, new, old):
-            used = self._gone(shape, old, metadata, idx, into)
-            return used + (self._version(shape, new, metadata, idx + used, into, moved=True) or 0)
+        old = _old_row(shape, old, change.key_only)
+        if _key_changed(shape, new, old):
+            used = self._deleted(shape, old, metadata, idx, into)
+            return used + (self._version(shape, new, metadata, idx + used, into, key_changed=True) or 0)
         used = self._version(shape, new, metadata, idx, into)
-        return self._gone(shape, old, metadata, idx, into) if used is None else used
+        return self._deleted(shape, old, metadata, idx, into) if used is None else used
 
     def _version(
-        self, shape: Shape, new: Row, metadata: bytes, idx: int, into: ShapedChanges, *, moved: bool = False
+        self, shape: Shape, new: Row, metadata: bytes, idx: int, into: ShapedChanges, *, key_changed: bool = False
     ) -> int | None:
         """Add the current row. Returns how many numbers are used up, or None if the row does not meet
         the condition.
@@ -191,26 +198,26 @@ class Shaper:
         try:
             key = shape.key(new)
         except NoKey as error:
-            return self._publisher.fail(None, data, error, into)
+            return self._builder.add_failure(None, data, error, into)
         if missing:
-            values = tuple(value for place in shape.key_places if isinstance(value := new[place], bytes))
-            into.incomplete.append(Incomplete(len(into.keys), shape.table, values, missing, moved))
+            values = tuple(value for index in shape.key_indexes if isinstance(value := new[index], bytes))
+            into.incomplete.append(IncompleteRow(len(into.keys), shape.table, values, missing, key_changed))
             into.keys.append(key)
             into.data.append(data.decode("utf-8", "replace"))
             return 1
-        meets = self._publisher.meets(key, data)
+        meets = self._builder.meets(key, data)
         if isinstance(meets, Exception):
-            return self._publisher.fail(key, data, meets, into)
-        return self._publisher.transformed(key, data, into) if meets else None
+            return self._builder.add_failure(key, data, meets, into)
+        return self._builder.add_transformed(key, data, into) if meets else None
 
-    def _gone(self, shape: Shape, old: Row, metadata: bytes, idx: int, into: ShapedChanges) -> int:
+    def _deleted(self, shape: Shape, old: Row, metadata: bytes, idx: int, into: ShapedChanges) -> int:
         """Add a tombstone if the source has them, unless the row is known not to have met the
         condition before.
         """
-        if self._tombstones and not self._publisher.plain:
+        if self._tombstones and not self._builder.plain:
             data = b'{"record":{%b}%b%d}}' % (shape.known(old), metadata, idx)
             try:
-                if self._publisher.meets(shape.key(old), data, shape.missing(old)) is False:
+                if self._builder.meets(shape.key(old), data, shape.missing(old)) is False:
                     return 0
             except NoKey:
                 pass  # `_tombstone` reports it
@@ -222,42 +229,46 @@ class Shaper:
             return 0
         try:
             key = shape.key(old)
-            if any(old[place] is UNCHANGED for place in shape.key_places):
-                raise missing_values(shape.table.name)
+            if any(old[index] is UNCHANGED for index in shape.key_indexes):
+                raise old_key_missing(shape.table.name)
         except NoKey as error:
-            return self._publisher.fail(None, b'{"record":{%b}%b%d}}' % (shape.known(old), metadata, idx), error, into)
+            return self._builder.add_failure(
+                None, b'{"record":{%b}%b%d}}' % (shape.known(old), metadata, idx), error, into
+            )
         into.keys.append(key)
         into.data.append(_tombstone(metadata + b"%d" % idx, shape.key_record(old)))
         return 1
 
-    def completed(self, shaped_changes: ShapedChanges) -> None:
-        """Check and transform the rows of `portion.incomplete`, after their missing values were filled
+    def finish_incomplete(self, shaped_changes: ShapedChanges) -> None:
+        """Check and transform the rows of `shaped_changes.incomplete`, after their missing values were filled
         in. Some become tombstones, failures, or nothing. All others keep their order. Afterwards
-        `portion.incomplete` is empty.
+        `shaped_changes.incomplete` is empty.
         """
-        incomplete, shaped_changes.incomplete = {one.place: one for one in shaped_changes.incomplete}, []
-        if self._publisher.plain or not incomplete:
+        incomplete, shaped_changes.incomplete = {one.index: one for one in shaped_changes.incomplete}, []
+        if self._builder.plain or not incomplete:
             return
-        made, places, failed = ShapedChanges(failures=shaped_changes.failures), [], len(shaped_changes.failures)
-        for place, (key, text) in enumerate(zip(shaped_changes.keys, shaped_changes.data, strict=True)):
-            places.append(len(made.keys))
-            if place in incomplete:
-                self._complete(incomplete[place], key, text.encode("utf-8", "replace"), made)
+        finished, indexes, failed = ShapedChanges(failures=shaped_changes.failures), [], len(shaped_changes.failures)
+        for index, (key, text) in enumerate(zip(shaped_changes.keys, shaped_changes.data, strict=True)):
+            indexes.append(len(finished.keys))
+            if index in incomplete:
+                self._finish_row(incomplete[index], key, text.encode("utf-8", "replace"), finished)
             else:
-                made.keys.append(key)
-                made.data.append(text)
-        places.append(len(made.keys))
-        shaped_changes.keys, shaped_changes.data = made.keys, made.data
-        shaped_changes.emptied = [Emptied(places[one.place], one.table, one.metadata) for one in shaped_changes.emptied]
+                finished.keys.append(key)
+                finished.data.append(text)
+        indexes.append(len(finished.keys))
+        shaped_changes.keys, shaped_changes.data = finished.keys, finished.data
+        shaped_changes.truncated = [
+            TruncatedTable(indexes[one.index], one.table, one.metadata) for one in shaped_changes.truncated
+        ]
         before = shaped_changes.failures[:failed]
-        shaped_changes.failures[:failed] = [msgspec.structs.replace(one, place=places[one.place]) for one in before]
+        shaped_changes.failures[:failed] = [msgspec.structs.replace(one, index=indexes[one.index]) for one in before]
 
-    def _complete(self, row: Incomplete, key: str, data: bytes, into: ShapedChanges) -> None:
-        meets = self._publisher.meets(key, data)
+    def _finish_row(self, row: IncompleteRow, key: str, data: bytes, into: ShapedChanges) -> None:
+        meets = self._builder.meets(key, data)
         if isinstance(meets, Exception):
-            self._publisher.fail(key, data, meets, into)
+            self._builder.add_failure(key, data, meets, into)
         elif meets:
-            self._publisher.transformed(key, data, into)
+            self._builder.add_transformed(key, data, into)
         elif self._tombstones:
             shape = next((one for one in self._shapes.values() if one.table.oid == row.table.oid), None)
             if shape is not None:
@@ -267,7 +278,7 @@ class Shaper:
 
     # --- both modes
 
-    def _mistaken(
+    def _keep_unshaped(
         self,
         shape: Shape,
         row: Sequence[Any],
@@ -279,27 +290,30 @@ class Shaper:
         """Keep a row as a failure with all values as text, after a bug in shaping. It must not hold up
         the slot for ever.
         """
-        logger.error("a row of %s can't be shaped, and is kept as a failure", shape.table.name, exc_info=error)
+        log.error(
+            "row not shaped", source=self._spec.name, table=shape.table.name, exc_info=error,
+            hint=f"the row is kept as a failure: headrace source postgres failures ls {self._spec.name}",
+        )  # fmt: skip
         data = b'{"record":{%b}%b%d}}' % (shape.as_text(row), shape.metadata(transaction), idx)
-        return self._publisher.fail(None, data, error, into)
+        return self._builder.add_failure(None, data, error, into)
 
     def _truncate(self, oid: int, transaction: Transaction, idx: int, into: ShapedChanges) -> int:
         shape = self._shapes.get(oid)
         if shape is None:
             return 0
         metadata = shape.metadata(transaction) + b"%d" % idx
-        if self._rows:
+        if self._mode_rows:
             if self._tombstones:
                 text = metadata.removeprefix(b',"metadata":').decode() + "}"
-                into.emptied.append(Emptied(len(into.keys), shape.table, text))
+                into.truncated.append(TruncatedTable(len(into.keys), shape.table, text))
             return 0
         if "truncate" not in self._actions:
             return 0
         key = f"{token(shape.table.schema)}.{token(shape.table.relation)}"
         data = b'{"record":null,"changes":null,"action":"truncate"%b}}' % metadata
-        return self._publisher.put(key, data, into, (), shape.table.name)
+        return self._builder.add(key, data, into, (), shape.table.name)
 
-    def identities(self, change: Change) -> list[tuple[str, tuple[bytes, ...]]]:
+    def touched_keys(self, change: Change) -> list[tuple[str, tuple[bytes, ...]]]:
         """Return the rows that a change touches: the name of the table, and the values of its key as
         text. For an update these are the new key and, if it changed, the old one. The empty key
         stands for all rows of a truncated table.
@@ -307,22 +321,22 @@ class Shaper:
         if isinstance(change, Truncate):
             return [(self._shapes[oid].table.name, ()) for oid in change.relations if oid in self._shapes]
         shape = self._shapes.get(change.relation)
-        if shape is None or not shape.key_places:
+        if shape is None or not shape.key_indexes:
             return []
         rows: list[Row] = []
         if isinstance(change, Delete):
-            rows.append(_known_of_old(shape, change.old, change.key_only))
+            rows.append(_old_row(shape, change.old, change.key_only))
         elif isinstance(change, Insert):
-            rows.append(shape.fitted(change.new))
+            rows.append(shape.padded(change.new))
         else:
-            new, old = _whole(shape, change)
+            new, old = _filled(shape, change)
             rows.append(new)
             if old is not None:
-                rows.append(_known_of_old(shape, old, change.key_only))
-        keys = dict.fromkeys(tuple(row[place] for place in shape.key_places) for row in rows)
+                rows.append(_old_row(shape, old, change.key_only))
+        keys = dict.fromkeys(tuple(row[index] for index in shape.key_indexes) for row in rows)
         return [(shape.table.name, key) for key in keys if all(isinstance(value, bytes) for value in key)]  # type: ignore[misc]
 
-    def read(
+    def add_rows(
         self, table: Table, types: Mapping[int, TypeInfo], rows: Sequence[Sequence[bytes | None]], columns: Sequence[str],
         transaction: Transaction, into: ShapedChanges,
     ) -> int:  # fmt: skip
@@ -337,13 +351,15 @@ class Shaper:
             How many messages were added.
         """
         shape = self._read_shape(table, types, columns)
-        form = b'{"record":{%b}%b%d}}' if self._rows else b'{"record":{%b},"changes":null,"action":"read"%b%d}}'
+        template = (
+            b'{"record":{%b}%b%d}}' if self._mode_rows else b'{"record":{%b},"changes":null,"action":"read"%b%d}}'
+        )
         metadata, before = shape.metadata(transaction), len(into.keys)
         for idx, row in enumerate(rows):
             try:
-                self._put(shape, row, form % (shape.record(row), metadata, idx), into, ())
+                self._add(shape, row, template % (shape.record(row), metadata, idx), into, ())
             except Exception as error:
-                self._mistaken(shape, row, transaction, idx, error, into)
+                self._keep_unshaped(shape, row, transaction, idx, error, into)
         return len(into.keys) - before
 
     def record(
@@ -353,38 +369,38 @@ class Shaper:
         return "{" + self._read_shape(table, types, columns).record(row).decode("utf-8", "replace") + "}"
 
     def _read_shape(self, table: Table, types: Mapping[int, TypeInfo], columns: Sequence[str]) -> Shape:
-        made_of = (table, tuple(columns), len(types))
-        found = self._reads.get(table.name)
-        if found is None or found[0] != made_of:
-            found = self._reads[table.name] = (made_of, shape_of_read(self._spec, table, columns, types))
+        cache_key = (table, tuple(columns), len(types))
+        found = self._backfill_shapes.get(table.name)
+        if found is None or found[0] != cache_key:
+            found = self._backfill_shapes[table.name] = (cache_key, shape_of_table(self._spec, table, columns, types))
         return found[1]
 
-    def again(self, data: str, into: ShapedChanges) -> str | None:
+    def retry(self, data: str, into: ShapedChanges) -> str | None:
         """Retry a failure. Returns None and adds the result, or returns the error.
 
         Args:
             data: the stored data of the failure.
         """
-        return self._publisher.again(data, into)
+        return self._builder.retry(data, into)
 
 
 class _Version(msgspec.Struct):
     metadata: msgspec.Raw
 
 
-def _whole(shape: Shape, change: Update) -> tuple[Row, Row | None]:
+def _filled(shape: Shape, change: Update) -> tuple[Row, Row | None]:
     """Return the new and the old row, with the relation's number of values. Unchanged values are filled in."""
-    old = None if change.old is None else shape.fitted(change.old)
-    return shape.filled(shape.fitted(change.new), old, change.key_only), old
+    old = None if change.old is None else shape.padded(change.old)
+    return shape.filled(shape.padded(change.new), old, change.key_only), old
 
 
-def _known_of_old(shape: Shape, old: Row, key_only: bool) -> Row:
+def _old_row(shape: Shape, old: Row, key_only: bool) -> Row:
     """Return the old row with UNCHANGED in place of null for values that are unknown."""
-    old = shape.fitted(old)
-    return [value if place in shape.identity else UNCHANGED for place, value in enumerate(old)] if key_only else old
+    old = shape.padded(old)
+    return [value if index in shape.identity else UNCHANGED for index, value in enumerate(old)] if key_only else old
 
 
-def _moved(shape: Shape, new: Row, old: Row) -> bool:
+def _key_changed(shape: Shape, new: Row, old: Row) -> bool:
     """Whether an update changed a row's key."""
     try:
         return shape.key(old) != shape.key(new)
@@ -401,7 +417,7 @@ def _unchanged(missing: Sequence[str]) -> bytes:
     return b',"unchanged":' + msgspec.json.encode(missing) if missing else b""
 
 
-def _as_its_leaf_has_it(shape: Shape, change: Insert | Update | Delete) -> Insert | Update | Delete:
+def _with_partition_identity(shape: Shape, change: Insert | Update | Delete) -> Insert | Update | Delete:
     """Correct an old row that was sent as the partition's replica identity has it.
 
     A change of a partition has its root's name and replica identity, but its old row has the
@@ -410,12 +426,12 @@ def _as_its_leaf_has_it(shape: Shape, change: Insert | Update | Delete) -> Inser
     """
     if isinstance(change, Insert) or change.key_only or change.old is None or len(change.old) != shape.width:
         return change
-    old, keys = change.old, frozenset(shape.key_places)
-    if any(value is not None for place, value in enumerate(old) if place not in keys):
+    old, keys = change.old, frozenset(shape.key_indexes)
+    if any(value is not None for index, value in enumerate(old) if index not in keys):
         return change
-    if isinstance(change, Update) and all(old[place] == change.new[place] for place in keys):
+    if isinstance(change, Update) and all(old[index] == change.new[index] for index in keys):
         return change  # a key alone is only sent when it has changed
-    known: Row = [value if place in keys else UNCHANGED for place, value in enumerate(old)]
+    known: Row = [value if index in keys else UNCHANGED for index, value in enumerate(old)]
     if isinstance(change, Update):
         return Update(change.relation, change.new, known, True, change.xid)
     return Delete(change.relation, known, True, change.xid)

@@ -1,6 +1,6 @@
 """A shape converts a table's rows to JSON. It is compiled once for each set of columns.
 
-Rows are never made into dicts, for speed. A record is joined from pieces of bytes, and the names of
+Rows are never made into dicts, for speed. A record is joined from parts in bytes, and the names of
 the columns are encoded beforehand.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Relation, Row, Value
 from headrace.sources.postgres.shaping.keys import KeyMaker, key_maker
-from headrace.sources.postgres.shaping.shaped import Transaction
+from headrace.sources.postgres.shaping.shaped_changes import Transaction
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.values import Converter, TypeInfo, converter
 from headrace.sources.postgres.values.scalars import text
@@ -38,7 +38,7 @@ class Shape:
         table: the table.
         width: number of values in a row.
         identity: as given.
-        key_places: the indexes of the table's key. Empty if there is none, or it is not known.
+        key_indexes: the indexes of the table's key. Empty if there is none, or it is not known.
         key: makes a row's key. Raises `NoKey`.
     """
 
@@ -50,18 +50,18 @@ class Shape:
         self.width = len(columns)
         self.identity = frozenset(identity)
         self.names = [name for name, _ in columns]
-        places = {name: place for place, name in enumerate(self.names)}
+        indexes = {name: index for index, name in enumerate(self.names)}
         converters = {name: converter(oid, types, numeric=spec.numeric) for name, oid in columns}
         selected = spec.columns.get(table.name)
         self._fields = [
-            (places[name], _name(name), convert)
+            (indexes[name], _name(name), convert)
             for name, convert in converters.items()
             if selected is None or name in selected
         ]
-        self._selected = frozenset(place for place, _, _ in self._fields)
-        self._key_fields = [(places[name], _name(name), converters[name]) for name in key or ()]
-        self.key_places = tuple(place for place, _, _ in self._key_fields)
-        self.key: KeyMaker = key_maker(spec, table, _grouped_by(spec, table, key), places, dict(columns), converters)
+        self._selected = frozenset(index for index, _, _ in self._fields)
+        self._key_fields = [(indexes[name], _name(name), converters[name]) for name in key or ()]
+        self.key_indexes = tuple(index for index, _, _ in self._key_fields)
+        self.key: KeyMaker = key_maker(spec, table, _key_columns(spec, table, key), indexes, dict(columns), converters)
         self._head = b',"metadata":{"table_schema":%b,"table_name":%b,' % (_json(table.schema), _json(table.relation))
         self._transaction: Transaction | None = None
         self._metadata = b""
@@ -80,8 +80,8 @@ class Shape:
         """Return the members of a row's JSON. No value may be missing."""
         return b",".join(
             [
-                name + convert(value) if (value := row[place]) is not None else name + b"null"  # type: ignore[arg-type]
-                for place, name, convert in self._fields
+                name + convert(value) if (value := row[index]) is not None else name + b"null"  # type: ignore[arg-type]
+                for index, name, convert in self._fields
             ]
         )
 
@@ -94,9 +94,9 @@ class Shape:
         return _members(
             row,
             [
-                (place, name, text)
-                for place, name, _ in self._fields
-                if place < len(row) and isinstance(row[place], bytes)
+                (index, name, text)
+                for index, name, _ in self._fields
+                if index < len(row) and isinstance(row[index], bytes)
             ],
         )
 
@@ -105,8 +105,8 @@ class Shape:
         return b",".join(
             [
                 name + convert(before) if before is not None else name + b"null"
-                for place, name, convert in self._fields
-                if (before := old[place]) != new[place] and before is not UNCHANGED
+                for index, name, convert in self._fields
+                if (before := old[index]) != new[index] and before is not UNCHANGED
             ]
         )
 
@@ -130,9 +130,9 @@ class Shape:
 
     def missing(self, row: Sequence[Value]) -> list[str]:
         """Return the names of the captured columns with missing values."""
-        return [self.names[place] for place in sorted(self._selected) if row[place] is UNCHANGED]
+        return [self.names[index] for index in sorted(self._selected) if row[index] is UNCHANGED]
 
-    def fitted(self, row: Row) -> Row:
+    def padded(self, row: Row) -> Row:
         """Return the row with as many values as there are columns, whatever its length is."""
         return [*row[: self.width], *[UNCHANGED] * (self.width - len(row))]
 
@@ -141,16 +141,16 @@ class Shape:
         if old is None:
             return new
         return [
-            old[place] if value is UNCHANGED and (not key_only or place in self.identity) else value
-            for place, value in enumerate(new)
+            old[index] if value is UNCHANGED and (not key_only or index in self.identity) else value
+            for index, value in enumerate(new)
         ]
 
 
 def _members(row: Sequence[Value], fields: Sequence[tuple[int, bytes, Converter]]) -> bytes:
     return b",".join(
         [
-            name + (b"null" if (value := row[place]) is None else convert(value))  # type: ignore[arg-type]
-            for place, name, convert in fields
+            name + (b"null" if (value := row[index]) is None else convert(value))  # type: ignore[arg-type]
+            for index, name, convert in fields
         ]
     )
 
@@ -158,17 +158,17 @@ def _members(row: Sequence[Value], fields: Sequence[tuple[int, bytes, Converter]
 def shape_of_relation(spec: PostgresSpec, relation: Relation, table: Table, types: Mapping[int, TypeInfo]) -> Shape:
     """Return the shape of rows that replication sends."""
     columns = [(column.name, column.type_oid) for column in relation.columns]
-    identity = [place for place, column in enumerate(relation.columns) if column.identity]
-    return Shape(spec, table, columns, identity, _key_in(relation, table), types)
+    identity = [index for index, column in enumerate(relation.columns) if column.identity]
+    return Shape(spec, table, columns, identity, _relation_key(relation, table), types)
 
 
-def shape_of_read(spec: PostgresSpec, table: Table, columns: Sequence[str], types: Mapping[int, TypeInfo]) -> Shape:
+def shape_of_table(spec: PostgresSpec, table: Table, columns: Sequence[str], types: Mapping[int, TypeInfo]) -> Shape:
     """Return the shape of rows that are read from a table."""
     oids = {column.name: column.type_oid for column in table.columns}
     return Shape(spec, table, [(name, oids.get(name, 0)) for name in columns], (), table.key, types)
 
 
-def _key_in(relation: Relation, table: Table) -> tuple[str, ...] | None:
+def _relation_key(relation: Relation, table: Table) -> tuple[str, ...] | None:
     """Return the columns of the table's key by the relation's names. The relation may be older than a
     rename, or than a change of the key.
     """
@@ -184,7 +184,7 @@ def _key_in(relation: Relation, table: Table) -> tuple[str, ...] | None:
     return tuple(renamed[name] for name in table.key) if set(table.key) <= renamed.keys() else None
 
 
-def _grouped_by(spec: PostgresSpec, table: Table, key: Sequence[str] | None) -> Sequence[str]:
+def _key_columns(spec: PostgresSpec, table: Table, key: Sequence[str] | None) -> Sequence[str]:
     if spec.group is not None:
         return spec.group
     # Unknown names are looked up by the table's current ones, and so reported as missing.

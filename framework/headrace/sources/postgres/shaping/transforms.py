@@ -52,14 +52,14 @@ def transform(function: F) -> F:
         ConfigurationError: it is async, a generator, or no function.
     """
     if not inspect.isfunction(function):
-        raise ConfigurationError(f"@transform goes on a function, not on {function!r:.80}.")
+        raise ConfigurationError(f"@transform decorates a function, not {function!r:.80}.")
     if (
         inspect.iscoroutinefunction(function)
         or inspect.isgeneratorfunction(function)
         or inspect.isasyncgenfunction(function)
     ):
         raise ConfigurationError(
-            f"The transform {function.__name__!r} must be a plain function, neither async nor a generator: it returns the data."
+            f"The transform {function.__name__!r} must be a plain function, not async and not a generator. It returns the data."
         )
     setattr(function, _MARK, True)
     return function
@@ -77,18 +77,18 @@ def load(name: str) -> Transform:
     """
     module, _, attribute = name.partition(":")
     if not NAME.fullmatch(name):
-        raise SourceStopped(f"The transform {name!r:.120} can't be: write module:name.")
+        raise SourceStopped(f"The transform {name!r:.120} is invalid. Write module:name.")
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
+        candidate = getattr(importlib.import_module(module), attribute, None)
     except Exception as error:
         raise SourceStopped(
-            f"The transform {name!r} can't be imported ({error_text(error)[0]}): the module must be there for the process that captures."
+            f"The transform {name!r} can't be imported ({error_text(error)[0]}). Make the module importable for the process that captures."
         ) from error
-    if found is None:
-        raise SourceStopped(f"The transform {name!r} is not there: the module {module} has no {attribute}.")
-    if not inspect.isfunction(found) or getattr(found, _MARK, None) is not True:
-        raise SourceStopped(f"{name!r} is no transform: decorate the function with @headrace.transform.")
-    return found
+    if candidate is None:
+        raise SourceStopped(f"The transform {name!r} does not exist. The module {module} has no {attribute}.")
+    if not inspect.isfunction(candidate) or getattr(candidate, _MARK, None) is not True:
+        raise SourceStopped(f"{name!r} is not a transform. Decorate the function with @headrace.transform.")
+    return candidate
 
 
 def transformed(function: Transform, data: bytes) -> bytes | None:
@@ -98,16 +98,16 @@ def transformed(function: Transform, data: bytes) -> bytes | None:
     Raises:
         Exception: an exception of the function. `InvalidData` if it returns what is not JSON.
     """
-    made = function(_decoder.decode(data))
-    if made is None:
+    result = function(_decoder.decode(data))
+    if result is None:
         return None
-    if inspect.iscoroutine(made):
-        made.close()
-        raise InvalidData("The transform returned a coroutine: it must be a plain function that returns the data.")
+    if inspect.iscoroutine(result):
+        result.close()
+        raise InvalidData("The transform returned a coroutine. It must be a plain function that returns the data.")
     try:
-        return _encoder.encode(made)
+        return _encoder.encode(result)
     except Exception as error:
-        raise InvalidData(f"What the transform returned can't be written as JSON: {error}.") from error
+        raise InvalidData(f"The return value of the transform can't be encoded as JSON: {error}.") from error
 
 
 def check_stored(data: bytes) -> None:
@@ -119,8 +119,8 @@ def check_stored(data: bytes) -> None:
 def _number(text: str) -> float | Decimal:
     """Return the number as a float if that is exact, otherwise as a `Decimal`."""
     exact = Decimal(text)
-    near = float(text)
-    return near if Decimal(repr(near)) == exact else exact
+    as_float = float(text)
+    return as_float if Decimal(repr(as_float)) == exact else exact
 
 
 _decoder = msgspec.json.Decoder(dict[str, Any], float_hook=_number)

@@ -2,13 +2,13 @@
 
 A converter takes the text of a value that is not null and returns its JSON text. Captured changes
 and backfill reads use the same converters, since `SETTINGS` gives both the same text form.
-Converters of built-in types are in `scalars` and `moments`. Those of types that consist of others,
+Converters of built-in types are in `scalars` and `datetimes`. Those of types that consist of others,
 such as arrays, are in `nested`. `types` reads what a type consists of from the server's catalog.
 """
 
 from headrace.sources.postgres.values.converters import converter
 from headrace.sources.postgres.values.scalars import Converter
-from headrace.sources.postgres.values.types import Asks, TypeInfo, load_types
+from headrace.sources.postgres.values.types import Queryable, TypeInfo, load_types
 
 SETTINGS: dict[str, str] = {
     "client_encoding": "UTF8",
@@ -35,4 +35,4 @@ def settings(server_encoding: str) -> dict[str, str]:
     return SETTINGS | ({"client_encoding": "SQL_ASCII"} if server_encoding == "SQL_ASCII" else {})
 
 
-__all__ = ["SETTINGS", "Asks", "Converter", "TypeInfo", "converter", "load_types", "settings"]
+__all__ = ["SETTINGS", "Converter", "Queryable", "TypeInfo", "converter", "load_types", "settings"]

@@ -55,15 +55,17 @@ def converter(oid: int, types: Mapping[int, TypeInfo], *, numeric: Literal["stri
     if built_in is not None:
         return built_in
     info = types.get(oid)
-    return scalars.text if info is None else _made_of(info, lambda part: converter(part, types, numeric=numeric))
+    return (
+        scalars.text if info is None else _nested_converter(info, lambda part: converter(part, types, numeric=numeric))
+    )
 
 
-def _made_of(info: TypeInfo, of: Callable[[int], Converter]) -> Converter:
+def _nested_converter(info: TypeInfo, converter_of: Callable[[int], Converter]) -> Converter:
     if info.kind == "composite":
-        return nested.composite([(name, of(oid)) for name, oid in info.attributes])
+        return nested.composite([(name, converter_of(oid)) for name, oid in info.attributes])
     if info.element is None:
         return scalars.text
-    part = of(info.element)
+    part = converter_of(info.element)
     if info.kind == "array":
         return nested.array(part, info.delimiter.encode())
     if info.kind == "range":

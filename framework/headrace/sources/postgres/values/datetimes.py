@@ -24,7 +24,7 @@ def timestamp(value: bytes) -> bytes:
     """Return a timestamp without time zone, such as `2023-10-15T14:30:00.5`."""
     if value[10:11] == b" " and value[-1] != _BC[-1]:
         return b'"' + value[:10] + b"T" + value[11:] + b'"'
-    return b'"' + _moment(value) + b'"'
+    return b'"' + _timestamp(value) + b'"'
 
 
 def timestamptz(value: bytes) -> bytes:
@@ -36,7 +36,7 @@ def timestamptz(value: bytes) -> bytes:
     if value in _INFINITE:
         return b'"' + value + b'"'
     era = _BC if value.endswith(_BC) else b""
-    return b'"' + _moment(value.removesuffix(era).removesuffix(b"+00") + era) + b'Z"'
+    return b'"' + _timestamp(value.removesuffix(era).removesuffix(b"+00") + era) + b'Z"'
 
 
 def timetz(value: bytes) -> bytes:
@@ -44,7 +44,7 @@ def timetz(value: bytes) -> bytes:
     return b'"' + value + (b':00"' if value[-3] in b"+-" else b'"')
 
 
-def _moment(value: bytes) -> bytes:
+def _timestamp(value: bytes) -> bytes:
     if value in _INFINITE:
         return value
     day, _, time = value.removesuffix(_BC).partition(b" ")
@@ -56,6 +56,6 @@ def _date(value: bytes) -> bytes:
         return value
     year, _, rest = value.removesuffix(_BC).partition(b"-")
     if value.endswith(_BC):
-        past = int(year) - 1
-        return (b"-%04d-" if past else b"%04d-") % past + rest
+        astronomical_year = int(year) - 1
+        return (b"-%04d-" if astronomical_year else b"%04d-") % astronomical_year + rest
     return (b"+" if len(year) > 4 else b"") + year + b"-" + rest

@@ -22,11 +22,11 @@ _BOUND = rb"(?:" + _QUOTED + rb'|([^,"\[\]()]+))?'
 _RANGE = re.compile(rb"([\[(])" + _BOUND + rb"," + _BOUND + rb"([\])])", re.DOTALL)
 
 _BRACES = bytes.maketrans(b"{}", b"[]")
-_MARKS = {b"{": b"[", b"}": b"]"}
+_JSON_BRACES = {b"{": b"[", b"}": b"]"}
 _EMPTY = b'{"lower":null,"upper":null,"bounds":"empty"}'
 
 
-def _plain(quoted: bytes, quote: bytes = b'""') -> bytes:
+def _unquoted(quoted: bytes, quote: bytes = b'""') -> bytes:
     """Return text without its quoting, where a quote is written as `quote`, and a backslash as two."""
     # A quote is always escaped, so what precedes it belongs to it, and quotes can be replaced
     # first.
@@ -41,17 +41,17 @@ def array(element: Converter, delimiter: bytes = b",") -> Converter:
         return _integers
     bare_or_mark = rb"|([^{}\"%b]+)|([{}%b])" % (re.escape(delimiter), re.escape(delimiter))
     token = re.compile(_QUOTED_IN_ARRAY + bare_or_mark, re.DOTALL)
-    marks = {**_MARKS, delimiter: b","}
+    json_delimiters = {**_JSON_BRACES, delimiter: b","}
 
     def convert(value: bytes) -> bytes:
         parts = []
-        for quoted, bare, mark in token.findall(_without_bounds(value)):
-            if mark:
-                parts.append(marks[mark])
-            elif bare:
-                parts.append(b"null" if bare == b"NULL" else element(bare))
+        for quoted, unquoted, delimiter_or_brace in token.findall(_without_bounds(value)):
+            if delimiter_or_brace:
+                parts.append(json_delimiters[delimiter_or_brace])
+            elif unquoted:
+                parts.append(b"null" if unquoted == b"NULL" else element(unquoted))
             else:
-                parts.append(element(_plain(quoted, b'\\"')))
+                parts.append(element(_unquoted(quoted, b'\\"')))
         return b"".join(parts)
 
     return convert
@@ -76,7 +76,8 @@ def composite(attributes: Sequence[tuple[str, Converter]]) -> Converter:
         if len(fields) != len(named):
             return text(value)
         pairs = (
-            name + _part(convert, field[1], field[2]) for (name, convert), field in zip(named, fields, strict=True)
+            name + _convert_part(convert, field[1], field[2])
+            for (name, convert), field in zip(named, fields, strict=True)
         )
         return b"{" + b",".join(pairs) + b"}"
 
@@ -91,22 +92,22 @@ def range_(bound: Converter) -> Converter:
         if found is None:
             return _EMPTY
         opening, low_quoted, low, high_quoted, high, closing = found.groups()
-        parts = (_part(bound, low_quoted, low), _part(bound, high_quoted, high), opening + closing)
+        parts = (_convert_part(bound, low_quoted, low), _convert_part(bound, high_quoted, high), opening + closing)
         return b'{"lower":%b,"upper":%b,"bounds":"%b"}' % parts
 
     return convert
 
 
-def multirange(one: Converter) -> Converter:
+def multirange(range_converter: Converter) -> Converter:
     """Return a converter to arrays of ranges, given the converter of a range."""
 
     def convert(value: bytes) -> bytes:
-        return b"[" + b",".join(one(found[0]) for found in _RANGE.finditer(value)) + b"]"
+        return b"[" + b",".join(range_converter(found[0]) for found in _RANGE.finditer(value)) + b"]"
 
     return convert
 
 
-def _part(convert: Converter, quoted: bytes | None, bare: bytes | None) -> bytes:
+def _convert_part(convert: Converter, quoted: bytes | None, unquoted: bytes | None) -> bytes:
     if quoted is not None:
-        return convert(_plain(quoted))
-    return b"null" if bare is None else convert(bare)
+        return convert(_unquoted(quoted))
+    return b"null" if unquoted is None else convert(unquoted)

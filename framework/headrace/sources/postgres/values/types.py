@@ -32,7 +32,7 @@ class TypeInfo(msgspec.Struct, frozen=True):
     attributes: tuple[tuple[str, int], ...] = ()
 
 
-class Asks(Protocol):
+class Queryable(Protocol):
     """A connection to the captured database, reduced to what is needed here."""
 
     async def query(self, sql: str, *params: str | None) -> list[tuple[str | None, ...]]: ...
@@ -62,7 +62,7 @@ _TYPES = """
 """
 
 
-async def load_types(link: Asks, oids: Iterable[int], known: dict[int, TypeInfo]) -> None:
+async def load_types(connection: Queryable, oids: Iterable[int], known: dict[int, TypeInfo]) -> None:
     """Add the types `oids`, and all types that they consist of, to `known`, unless they are there
     already.
 
@@ -71,19 +71,19 @@ async def load_types(link: Asks, oids: Iterable[int], known: dict[int, TypeInfo]
     from `known` first.
 
     Args:
-        link: a connection to the captured database.
+        connection: a connection to the captured database.
         oids: types of columns.
         known: types by oid.
 
     Raises:
-        SourceUnavailable, SourceRefused: errors of the link's query.
+        SourceUnavailable, SourceRefused: errors of the connection's query.
     """
-    wanted = set(oids) - known.keys()
-    while wanted:
-        found = [_info(row) for row in await link.query(_TYPES, "{" + ",".join(map(str, sorted(wanted))) + "}")]
-        known.update((oid, TypeInfo(oid, "dropped")) for oid in wanted)
+    missing = set(oids) - known.keys()
+    while missing:
+        found = [_info(row) for row in await connection.query(_TYPES, "{" + ",".join(map(str, sorted(missing))) + "}")]
+        known.update((oid, TypeInfo(oid, "dropped")) for oid in missing)
         known.update((info.oid, info) for info in found)
-        wanted = {part for info in found for part in _parts(info)} - known.keys()
+        missing = {component for info in found for component in _component_oids(info)} - known.keys()
 
 
 def _info(row: tuple[str | None, ...]) -> TypeInfo:
@@ -93,5 +93,5 @@ def _info(row: tuple[str | None, ...]) -> TypeInfo:
     return msgspec.convert({**shape, "attributes": attributes}, TypeInfo, strict=False)
 
 
-def _parts(info: TypeInfo) -> list[int]:
+def _component_oids(info: TypeInfo) -> list[int]:
     return [oid for _, oid in info.attributes] + ([] if info.element is None else [info.element])

@@ -12,7 +12,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import SchemaError, StoreUnavailable
-from headrace.sources.postgres.capture import appender, capturing, outbox
+from headrace.sources.postgres.limits import CaptureLimits
 from headrace.sources.postgres.shaping.transforms import transform
 from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
@@ -84,7 +84,6 @@ async def test_an_append_that_commits_after_its_connection_was_lost_is_not_made_
 async def test_an_unexpected_failure_ends_the_capture_lease_of_its_source_only(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capturing, "REPAIR", 0.2)
     await shop.source()
     bad = await shop.source("bad")
     take, failed = store.take_capture, anyio.Event()
@@ -97,7 +96,7 @@ async def test_an_unexpected_failure_ends_the_capture_lease_of_its_source_only(
         return await take(executor, of, *args, **options)
 
     monkeypatch.setattr(store, "take_capture", failing)
-    async with shop.captured():
+    async with shop.captured(CaptureLimits(stopped_retry_delay=0.2)):
         await failed.wait()
         await shop.until_running()
         await shop.until_running("bad")
@@ -145,14 +144,11 @@ def slow(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-async def test_a_large_transaction_is_appended_though_the_next_part_of_it_takes_long(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(appender, "IDLE_LIMIT", 0.3)  # like a transform that takes a millisecond, with chunks of 5,000
-    monkeypatch.setattr(appender, "AWAKE", 0.05)
-    monkeypatch.setattr(outbox, "MOST_MESSAGES", 200)
+async def test_a_large_transaction_is_appended_though_the_next_part_of_it_takes_long(shop: Shop) -> None:
+    # like a transform that takes a millisecond, with chunks of 5,000
+    limits = CaptureLimits(append_idle_timeout=0.3, append_keepalive_interval=0.05, outbox_messages=200)
     await shop.source(transform=f"{__name__}:slow")
-    async with shop.captured():
+    async with shop.captured(limits):
         await shop.until_running()
         await shop.sql.execute("insert into orders select g, 'new', g from generate_series(1, 500) as g")
         await shop.until(500)

@@ -12,13 +12,12 @@ import pytest
 import pytest_asyncio
 
 from headrace.model.errors import ConfigurationError
-from headrace.sources.postgres.connection import link as linking
-from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.errors import SourceRefused, SourceStopped, SourceUnavailable
 from tests.runtime.running import eventually
-from tests.sources.postgres.linked import (
+from tests.sources.postgres.connections import (
     APPLICATION,
-    linked,
+    connected,
     parts,
     refusing,
     server_that,
@@ -30,39 +29,39 @@ pytestmark = pytest.mark.asyncio
 
 
 @pytest_asyncio.fixture
-async def link(empty_dsn: str) -> AsyncIterator[Link]:
-    async with linked(empty_dsn) as link:
-        yield link
+async def connection(empty_dsn: str) -> AsyncIterator[SourceConnection]:
+    async with connected(empty_dsn) as connection:
+        yield connection
 
 
 # --- statements
 
 
-async def test_values_come_back_as_text(link: Link) -> None:
-    assert await link.query("select 1, null, 'é', $1::text || '!', $2::text", "ü", None) == [
+async def test_values_come_back_as_text(connection: SourceConnection) -> None:
+    assert await connection.query("select 1, null, 'é', $1::text || '!', $2::text", "ü", None) == [
         ("1", None, "é", "ü!", None)
     ]
 
 
-async def test_rows_come_back_as_bytes(link: Link) -> None:
-    rows = await link.rows("select g, null, 'é' from generate_series(1, 10000) as g")
+async def test_rows_come_back_as_bytes(connection: SourceConnection) -> None:
+    rows = await connection.rows("select g, null, 'é' from generate_series(1, 10000) as g")
     assert rows[0] == [b"1", None, "é".encode()]
     assert len(rows) == 10_000
 
 
-async def test_several_statements_return_the_rows_of_the_last_one(link: Link) -> None:
-    assert await link.query("create table t (id int); insert into t values (1), (2); select count(*) from t") == [
+async def test_several_statements_return_the_rows_of_the_last_one(connection: SourceConnection) -> None:
+    assert await connection.query("create table t (id int); insert into t values (1), (2); select count(*) from t") == [
         ("2",)
     ]
-    assert await link.query("insert into t values (3)") == []
+    assert await connection.query("insert into t values (3)") == []
 
 
 async def test_text_is_made_in_one_way_whatever_the_session_is_set_to(empty_dsn: str) -> None:
     odd = with_options(
         empty_dsn, datestyle="German", timezone="Asia/Tokyo", bytea_output="escape", intervalstyle="sql_standard"
     )
-    async with await Link.connect(odd, application_name=APPLICATION) as link:
-        [row] = await link.query(
+    async with await SourceConnection.connect(odd, application_name=APPLICATION) as connection:
+        [row] = await connection.query(
             r"select '2024-02-03 04:05:06+00'::timestamptz, '\x00ff'::bytea, '1 year 2 months'::interval, 0.1::float8"
         )
     assert row == ("2024-02-03 04:05:06+00", "\\x00ff", "P1Y2M", "0.1")
@@ -71,28 +70,32 @@ async def test_text_is_made_in_one_way_whatever_the_session_is_set_to(empty_dsn:
 @pytest.mark.parametrize("replication", [False, True])
 async def test_time_limits_that_are_meant_for_other_work_do_not_hold(empty_dsn: str, replication: bool) -> None:
     hasty = with_options(empty_dsn, statement_timeout="5000", lock_timeout="3000", idle_session_timeout="5000")
-    async with await Link.connect(hasty, application_name=APPLICATION, replication=replication) as link:
-        [row] = await link.query(
+    async with await SourceConnection.connect(
+        hasty, application_name=APPLICATION, replication=replication
+    ) as connection:
+        [row] = await connection.query(
             "select current_setting('statement_timeout'), current_setting('lock_timeout'), current_setting('idle_session_timeout')"
         )
     assert row == ("0", "0", "0")
 
 
-async def test_a_refused_statement_is_reported_and_the_connection_stays_usable(link: Link) -> None:
-    with pytest.raises(SourceRefused, match='The server refuses: relation "nowhere" does not exist') as refused:
-        await link.query("select * from nowhere")
+async def test_a_refused_statement_is_reported_and_the_connection_stays_usable(connection: SourceConnection) -> None:
+    with pytest.raises(
+        SourceRefused, match='The captured server refused the statement: relation "nowhere" does not exist'
+    ) as refused:
+        await connection.query("select * from nowhere")
     assert refused.value.sqlstate == "42P01"
     with pytest.raises(SourceRefused) as refused:
-        await link.query("select lower(id) from (values (1)) as t(id)")
+        await connection.query("select lower(id) from (values (1)) as t(id)")
     assert refused.value.hint is not None
-    assert await link.query("select 1") == [("1",)]
+    assert await connection.query("select 1") == [("1",)]
 
 
-async def test_tasks_that_share_a_link_take_turns(link: Link) -> None:
+async def test_tasks_that_share_a_link_take_turns(connection: SourceConnection) -> None:
     found: list[str | None] = []
 
     async def ask(number: int) -> None:
-        ((answer,),) = await link.query("select $1::int from pg_sleep(0.001)", str(number))
+        ((answer,),) = await connection.query("select $1::int from pg_sleep(0.001)", str(number))
         assert answer == str(number)
         found.append(answer)
 
@@ -102,15 +105,17 @@ async def test_tasks_that_share_a_link_take_turns(link: Link) -> None:
     assert sorted(int(answer or 0) for answer in found) == list(range(20))
 
 
-async def test_a_cancelled_statement_ends_on_the_server_too_and_with_it_the_link(link: Link, empty_dsn: str) -> None:
-    async with await Link.connect(empty_dsn, application_name="impatient") as other:
+async def test_a_cancelled_statement_ends_on_the_server_too_and_with_it_the_link(
+    connection: SourceConnection, empty_dsn: str
+) -> None:
+    async with await SourceConnection.connect(empty_dsn, application_name="impatient") as other:
 
         async def sleeps() -> bool:
             at_work = "select from pg_stat_activity where datname = current_database() and application_name = 'impatient' and query like '%sleep%' and state = 'active'"
-            return bool(await link.query(at_work))
+            return bool(await connection.query(at_work))
 
         async def is_gone() -> bool:
-            return not await link.query(
+            return not await connection.query(
                 "select from pg_stat_activity where datname = current_database() and application_name = 'impatient'"
             )
 
@@ -123,21 +128,21 @@ async def test_a_cancelled_statement_ends_on_the_server_too_and_with_it_the_link
         await eventually(is_gone)
 
 
-async def test_a_pending_query_fails_when_the_link_is_closed(link: Link) -> None:
+async def test_a_pending_query_fails_when_the_link_is_closed(connection: SourceConnection) -> None:
     async with anyio.create_task_group() as group:
 
         async def wait() -> None:
             with pytest.raises(SourceUnavailable):
-                await link.query("select pg_sleep(600)")
+                await connection.query("select pg_sleep(600)")
 
         group.start_soon(wait)
         await anyio.wait_all_tasks_blocked()
-        await link.close()
+        await connection.close()
 
 
-async def test_a_connection_that_the_server_ends_is_unavailable(link: Link, empty_dsn: str) -> None:
-    async with await Link.connect(empty_dsn, application_name="doomed") as other:
-        await link.query(
+async def test_a_connection_that_the_server_ends_is_unavailable(connection: SourceConnection, empty_dsn: str) -> None:
+    async with await SourceConnection.connect(empty_dsn, application_name="doomed") as other:
+        await connection.query(
             "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'doomed'"
         )
         with pytest.raises(SourceUnavailable):
@@ -150,8 +155,8 @@ async def test_it_works_under_uvloop(empty_dsn: str) -> None:
     uvloop = pytest.importorskip("uvloop")
 
     async def ask() -> list[tuple[str | None, ...]]:
-        async with await Link.connect(empty_dsn, application_name=APPLICATION) as link:
-            return await link.query("select repeat('x', 1000000) from generate_series(1, 3)")
+        async with await SourceConnection.connect(empty_dsn, application_name=APPLICATION) as connection:
+            return await connection.query("select repeat('x', 1000000) from generate_series(1, 3)")
 
     found = await asyncio.to_thread(uvloop.run, ask())
     assert [len(value or "") for (value,) in found] == [1_000_000] * 3
@@ -163,14 +168,14 @@ async def test_it_works_under_uvloop(empty_dsn: str) -> None:
 async def test_an_unknown_database_or_role_is_to_be_mended(empty_dsn: str) -> None:
     for wrong in ({"dbname": "no_such_database"}, {"user": "no_such_role"}):
         with pytest.raises(SourceStopped, match="the source's database URL"):
-            await Link.connect(_dsn(empty_dsn, **wrong), application_name=APPLICATION)
+            await SourceConnection.connect(_dsn(empty_dsn, **wrong), application_name=APPLICATION)
 
 
 @pytest.mark.parametrize(
-    ("sqlstate", "told", "mend"),
+    ("sqlstate", "expected", "mend"),
     [
-        ("28P01", 'password authentication failed for user "ada"', "the password is wrong, or was changed"),
-        ("28000", 'no pg_hba.conf entry for host "10.0.0.1", user "ada", database "shop", no encryption', "add a line for it"),
+        ("28P01", 'password authentication failed for user "ada"', "Set the right password"),
+        ("28000", 'no pg_hba.conf entry for host "10.0.0.1", user "ada", database "shop", no encryption', "Add a line for this host"),
         ("28000", 'role "ada" is not permitted to log in', "alter role ... login"),
         ("28000", 'role "ada" does not exist', "create what is missing"),
         ("3D000", 'database "shop" does not exist', "create what is missing"),
@@ -178,44 +183,48 @@ async def test_an_unknown_database_or_role_is_to_be_mended(empty_dsn: str) -> No
         ("42501", "permission denied to start WAL sender", "alter role ... replication"),
     ],
 )  # fmt: skip
-async def test_errors_that_need_an_operator_say_what_to_do(sqlstate: str, told: str, mend: str) -> None:
-    async with server_that(refusing(sqlstate, told)) as port:
+async def test_errors_that_need_an_operator_say_what_to_do(sqlstate: str, expected: str, mend: str) -> None:
+    async with server_that(refusing(sqlstate, expected)) as port:
         with pytest.raises(SourceStopped) as stopped:
-            await Link.connect(f"postgresql://ada:secret@127.0.0.1:{port}/shop", application_name=APPLICATION)
-    assert told in str(stopped.value)
+            await SourceConnection.connect(
+                f"postgresql://ada:secret@127.0.0.1:{port}/shop", application_name=APPLICATION
+            )
+    assert expected in str(stopped.value)
     assert mend in str(stopped.value)
     assert f"'shop' at 127.0.0.1:{port} as ada" in str(stopped.value)
     assert "secret" not in str(stopped.value)
 
 
 @pytest.mark.parametrize(
-    ("sqlstate", "told"),
+    ("sqlstate", "expected"),
     [
         ("53300", "sorry, too many clients already"),
         ("57P03", "the database system is starting up"),
-        ("XX000", "something that nobody has thought of"),
+        ("XX000", "an unexpected error"),
     ],
 )
-async def test_temporary_errors_are_unavailable(sqlstate: str, told: str) -> None:
-    async with server_that(refusing(sqlstate, told)) as port:
-        with pytest.raises(SourceUnavailable, match=told):
-            await Link.connect(f"postgresql://ada:secret@127.0.0.1:{port}/shop", application_name=APPLICATION)
+async def test_temporary_errors_are_unavailable(sqlstate: str, expected: str) -> None:
+    async with server_that(refusing(sqlstate, expected)) as port:
+        with pytest.raises(SourceUnavailable, match=expected):
+            await SourceConnection.connect(
+                f"postgresql://ada:secret@127.0.0.1:{port}/shop", application_name=APPLICATION
+            )
 
 
-async def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linking, "CONNECT_TIMEOUT", 0.05)
+async def test_a_server_that_says_nothing_is_given_up() -> None:
     async with server_that(silent) as port:
-        with pytest.raises(SourceUnavailable, match=r"no answer within 0\.05 s"):
-            await Link.connect(f"postgresql://ada@127.0.0.1:{port}/shop", application_name=APPLICATION)
+        with pytest.raises(SourceUnavailable, match=r"did not answer within 0\.05 s"):
+            await SourceConnection.connect(
+                f"postgresql://ada@127.0.0.1:{port}/shop", application_name=APPLICATION, timeout=0.05
+            )
 
 
-async def test_the_first_of_several_hosts_that_answers_is_used(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linking, "CONNECT_TIMEOUT", 5.0)
+async def test_the_first_of_several_hosts_that_answers_is_used(empty_dsn: str) -> None:
     given = parts(empty_dsn)
     async with server_that(refusing("57P03", "the database system is starting up")) as down:
         several = _dsn(empty_dsn, host=f"127.0.0.1,{given['host']}", port=f"{down},{given.get('port', 5432)}")
-        async with await Link.connect(several, application_name=APPLICATION) as link:
-            assert await link.query("select current_database()") == [(given["dbname"],)]
+        async with await SourceConnection.connect(several, application_name=APPLICATION, timeout=5.0) as connection:
+            assert await connection.query("select current_database()") == [(given["dbname"],)]
 
 
 async def test_settings_that_the_url_lacks_are_those_of_libpq(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,15 +232,15 @@ async def test_settings_that_the_url_lacks_are_those_of_libpq(empty_dsn: str, mo
     for name, variable in (("host", "PGHOST"), ("port", "PGPORT"), ("user", "PGUSER"), ("password", "PGPASSWORD")):
         if name in given:
             monkeypatch.setenv(variable, given[name])
-    async with await Link.connect(f"dbname={given['dbname']}", application_name=APPLICATION) as link:
-        assert await link.query("select current_database()") == [(given["dbname"],)]
+    async with await SourceConnection.connect(f"dbname={given['dbname']}", application_name=APPLICATION) as connection:
+        assert await connection.query("select current_database()") == [(given["dbname"],)]
 
 
 async def test_an_address_without_a_server_is_unavailable() -> None:
     async with server_that(silent) as port:
         pass
     with pytest.raises(SourceUnavailable, match=r"Connection refused\.$"):
-        await Link.connect(f"postgresql://ada:secret@127.0.0.1:{port}/shop", application_name=APPLICATION)
+        await SourceConnection.connect(f"postgresql://ada:secret@127.0.0.1:{port}/shop", application_name=APPLICATION)
 
 
 @pytest.mark.parametrize(
@@ -247,13 +256,15 @@ async def test_an_address_without_a_server_is_unavailable() -> None:
 )
 async def test_a_url_that_can_t_be_read_says_what_would_be_right_and_no_password(dsn: str) -> None:
     with pytest.raises(SourceStopped, match="Write postgresql://user:password@host:5432/database") as stopped:
-        await Link.connect(dsn, application_name=APPLICATION)
+        await SourceConnection.connect(dsn, application_name=APPLICATION)
     assert "secret" not in str(stopped.value)
 
 
 async def test_a_parameter_that_libpq_does_not_know_is_named() -> None:
     with pytest.raises(SourceStopped, match='invalid URI query parameter: "search_path"'):
-        await Link.connect("postgresql://ada:secret@127.0.0.1/shop?search_path=public", application_name=APPLICATION)
+        await SourceConnection.connect(
+            "postgresql://ada:secret@127.0.0.1/shop?search_path=public", application_name=APPLICATION
+        )
 
 
 # --- psycopg
@@ -262,12 +273,12 @@ async def test_a_parameter_that_libpq_does_not_know_is_named() -> None:
 async def test_without_psycopg_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'headrace\[capture\]'"):
-        await Link.connect("postgresql://127.0.0.1/shop", application_name=APPLICATION)
+        await SourceConnection.connect("postgresql://127.0.0.1/shop", application_name=APPLICATION)
 
 
 @pytest.mark.process
 async def test_psycopg_is_not_loaded_before_the_first_connection() -> None:
-    code = "import sys, headrace, headrace.sources.postgres.database.checks, headrace.sources.postgres.connection.feed; sys.exit('psycopg' in sys.modules)"
+    code = "import sys, headrace, headrace.sources.postgres.database.checks, headrace.sources.postgres.connection.replication_stream; sys.exit('psycopg' in sys.modules)"
     assert (
         await anyio.run_process([sys.executable, "-c", code], stderr=subprocess.STDOUT, check=False)
     ).returncode == 0

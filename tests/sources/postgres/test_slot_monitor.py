@@ -14,14 +14,15 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.model.capture import CaptureFacts, CaptureInfo
-from headrace.sources.postgres.capture import watch as watching
-from headrace.sources.postgres.capture.watch import HEARTBEAT, Watch
-from headrace.sources.postgres.connection.link import Link
+from headrace.sources.postgres.capture import slot_monitor as module
+from headrace.sources.postgres.capture.slot_monitor import ANSWER_TIMEOUT, HEARTBEAT, INTERVAL, SlotMonitor
+from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.errors import SourceUnavailable
 from headrace.sources.postgres.pgoutput import positions
 from headrace.sources.postgres.spec import PostgresSpec
 from tests.runtime.running import WITHIN, eventually
 from tests.sources.postgres.captured import Shop, drop_slots
+from tests.support.logs import logged
 
 pytestmark = pytest.mark.asyncio
 
@@ -39,18 +40,25 @@ class Bench:
         self.name = f"watch {uuid4().hex[:8]}"
         """The application name of its connections."""
 
-    async def connect(self) -> Link:
-        return await Link.connect(self.shop.dsn, application_name=self.name)
+    async def connect(self) -> SourceConnection:
+        return await SourceConnection.connect(self.shop.dsn, application_name=self.name)
 
     async def connections(self) -> list[int]:
         rows = await self.shop.sql.fetch("select pid from pg_stat_activity where application_name = $1", self.name)
         return [row["pid"] for row in rows]
 
-    def watch(self, connect: Callable[[], Awaitable[Link]] | None = None, **settings: Any) -> Watch:
+    def monitor(
+        self,
+        connect: Callable[[], Awaitable[SourceConnection]] | None = None,
+        interval: float = INTERVAL,
+        answer_timeout: float = ANSWER_TIMEOUT,
+        **settings: Any,
+    ) -> SlotMonitor:
         spec = PostgresSpec(name="shop", stream="shop", tables=("public.orders",), **settings)
-        return Watch(
+        return SlotMonitor(
             self.shop.database, self.number, self.epoch, spec, self.slot, connect or self.connect,
             lambda: (self.position, self.total, COMMITTED), lambda: self.now, lambda: ("A table is gone.", "create it"),
+            interval=interval, answer_timeout=answer_timeout,
         )  # fmt: skip
 
     async def reported(self) -> CaptureInfo:
@@ -65,7 +73,7 @@ class Bench:
 
     async def written(self) -> int:
         """Return the current end of the server's WAL."""
-        return positions.number(str(await self.shop.sql.fetchval("select pg_current_wal_lsn()::text")))
+        return positions.parse(str(await self.shop.sql.fetchval("select pg_current_wal_lsn()::text")))
 
 
 @pytest_asyncio.fixture
@@ -91,11 +99,11 @@ async def server_facts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> dict[st
     """Facts of the slot that the watch gets from now on instead of the real ones."""
     reported: dict[str, Any] = {"held_back": 10, "wal_status": "reserved", "behind": 5}
 
-    async def slot_facts(link: Link, name: str, captured: int) -> CaptureFacts:
+    async def slot_facts(connection: SourceConnection, name: str, captured: int) -> CaptureFacts:
         assert (name, captured) == (bench.slot, bench.position)
         return CaptureFacts(**reported)
 
-    monkeypatch.setattr(watching.slots, "slot_facts", slot_facts)
+    monkeypatch.setattr(module.slots, "slot_facts", slot_facts)
     return reported
 
 
@@ -103,8 +111,8 @@ async def server_facts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> dict[st
 
 
 async def test_a_look_reports_the_state_of_the_slot_and_the_rate_of_changes(bench: Bench) -> None:
-    watch = bench.watch()
-    assert await watch.look()
+    monitor = bench.monitor()
+    assert await monitor.check()
     facts = await bench.facts()
     assert facts.wal_status == "reserved"
     assert facts.committed_at == COMMITTED
@@ -113,7 +121,7 @@ async def test_a_look_reports_the_state_of_the_slot_and_the_rate_of_changes(benc
     assert (reported.state, reported.reason, reported.mend) == ("running", "A table is gone.", "create it")
     await bench.shop.sql.fetch("select pg_logical_emit_message(true, 'test', repeat('x', 3000000))")
     bench.now, bench.total = 5.0, 1000
-    assert await watch.look()
+    assert await monitor.check()
     then, facts = facts, await bench.facts()
     assert facts.rate == 200.0
     assert facts.behind is not None
@@ -123,31 +131,28 @@ async def test_a_look_reports_the_state_of_the_slot_and_the_rate_of_changes(benc
     assert facts.held_back >= then.held_back + 3_000_000
     bench.position = await bench.written()
     bench.now = 10.0
-    assert await watch.look()
+    assert await monitor.check()
     later = await bench.facts()
     assert later.behind is not None
     assert later.behind < facts.behind
     assert later.rate == 0.0
-    await watch._hang_up()
+    await monitor._close()
 
 
 async def test_it_ends_when_another_process_captures(bench: Bench, server_facts: dict[str, Any]) -> None:
-    watch = bench.watch()
-    assert await watch.look()
+    monitor = bench.monitor()
+    assert await monitor.check()
     await store.release_capture(bench.shop.database, bench.number, bench.epoch)
     assert await store.take_capture(bench.shop.database, bench.number, uuid4(), LONG) is not None
     with anyio.fail_after(WITHIN):
-        await watch.run()
+        await monitor.run()
     assert await bench.connections() == []
 
 
-async def test_it_goes_on_until_it_is_cancelled_and_leaves_no_connection(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watching, "EVERY", 0.0)
+async def test_it_goes_on_until_it_is_cancelled_and_leaves_no_connection(bench: Bench) -> None:
     with anyio.fail_after(WITHIN):
         async with anyio.create_task_group() as group:
-            group.start_soon(bench.watch().run)
+            group.start_soon(bench.monitor(interval=0.0).run)
             await eventually(bench.connections)
             first = (await eventually(lambda: _reported_at(bench)))[0]
             await eventually(lambda: _reported_at(bench, first))
@@ -171,42 +176,42 @@ async def test_an_alarm_is_reported_while_it_lasts_and_logged_when_it_begins_and
     bench: Bench, server_facts: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "headrace")
-    watch = bench.watch(alarm=10_000_000)
-    await watch.look()
+    monitor = bench.monitor(alarm=10_000_000)
+    await monitor.check()
     assert not caplog.records
     server_facts["held_back"] = 20_000_000
     for _ in range(3):
-        await watch.look()
+        await monitor.check()
         assert "holds back 20 MB of WAL" in str((await bench.facts()).alarm)
     [begun] = caplog.records
     assert begun.levelname == "WARNING"
-    assert "Source shop: The replication slot" in begun.getMessage()
+    assert begun in logged(caplog, "slot alarm", source="shop", slot=bench.slot, alarm="large")
     server_facts["wal_status"] = "unreserved"  # another problem, and a worse one
-    await watch.look()
-    await watch.look()
-    assert len(caplog.records) == 2
-    assert "the next checkpoint may remove it" in str((await bench.facts()).alarm)
+    await monitor.check()
+    await monitor.check()
+    assert len(caplog.records) == len(logged(caplog, "slot alarm")) == 2
+    assert "The next checkpoint may remove it" in str((await bench.facts()).alarm)
     server_facts.update(wal_status="reserved", held_back=100)
-    await watch.look()
-    await watch.look()
+    await monitor.check()
+    await monitor.check()
     assert (await bench.facts()).alarm is None
-    assert "well again" in caplog.records[-1].getMessage()
+    assert len(logged(caplog, "slot alarm cleared", source="shop", slot=bench.slot)) == 1
     assert len(caplog.records) == 3
-    await watch._hang_up()
+    await monitor._close()
 
 
 async def test_an_alarm_stays_while_the_server_does_not_say(
     bench: Bench, server_facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server_facts["wal_status"] = "lost"
-    watch = bench.watch()
-    await watch.look()
+    monitor = bench.monitor()
+    await monitor.check()
 
     async def silent(*_: Any) -> CaptureFacts:
         raise SourceUnavailable("The server went away.")
 
-    monkeypatch.setattr(watching.slots, "slot_facts", silent)
-    await watch.look()
+    monkeypatch.setattr(module.slots, "slot_facts", silent)
+    await monitor.check()
     facts = await bench.facts()
     assert facts.wal_status is None
     assert "is lost" in str(facts.alarm)
@@ -221,50 +226,47 @@ async def test_a_server_that_cannot_be_queried_is_reported_once_and_changes_noth
     caplog.set_level(logging.INFO, "headrace")
     away = True
 
-    async def connect() -> Link:
+    async def connect() -> SourceConnection:
         if away:
             raise SourceUnavailable("Nobody answers at 127.0.0.1:1.")
         return await bench.connect()
 
-    watch = bench.watch(connect)
+    monitor = bench.monitor(connect)
     for now in range(3):
         bench.now, bench.total = float(now), now * 10
-        assert await watch.look()
+        assert await monitor.check()
     facts = await bench.facts()
     assert (facts.rate, facts.held_back, facts.wal_status) == (10.0, None, None)
-    [warning] = caplog.records
-    assert "is captured all the same: Nobody answers at 127.0.0.1:1." in warning.getMessage()
+    assert logged(caplog, "slot check failed", source="shop", error="Nobody answers at 127.0.0.1:1.") == caplog.records
+    assert len(caplog.records) == 1
     away = False
-    await watch.look()
+    await monitor.check()
     assert (await bench.facts()).wal_status == "reserved"
-    assert "again" in caplog.records[-1].getMessage()
-    await watch._hang_up()
+    assert [caplog.records[-1]] == logged(caplog, "slot check succeeded again", source="shop")
+    await monitor._close()
 
 
 async def test_a_connection_that_was_cut_is_made_anew(bench: Bench) -> None:
-    watch = bench.watch()
-    await watch.look()
+    monitor = bench.monitor()
+    await monitor.check()
     [pid] = await bench.connections()
     await bench.shop.sql.fetch("select pg_terminate_backend($1)", pid)
     await eventually(lambda: _none_of(bench))
-    assert await watch.look()
+    assert await monitor.check()
     assert (await bench.facts()).wal_status is None
-    assert await watch.look()
+    assert await monitor.check()
     assert (await bench.facts()).wal_status == "reserved"
-    await watch._hang_up()
+    await monitor._close()
 
 
-async def test_a_server_that_does_not_answer_is_not_waited_for(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def silent() -> Link:
+async def test_a_server_that_does_not_answer_is_not_waited_for(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    async def silent() -> SourceConnection:
         await anyio.sleep_forever()
         raise AssertionError
 
-    monkeypatch.setattr(watching, "PATIENCE", 0.01)
     with anyio.fail_after(WITHIN):
-        assert await bench.watch(silent).look()
-    assert "there was no answer for 0.01 s" in caplog.text
+        assert await bench.monitor(silent, answer_timeout=0.01).check()
+    assert logged(caplog, "slot check failed", source="shop", error="no answer within 0.01 s")
 
 
 # --- heartbeats
@@ -283,43 +285,43 @@ async def _heartbeats(bench: Bench) -> int:
 async def test_a_heartbeat_is_written_once_nothing_has_moved_for_so_long(
     bench: Bench, server_facts: dict[str, Any]
 ) -> None:
-    watch = bench.watch(heartbeat=30.0)
+    monitor = bench.monitor(heartbeat=30.0)
     written = []
     for now, moves in ((0.0, 0), (29.0, 0), (30.0, 0), (59.0, 0), (60.0, 0), (80.0, 1), (109.0, 0), (110.0, 0)):
         bench.now = now
         bench.position += moves
-        await watch.look()
-        written.append(watch.heartbeats)
+        await monitor.check()
+        written.append(monitor.heartbeats)
     assert written == [0, 0, 1, 1, 2, 2, 2, 3]
     assert await _heartbeats(bench) == 3
-    await watch._hang_up()
+    await monitor._close()
 
 
 async def test_no_heartbeat_is_written_where_none_is_wanted_or_there_is_nothing_to_move_over(
     bench: Bench, server_facts: dict[str, Any]
 ) -> None:
-    quiet, without = bench.watch(heartbeat=30.0), bench.watch()
+    quiet, without = bench.monitor(heartbeat=30.0), bench.monitor()
     server_facts["behind"] = 0
     for bench.now in (0.0, 100.0):
-        await quiet.look()
+        await quiet.check()
     server_facts["behind"] = 5
     for bench.now in (200.0, 300.0):
-        await without.look()
+        await without.check()
     assert await _heartbeats(bench) == 0
-    await quiet._hang_up()
-    await without._hang_up()
+    await quiet._close()
+    await without._close()
 
 
 async def test_a_heartbeat_that_fails_leaves_the_facts_as_they_are(
     bench: Bench, server_facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watching, "HEARTBEAT", "select no_such_function()")
-    watch = bench.watch(heartbeat=1.0)
+    monkeypatch.setattr(module, "HEARTBEAT", "select no_such_function()")
+    monitor = bench.monitor(heartbeat=1.0)
     for bench.now in (0.0, 10.0, 20.0):
-        await watch.look()
-    assert watch.heartbeats == 0
+        await monitor.check()
+    assert monitor.heartbeats == 0
     assert (await bench.facts()).held_back == 10
-    assert caplog.text.count("can't be sent a heartbeat") == 1
+    assert len(logged(caplog, "heartbeat failed", source="shop")) == 1
 
 
 # --- beside a real capturer

@@ -23,8 +23,8 @@ from headrace.sources.postgres.database.table_names import quoted
 from headrace.sources.postgres.database.tables import Table, TableColumn
 
 _BOOL = 16
-_WHOLE = {20: 63, 21: 15, 23: 31}  # bits of integers
-_NUMBERS = {*_WHOLE, 700, 701, 1700}
+_INTEGER_BITS = {20: 63, 21: 15, 23: 31}  # bits of integers
+_NUMBERS = {*_INTEGER_BITS, 700, 701, 1700}
 _TEXTS = {18, 19, 25, 1042, 1043}
 _DOCUMENTS = {114: "json", 3802: "jsonb"}
 
@@ -37,15 +37,15 @@ def check_condition(where: str | Mapping[str, Any] | Condition | None, table: Ta
     not fit the column's type, such as an invalid date, is only found by the server.
     """
     if where is not None:
-        compiled(where, table)
+        compile_condition(where, table)
 
 
-def compiled(where: str | Mapping[str, Any] | Condition, table: Table) -> tuple[str, list[str]]:
+def compile_condition(where: str | Mapping[str, Any] | Condition, table: Table) -> tuple[str, list[str]]:
     """Return the condition as SQL, and its parameters as text, of which `$1` is the first. Raises
     `InvalidFilter`.
     """
-    work = _Compiler(table)
-    return work.node(parse(where), certain=False), work.params
+    compiler = _Compiler(table)
+    return compiler.compile(parse(where), null_is_false=False), compiler.params
 
 
 class _Compiler:
@@ -54,56 +54,52 @@ class _Compiler:
         self._table = table
         self._columns = {column.name: column for column in table.columns}
 
-    def node(self, condition: Condition, *, certain: bool) -> str:
+    def compile(self, condition: Condition, *, null_is_false: bool) -> str:
         """Return the SQL of a condition.
 
-        At the top level null has the same effect as false. With `certain`, null has to become
+        At the top level null has the same effect as false. With `null_is_false`, null has to become
         false, since the result may be negated.
         """
         match condition:
             case And(conditions):
-                return " and ".join(f"({self.node(part, certain=certain)})" for part in conditions)
+                return " and ".join(f"({self.compile(part, null_is_false=null_is_false)})" for part in conditions)
             case Or(conditions):
-                return " or ".join(f"({self.node(part, certain=certain)})" for part in conditions)
+                return " or ".join(f"({self.compile(part, null_is_false=null_is_false)})" for part in conditions)
             case Not(inner):
-                return f"not ({self.node(inner, certain=True)})"
+                return f"not ({self.compile(inner, null_is_false=True)})"
             case Null(field, op):
-                return f"{self._any(field)} {op}"
+                return f"{self._nullable(field)} {op}"
             case Compare(field, op, value):
-                test = self._tested(field, op, [value])
+                test = self._comparison(field, op, [value])
             case In(field, op, values):
-                test = self._tested(field, op, values)
+                test = self._comparison(field, op, values)
             case Match(field, op, pattern):
-                test = self._matched(field, op, pattern)
+                test = self._match(field, op, pattern)
             case _:
                 raise TypeError(f"no condition: {condition!r}")
-        return f"coalesce({test}, false)" if certain else test
+        return f"coalesce({test}, false)" if null_is_false else test
 
     # --- fields
 
-    def _place(self, field: str) -> tuple[TableColumn, tuple[str, ...]]:
+    def _column(self, field: str) -> tuple[TableColumn, tuple[str, ...]]:
         """Return the column of a field, and the path into it."""
         root, *steps = split(field)
         if root != "data" or len(steps) < 2 or steps[0] != "record":
-            self._refuse(
-                f"can't be on {field}: a backfill's condition is on columns, such as data.record.{self._example}"
-            )
+            self._fail(f"can't use {field}. It can use columns, such as data.record.{self._example}")
         column = self._columns.get(steps[1])
         if column is None:
-            self._refuse(f"is on {field}, and {self._table.name} has no column {steps[1]!r}: it has {self._listed}")
+            self._fail(f"uses {field}, but {self._table.name} has no column {steps[1]!r}. It has {self._column_names}")
         if steps[2:] and column.type_oid not in _DOCUMENTS:
-            self._refuse(
-                f"is on {field}, and the column {column.name!r} is neither json nor jsonb, so it has no fields"
-            )
+            self._fail(f"uses {field}, but the column {column.name!r} is neither json nor jsonb, so it has no fields")
         return column, tuple(steps[2:])
 
-    def _any(self, field: str) -> str:
+    def _nullable(self, field: str) -> str:
         """Return SQL that is null if the field is null. JSON's null counts as null."""
-        column, path = self._place(field)
+        column, path = self._column(field)
         name = quoted(column.name)
-        return f"({self._deep(name, path)})" if column.type_oid in _DOCUMENTS else name
+        return f"({self._json_text(name, path)})" if column.type_oid in _DOCUMENTS else name
 
-    def _deep(self, name: str, path: Sequence[str]) -> str:
+    def _json_text(self, name: str, path: Sequence[str]) -> str:
         return f"{name} #>> {self._path(path)}"
 
     def _path(self, path: Sequence[str]) -> str:
@@ -111,8 +107,8 @@ class _Compiler:
 
     # --- comparisons
 
-    def _tested(self, field: str, op: str, values: Sequence[Scalar]) -> str:
-        column, path = self._place(field)
+    def _comparison(self, field: str, op: str, values: Sequence[Scalar]) -> str:
+        column, path = self._column(field)
         if column.type_oid in _DOCUMENTS:
             return self._in_document(column, path, op, values)
         name = quoted(column.name)
@@ -125,18 +121,18 @@ class _Compiler:
         oid = column.type_oid
         if isinstance(value, bool):
             if oid != _BOOL:
-                self._refuse(
-                    f"compares {field} with true or false, and the column is no boolean: write a value of its type"
+                self._fail(
+                    f"compares {field} with true or false, but the column is not a boolean. Write a value of its type"
                 )
             return self._param("true" if value else "false")
         if isinstance(value, Decimal):
             if oid not in _NUMBERS:
-                self._refuse(f"compares {field} with a number, and the column is none: write the value in quotes")
-            return self._param(_plain(value)) + _cast(oid, value)
+                self._fail(f"compares {field} with a number, but the column is not a number. Write the value in quotes")
+            return self._param(_digits(value)) + _cast(oid, value)
         if oid in _NUMBERS:
-            self._refuse(f"compares {field} with text, and the column is a number: write the value without quotes")
+            self._fail(f"compares {field} with text, but the column is a number. Write the value without quotes")
         if oid == _BOOL:
-            self._refuse(f"compares {field} with text, and the column is a boolean: write true or false")
+            self._fail(f"compares {field} with text, but the column is a boolean. Write true or false")
         return self._param(value)
 
     def _in_document(self, column: TableColumn, path: Sequence[str], op: str, values: Sequence[Scalar]) -> str:
@@ -144,29 +140,31 @@ class _Compiler:
         another type is not equal, and has no order.
         """
         name, kind = quoted(column.name), _DOCUMENTS[column.type_oid]
-        of = f"{kind}_typeof({name} #> {self._path(path)})"
-        text = self._deep(name, path)
+        json_type = f"{kind}_typeof({name} #> {self._path(path)})"
+        text = self._json_text(name, path)
         if op not in ("=", "!=", "in", "not in"):
-            return self._one(of, text, op, values[0])
-        same = " or ".join(self._one(of, text, "=", value) for value in values)
+            return self._json_comparison(json_type, text, op, values[0])
+        same = " or ".join(self._json_comparison(json_type, text, "=", value) for value in values)
         return f"({text}) is not null and not ({same})" if op in _NEGATED else f"({same})"
 
-    def _one(self, of: str, text: str, op: str, value: Scalar) -> str:
+    def _json_comparison(self, json_type: str, text: str, op: str, value: Scalar) -> str:
         if isinstance(value, bool):
-            return f"coalesce({of} = 'boolean' and ({text}) = {self._param('true' if value else 'false')}, false)"
+            return (
+                f"coalesce({json_type} = 'boolean' and ({text}) = {self._param('true' if value else 'false')}, false)"
+            )
         if isinstance(value, Decimal):
-            number = f"{self._param(_plain(value))}::numeric"
-            return f"case when {of} = 'number' then ({text})::numeric {op} {number} else false end"
-        return f"coalesce({of} = 'string' and ({text}) collate \"C\" {op} {self._param(value)}, false)"
+            number = f"{self._param(_digits(value))}::numeric"
+            return f"case when {json_type} = 'number' then ({text})::numeric {op} {number} else false end"
+        return f"coalesce({json_type} = 'string' and ({text}) collate \"C\" {op} {self._param(value)}, false)"
 
-    def _matched(self, field: str, op: str, pattern: str) -> str:
-        column, path = self._place(field)
+    def _match(self, field: str, op: str, pattern: str) -> str:
+        column, path = self._column(field)
         name = quoted(column.name)
         if column.type_oid in _DOCUMENTS:
-            of = f"{_DOCUMENTS[column.type_oid]}_typeof({name} #> {self._path(path)})"
-            return f"{of} = 'string' and ({self._deep(name, path)}) {_PATTERNS[op]} {self._param(pattern)}"
+            json_type = f"{_DOCUMENTS[column.type_oid]}_typeof({name} #> {self._path(path)})"
+            return f"{json_type} = 'string' and ({self._json_text(name, path)}) {_PATTERNS[op]} {self._param(pattern)}"
         if column.type_oid in _NUMBERS or column.type_oid == _BOOL:
-            self._refuse(f"has `{op}` on {field}, which is no text: write a comparison")
+            self._fail(f"has `{op}` on {field}, which is not text. Write a comparison")
         text = name if column.type_oid in _TEXTS else f"{name}::text"
         return f"{text} {_PATTERNS[op]} {self._param(pattern)}"
 
@@ -176,7 +174,7 @@ class _Compiler:
         self.params.append(value)
         return f"${len(self.params)}"
 
-    def _refuse(self, reason: str) -> NoReturn:
+    def _fail(self, reason: str) -> NoReturn:
         raise InvalidFilter(f"The backfill's condition {reason}.")
 
     @property
@@ -184,12 +182,12 @@ class _Compiler:
         return next(iter(self._table.key or self._columns), "id")
 
     @property
-    def _listed(self) -> str:
+    def _column_names(self) -> str:
         names = list(self._columns)
         return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
 
 
-def _plain(value: Decimal) -> str:
+def _digits(value: Decimal) -> str:
     """Return the number without an exponent, which an integer's text can't have, and without trailing
     zeros after the point.
     """
@@ -200,6 +198,6 @@ def _cast(oid: int, value: Decimal) -> str:
     """Return the parameter's cast. A whole number that fits the column's type needs none, so that an
     index can be used. Others compare by value, as numeric.
     """
-    bits = _WHOLE.get(oid)
+    bits = _INTEGER_BITS.get(oid)
     fits = bits is None or (value == value.to_integral_value() and abs(value) < 2**bits)
     return "" if fits else "::numeric"

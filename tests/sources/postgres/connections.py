@@ -1,10 +1,11 @@
-"""A captured database, a link to it, and slots that are dropped at the end of the test."""
+"""A captured database, a connection to it, and slots that are dropped at the end of the test."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import uuid4
 
 import anyio
@@ -12,9 +13,9 @@ import asyncpg
 from anyio.abc import SocketAttribute, SocketStream
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from headrace.sources.postgres.connection.feed import Feed
-from headrace.sources.postgres.connection.link import Link
-from headrace.sources.postgres.database.slots import ensure_slot, slot_of
+from headrace.sources.postgres.connection.replication_stream import ReplicationStream
+from headrace.sources.postgres.connection.source_connection import SourceConnection
+from headrace.sources.postgres.database.slots import ensure_slot, find_slot
 from tests.sources.postgres.captured import drop_slots
 
 APPLICATION = "headrace test"
@@ -27,11 +28,11 @@ Behaviour = Callable[[SocketStream], Awaitable[None]]
 
 
 @asynccontextmanager
-async def linked(dsn: str) -> AsyncIterator[Link]:
-    """A link to the database. All slots of the database are dropped at the end."""
+async def connected(dsn: str) -> AsyncIterator[SourceConnection]:
+    """A connection to the database. All slots of the database are dropped at the end."""
     try:
-        async with await Link.connect(dsn, application_name=APPLICATION) as link:
-            yield link
+        async with await SourceConnection.connect(dsn, application_name=APPLICATION) as connection:
+            yield connection
     finally:
         sql = await asyncpg.connect(dsn)
         try:
@@ -41,32 +42,43 @@ async def linked(dsn: str) -> AsyncIterator[Link]:
 
 
 @asynccontextmanager
-async def feeding(
-    dsn: str, link: Link, *, slot: str | None = None, publication: str = "all_of_it", keep: bool = True, **options: bool
-) -> AsyncIterator[Feed]:
-    """A feed from a slot, which is created if it is missing, and which has a new name by default. It is kept alive."""
+async def replicating(
+    dsn: str,
+    connection: SourceConnection,
+    *,
+    slot: str | None = None,
+    publication: str = "all_of_it",
+    keep: bool = True,
+    **options: Any,
+) -> AsyncIterator[ReplicationStream]:
+    """A replication stream from a slot, which is created if it is missing, and which has a new name by default. It is kept alive."""
     slot = slot or fresh()
-    found = await slot_of(link, slot)
+    found = await find_slot(connection, slot)
     position = await ensure_slot(
-        link, slot, ours=True, expected=None if found is None else found.confirmed, application_name=APPLICATION
+        connection, slot, owned=True, expected=None if found is None else found.confirmed, application_name=APPLICATION
     )
-    feed = await Feed.start(
-        dsn, slot=slot, publication=publication, position=position, application_name=APPLICATION, **options
+    replication = await ReplicationStream.start(
+        dsn,
+        slot=slot,
+        publication=publication,
+        position=position,
+        application_name=APPLICATION,
+        **{"confirm_interval": 0.01, **options},
     )
     try:
         async with anyio.create_task_group() as group:
             if keep:
-                group.start_soon(feed.keep)
-            yield feed
+                group.start_soon(replication.send_statuses)
+            yield replication
             group.cancel_scope.cancel()
     finally:
-        await feed.close()
+        await replication.close()
 
 
-async def read_on(feed: Feed) -> None:
+async def read_on(replication: ReplicationStream) -> None:
     """Read until reading fails."""
     while True:
-        await feed.read()
+        await replication.read()
 
 
 def fresh(prefix: str = "headrace_test") -> str:
@@ -107,13 +119,13 @@ async def server_that(behaves: Behaviour) -> AsyncIterator[int]:
         group.cancel_scope.cancel()
 
 
-def refusing(sqlstate: str, told: str) -> Behaviour:
+def refusing(sqlstate: str, message: str) -> Behaviour:
     """Return the behaviour of a server that refuses every connection with this error."""
 
     async def behave(stream: SocketStream) -> None:
         body = b"".join(
             field + text.encode() + b"\0"
-            for field, text in ((b"S", "FATAL"), (b"V", "FATAL"), (b"C", sqlstate), (b"M", told))
+            for field, text in ((b"S", "FATAL"), (b"V", "FATAL"), (b"C", sqlstate), (b"M", message))
         )
         await _startup(stream)
         await stream.send(b"E" + struct.pack("!I", len(body) + 5) + body + b"\0")

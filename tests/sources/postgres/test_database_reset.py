@@ -43,8 +43,8 @@ async def test_captured_changes_that_were_rewound_are_reported_and_not_skipped(s
             )
             await shop.sql.execute("delete from headrace_streams.shop where data -> 'record' ->> 'id' = '2'")
         await shop.sql.execute("insert into orders values (3)")
-        told = await shop.until_state("stopped")
-        assert told.capture is not None
-        assert told.capture.reason is not None
-        assert "changes between them are missing" in told.capture.reason
+        source = await shop.until_state("stopped")
+        assert source.capture is not None
+        assert source.capture.reason is not None
+        assert "The changes in between are missing" in source.capture.reason
         assert [one["record"]["id"] for one in await shop.stream()] == [1]

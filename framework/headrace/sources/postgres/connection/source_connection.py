@@ -32,7 +32,7 @@ CANCEL_TIMEOUT = 2.0
 # TCP settings that detect a vanished server within half a minute. A timeout for answers would not
 # do, since a server that decodes a large transaction is silent for long. The database URL may
 # override each setting.
-_LIVELY = {
+_KEEPALIVE_SETTINGS = {
     "keepalives_idle": "10",
     "keepalives_interval": "10",
     "keepalives_count": "3",
@@ -40,31 +40,38 @@ _LIVELY = {
 }
 
 # A role's own timeouts are meant for other work.
-_UNLIMITED = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout")
+_DISABLED_TIMEOUTS = (
+    "statement_timeout",
+    "lock_timeout",
+    "idle_in_transaction_session_timeout",
+    "idle_session_timeout",
+)
 
-_ENVIRONMENT = {"host": "PGHOST", "hostaddr": "PGHOSTADDR", "port": "PGPORT"}
+_ENVIRONMENT_DEFAULTS = {"host": "PGHOST", "hostaddr": "PGHOSTADDR", "port": "PGPORT"}
 
 
-class Link:
+class SourceConnection:
     """One connection. Concurrent callers take turns. Cancelling a statement closes the connection.
 
     Attributes:
         version: the server's version, such as 180004.
-        place: which database this is, for people.
+        label: which database this is, for people.
         server_encoding: the database's encoding, such as `UTF8`.
     """
 
-    def __init__(self, conn: PGconn, place: str) -> None:
+    def __init__(self, conn: PGconn, label: str) -> None:
         self._conn = conn
         self._socket = conn.socket
-        self._turn = anyio.Lock()
-        self._open = True
-        self.place = place
+        self._query_lock = anyio.Lock()
+        self._is_open = True
+        self.label = label
         self.version = conn.server_version
         self.server_encoding = (conn.parameter_status(b"server_encoding") or b"UTF8").decode()
 
     @classmethod
-    async def connect(cls, dsn: str, *, application_name: str, replication: bool = False) -> Link:
+    async def connect(
+        cls, dsn: str, *, application_name: str, replication: bool = False, timeout: float = CONNECT_TIMEOUT
+    ) -> SourceConnection:
         """Connect, and set the session's text formats.
 
         Args:
@@ -73,6 +80,7 @@ class Link:
             application_name: the connection's name in `pg_stat_activity`.
             replication: whether the connection can stream changes. Its statements then take no
                 parameters.
+            timeout: connect timeout in seconds, for each address.
 
         Raises:
             SourceUnavailable: no server answers, or it accepts no connections for now.
@@ -80,29 +88,29 @@ class Link:
                 has to be corrected.
             ConfigurationError: psycopg is missing.
         """
-        parameters = _read(dsn) | {"application_name": application_name, "client_encoding": "UTF8"}
+        parameters = _parameters(dsn) | {"application_name": application_name, "client_encoding": "UTF8"}
         if replication:
             parameters["replication"] = "database"
-        link = await cls._first(parameters)
+        connection = await cls._connect_to_any(parameters, timeout)
         try:
-            await link.query(_settings(link.version, link.server_encoding))
+            await connection.query(_settings(connection.version, connection.server_encoding))
         except BaseException:
-            await link.close()
+            await connection.close()
             raise
-        return link
+        return connection
 
     @classmethod
-    async def _first(cls, parameters: addresses.Parameters) -> Link:
+    async def _connect_to_any(cls, parameters: addresses.Parameters, timeout: float) -> SourceConnection:
         """Return a connection to the first address that accepts one."""
         failures: list[HeadraceError] = []
-        for attempt in await addresses.attempts(parameters):
-            place = addresses.shown(attempt)
+        for attempt in await addresses.per_address(parameters):
+            label = addresses.describe(attempt)
             try:
-                with anyio.fail_after(CONNECT_TIMEOUT):
-                    return cls(await _connection(attempt, place), place)
+                with anyio.fail_after(timeout):
+                    return cls(await _connect(attempt, label), label)
             except TimeoutError:
                 failures.append(
-                    SourceUnavailable(f"The captured database {place} gave no answer within {CONNECT_TIMEOUT:g} s.")
+                    SourceUnavailable(f"The captured database {label} did not answer within {timeout:g} s.")
                 )
             except HeadraceError as error:
                 failures.append(error)
@@ -128,7 +136,7 @@ class Link:
 
         `value.decode(errors="surrogateescape")` makes a parameter of such a value.
         """
-        async with self._turn:
+        async with self._query_lock:
             result = await self._run(sql, params)
         if result is None:
             return []
@@ -137,9 +145,9 @@ class Link:
 
     async def close(self) -> None:
         """Close the connection. A caller that waits for an answer gets `SourceUnavailable`."""
-        self.hang_up()
+        self.close_now()
 
-    async def __aenter__(self) -> Link:
+    async def __aenter__(self) -> SourceConnection:
         return self
 
     async def __aexit__(
@@ -147,26 +155,26 @@ class Link:
     ) -> None:
         await self.close()
 
-    # --- for the feed, which takes the connection over after its copy has begun
+    # --- for the replication stream, which takes the connection over after its copy has begun
 
     @property
     def conn(self) -> PGconn:
         """The connection of libpq. Raises `SourceUnavailable` when it is closed."""
-        if not self._open:
-            raise SourceUnavailable(f"The connection to the captured database {self.place} is closed.")
+        if not self._is_open:
+            raise SourceUnavailable(f"The connection to the captured database {self.label} is closed.")
         return self._conn
 
     @contextmanager
-    def speaking(self) -> Iterator[None]:
+    def translating_errors(self) -> Iterator[None]:
         """Context for calls to libpq, in which a lost connection raises `SourceUnavailable`."""
         try:
             yield
         except _psycopg().Error as error:
-            self.hang_up()
-            told = server_errors.words(str(error).partition("\n")[0])
-            raise SourceUnavailable(f"The connection to the captured database {self.place} is lost: {told}.") from error
+            self.close_now()
+            text = server_errors.one_line(str(error).partition("\n")[0])
+            raise SourceUnavailable(f"The connection to the captured database {self.label} is lost: {text}.") from error
 
-    async def readable(self) -> None:
+    async def wait_readable(self) -> None:
         """Wait until something arrives."""
         await self._wait(anyio.wait_readable)
 
@@ -176,20 +184,20 @@ class Link:
             await self._wait(anyio.wait_writable)
 
     async def result(self) -> PGresult | None:
-        """Wait for the next result. Returns None if there are no more. Call it inside `speaking`."""
+        """Wait for the next result. Returns None if there are no more. Call it inside `translating_errors`."""
         conn = self.conn
         while conn.is_busy():
-            await self.readable()
+            await self.wait_readable()
             # With TLS, a part of what has arrived may be inside the library, and the socket does
             # not become readable for it.
             for _ in range(3):
                 conn.consume_input()
         return conn.get_result()
 
-    def hang_up(self) -> None:
+    def close_now(self) -> None:
         """Close the connection at once."""
-        if self._open:
-            self._open = False
+        if self._is_open:
+            self._is_open = False
             anyio.notify_closing(self._socket)
             self._conn.finish()
 
@@ -197,14 +205,14 @@ class Link:
         try:
             await until(self._socket)
         except (anyio.ClosedResourceError, OSError) as error:
-            raise SourceUnavailable(f"The connection to the captured database {self.place} is lost.") from error
+            raise SourceUnavailable(f"The connection to the captured database {self.label} is lost.") from error
 
     # --- statements
 
     async def _run(self, sql: str, params: tuple[str | None, ...]) -> PGresult | None:
         finished = False
         try:
-            with self.speaking():
+            with self.translating_errors():
                 if params:
                     self.conn.send_query_params(
                         sql.encode(),
@@ -213,61 +221,61 @@ class Link:
                 else:
                     self.conn.send_query(sql.encode())
                 await self.flush()
-                results, refused = await self._answers()
+                results, error = await self._results()
             finished = True
         finally:
             if not finished:
-                await self._give_up()
-        if refused is not None:
-            raise self.refusal(refused)
+                await self._cancel_and_close()
+        if error is not None:
+            raise self.error_of(error)
         return results
 
-    async def _answers(self) -> tuple[PGresult | None, PGresult | None]:
+    async def _results(self) -> tuple[PGresult | None, PGresult | None]:
         """Return the last result, and the first that is an error."""
-        last = refused = None
+        last = error = None
         while True:
             try:
                 result = await self.result()
             except (_psycopg().Error, SourceUnavailable):
-                if refused is None:  # otherwise the server's last error says more
+                if error is None:  # otherwise the server's last error says more
                     raise
-                return last, refused
+                return last, error
             if result is None:
-                return last, refused
+                return last, error
             last = result
-            if refused is None and failed(result):
-                refused = result
+            if error is None and is_error(result):
+                error = result
             if result.status == _COPY_BOTH:
-                return last, refused
+                return last, error
 
-    def refusal(self, result: PGresult) -> HeadraceError:
-        """Return the error for a failed result, see `failed`."""
-        said = message_of(result)
-        if not self._open or self._conn.status != _CONNECTION_OK:
-            self.hang_up()
-            return SourceUnavailable(f"The captured database {self.place} ended the connection: {said.told}.")
-        if not said.sqlstate:
-            return SourceUnavailable(f"The captured database {self.place} gave no proper answer: {said.told}.")
-        return server_errors.refusal(said.sqlstate, said.told, said.hint or said.detail)
+    def error_of(self, result: PGresult) -> HeadraceError:
+        """Return the error for a failed result, see `is_error`."""
+        message = server_message(result)
+        if not self._is_open or self._conn.status != _CONNECTION_OK:
+            self.close_now()
+            return SourceUnavailable(f"The captured database {self.label} ended the connection: {message.text}.")
+        if not message.sqlstate:
+            return SourceUnavailable(f"The captured database {self.label} sent an invalid answer: {message.text}.")
+        return server_errors.statement_error(message.sqlstate, message.text, message.hint or message.detail)
 
-    async def _give_up(self) -> None:
+    async def _cancel_and_close(self) -> None:
         """Cancel the abandoned statement on the server, and close the connection."""
-        if not self._open:
+        if not self._is_open:
             return
         with anyio.move_on_after(CANCEL_TIMEOUT, shield=True), suppress(_psycopg().Error, OSError):
             await _cancel(self._conn)
-        self.hang_up()
+        self.close_now()
 
 
-async def _connection(parameters: Mapping[str, str], place: str) -> PGconn:
+async def _connect(parameters: Mapping[str, str], label: str) -> PGconn:
     from psycopg import conninfo, pq
 
     conn = pq.PGconn.connect_start(conninfo.make_conninfo("", **parameters).encode())
     try:
-        while (state := _poll(conn)) != pq.PollingStatus.OK:
-            if state == pq.PollingStatus.FAILED:
-                raise server_errors.connecting(conn.error_message.decode(errors="replace"), place)
-            await (anyio.wait_readable if state == pq.PollingStatus.READING else anyio.wait_writable)(conn.socket)
+        while (status := _poll(conn)) != pq.PollingStatus.OK:
+            if status == pq.PollingStatus.FAILED:
+                raise server_errors.connection_error(conn.error_message.decode(errors="replace"), label)
+            await (anyio.wait_readable if status == pq.PollingStatus.READING else anyio.wait_writable)(conn.socket)
     except BaseException:
         conn.finish()
         raise
@@ -289,44 +297,46 @@ async def _cancel(conn: PGconn) -> None:
     request = conn.cancel_conn()
     try:
         request.start()
-        while (state := request.poll()) not in (pq.PollingStatus.OK, pq.PollingStatus.FAILED):
-            await (anyio.wait_readable if state == pq.PollingStatus.READING else anyio.wait_writable)(request.socket)
+        while (status := request.poll()) not in (pq.PollingStatus.OK, pq.PollingStatus.FAILED):
+            await (anyio.wait_readable if status == pq.PollingStatus.READING else anyio.wait_writable)(request.socket)
     finally:
         request.finish()
 
 
-def _read(dsn: str) -> addresses.Parameters:
+def _parameters(dsn: str) -> addresses.Parameters:
     """Return a DSN's parameters, with the environment's defaults for the host and the port."""
     _psycopg()
     from psycopg import conninfo
 
     try:
-        given = {name: str(value) for name, value in conninfo.conninfo_to_dict(dsn).items() if value}
+        parameters = {name: str(value) for name, value in conninfo.conninfo_to_dict(dsn).items() if value}
     except (_psycopg().Error, UnicodeError) as error:
-        raise _unread(server_errors.words(str(error)) if 'parameter: "' in str(error) else "", dsn) from None
-    if not set(given.get("port", "")) <= set("0123456789,"):
-        raise _unread("its port is not a number; in a password / is written %2F, and @ is written %40", dsn)
-    if "service" not in given and "host" not in given and "hostaddr" not in given:
-        given = {key: os.environ[name] for key, name in _ENVIRONMENT.items() if os.environ.get(name)} | given
-    return _LIVELY | given
+        raise _invalid_dsn(server_errors.one_line(str(error)) if 'parameter: "' in str(error) else "", dsn) from None
+    if not set(parameters.get("port", "")) <= set("0123456789,"):
+        raise _invalid_dsn("the port is not a number. In a password, write %2F for / and %40 for @", dsn)
+    if "service" not in parameters and "host" not in parameters and "hostaddr" not in parameters:
+        parameters = {
+            key: os.environ[name] for key, name in _ENVIRONMENT_DEFAULTS.items() if os.environ.get(name)
+        } | parameters
+    return _KEEPALIVE_SETTINGS | parameters
 
 
-def _unread(why: str, dsn: str) -> SourceStopped:
+def _invalid_dsn(why: str, dsn: str) -> SourceStopped:
     # libpq quotes parts of the DSN. After a question mark there is no password, unless an @
     # follows.
-    told = f" ({why})" if why and "@" not in dsn.partition("?")[2] else ""
+    text = f": {why}" if why and "@" not in dsn.partition("?")[2] else ""
     return SourceStopped(
-        f"The source's database URL can't be read{told}. Write postgresql://user:password@host:5432/database."
+        f"The source's database URL can't be read{text}. Write postgresql://user:password@host:5432/database."
     )
 
 
 def _settings(version: int, server_encoding: str) -> str:
     from headrace.sources.postgres.values import settings
 
-    wanted = settings(server_encoding) | dict.fromkeys(_UNLIMITED, "0")
+    values = settings(server_encoding) | dict.fromkeys(_DISABLED_TIMEOUTS, "0")
     if version >= 170000:
-        wanted["transaction_timeout"] = "0"
-    return "; ".join(f"set {name} = '{value}'" for name, value in wanted.items())
+        values["transaction_timeout"] = "0"
+    return "; ".join(f"set {name} = '{value}'" for name, value in values.items())
 
 
 def _psycopg() -> Any:
@@ -335,7 +345,7 @@ def _psycopg() -> Any:
         import psycopg
     except ImportError as error:
         raise ConfigurationError(
-            "To capture tables Headrace needs psycopg: pip install 'headrace[capture]'."
+            "Capturing tables needs psycopg. Install it: pip install 'headrace[capture]'."
         ) from error
     return psycopg
 
@@ -347,25 +357,25 @@ _COPY_BOTH = 8
 _SQLSTATE, _MESSAGE, _DETAIL, _HINT = (ord(letter) for letter in "CMDH")
 
 
-class Message(NamedTuple):
+class ServerMessage(NamedTuple):
     """A server's error message or warning. Missing fields are empty."""
 
     sqlstate: str
-    told: str
+    text: str
     detail: str
     hint: str
 
 
-def message_of(result: PGresult) -> Message:
+def server_message(result: PGresult) -> ServerMessage:
     """Return the message in a result that is an error or a notice."""
 
     def field(code: int) -> str:
-        return server_errors.words((result.error_field(code) or b"").decode(errors="replace"))
+        return server_errors.one_line((result.error_field(code) or b"").decode(errors="replace"))
 
-    told = field(_MESSAGE) or server_errors.words(result.error_message.decode(errors="replace"))
-    return Message(field(_SQLSTATE), told, field(_DETAIL), field(_HINT))
+    text = field(_MESSAGE) or server_errors.one_line(result.error_message.decode(errors="replace"))
+    return ServerMessage(field(_SQLSTATE), text, field(_DETAIL), field(_HINT))
 
 
-def failed(result: PGresult) -> bool:
+def is_error(result: PGresult) -> bool:
     """Whether a result is an error."""
     return bool(result.status == _FATAL_ERROR)

@@ -12,15 +12,15 @@ from collections.abc import Callable
 import anyio
 
 from headrace import store
-from headrace.sources.postgres.shaping.shaped import ShapedChanges
+from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 
-EVERY = 2.0
+CHECK_INTERVAL = 2.0
 """Seconds between two checks for failures to retry."""
 
 
-class Retrying:
+class FailureRetries:
     """Retries the failures of one source, under one capture lease.
 
     Args:
@@ -29,12 +29,12 @@ class Retrying:
         epoch: the capture lease's epoch.
         spec: its settings.
         shaper: its shaper.
-        alone: a lock that is held during an append.
+        append_lock: a lock that is held during an append.
         committed: called with the stream's name after new messages were committed.
     """
 
     def __init__(
-        self, database: store.Database, number: int, epoch: int, spec: PostgresSpec, shaper: Shaper, alone: anyio.Lock,
+        self, database: store.Database, number: int, epoch: int, spec: PostgresSpec, shaper: Shaper, append_lock: anyio.Lock,
         committed: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._database = database
@@ -42,32 +42,32 @@ class Retrying:
         self._epoch = epoch
         self._spec = spec
         self._shaper = shaper
-        self._alone = alone
+        self._append_lock = append_lock
         self._committed = committed
 
     async def run(self) -> None:
         """Check and retry until cancelled. Raises `LeaseLost`, `StoreUnavailable`."""
         while True:
-            while await self._some():
+            while await self._retry_batch():
                 pass
-            await anyio.sleep(EVERY)
+            await anyio.sleep(CHECK_INTERVAL)
 
-    async def _some(self) -> bool:
+    async def _retry_batch(self) -> bool:
         """Retry some of the failures. Returns whether there were any."""
         found = await store.failures_to_retry(self._database, self._number)
         if not found:
             return False
-        async with self._alone:  # nothing newer is appended between the check and the append
-            since = await self._published_since(found)
-            shaped_changes, again = ShapedChanges(), {}
+        async with self._append_lock:  # nothing newer is appended between the check and the append
+            published_since = await self._published_since(found)
+            shaped_changes, failed = ShapedChanges(), {}
             for failure in found:
-                error = None if failure.key in since else self._shaper.again(failure.data, shaped_changes)
+                error = None if failure.key in published_since else self._shaper.retry(failure.data, shaped_changes)
                 if error is None:
                     shaped_changes.retried.append(failure.id)
                 else:
-                    again[failure.id] = error
+                    failed[failure.id] = error
             await store.append_captured(self._database, self._number, self._epoch, self._spec.stream, shaped_changes)
-        await store.failed_again(self._database, self._number, list(again), list(again.values()))
+        await store.record_failed_retries(self._database, self._number, list(failed), list(failed.values()))
         if shaped_changes.keys:
             self._committed(self._spec.stream)
         return True
@@ -76,5 +76,5 @@ class Retrying:
         """Return the keys of rows that have a newer version in the stream than the failed one."""
         if self._spec.mode != "rows":
             return set()
-        keyed = [(one.key, one.failed_at) for one in found if one.key is not None]
-        return await store.captured_since(self._database, self._spec.stream, keyed)
+        keyed = [(failure.key, failure.failed_at) for failure in found if failure.key is not None]
+        return await store.keys_captured_since(self._database, self._spec.stream, keyed)

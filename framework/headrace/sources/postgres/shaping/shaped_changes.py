@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.sources.postgres.database.tables import Table
-from headrace.store import Captured
+from headrace.store import CaptureBatch
 
 
 class Transaction(msgspec.Struct, frozen=True, gc=False):
@@ -20,42 +20,42 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
     xid: int
 
 
-class Incomplete(msgspec.Struct, frozen=True):
+class IncompleteRow(msgspec.Struct, frozen=True):
     """A row of mode `rows` without some values that did not change and that the WAL does not contain.
 
     Attributes:
-        place: its index in the portion.
+        index: its index in the batch.
         table: the table.
         key: the values of the table's key, as text.
         missing: the names of the columns.
-        moved: whether this change gave the row its key. Versions in the stream under that key are
+        key_changed: whether this change gave the row its key. Versions in the stream under that key are
             then of another row.
     """
 
-    place: int
+    index: int
     table: Table
     key: tuple[bytes, ...]
     missing: Sequence[str]
-    moved: bool = False
+    key_changed: bool = False
 
 
-class Emptied(msgspec.Struct, frozen=True):
-    """A truncated table. In mode `rows` with tombstones, each of its rows in the stream before `place`
+class TruncatedTable(msgspec.Struct, frozen=True):
+    """A truncated table. In mode `rows` with tombstones, each of its rows in the stream before `index`
     gets a tombstone.
 
     Attributes:
-        place: number of messages of the portion that come before it.
+        index: number of messages of the batch that come before it.
         table: the table.
         metadata: JSON text of the tombstones' metadata.
     """
 
-    place: int
+    index: int
     table: Table
     metadata: str
 
 
-class ShapedChanges(Captured, kw_only=True):
-    """Messages to append in one step, see `Captured`."""
+class ShapedChanges(CaptureBatch, kw_only=True):
+    """Messages to append in one step, see `CaptureBatch`."""
 
-    incomplete: list[Incomplete] = msgspec.field(default_factory=list)
-    emptied: list[Emptied] = msgspec.field(default_factory=list)
+    incomplete: list[IncompleteRow] = msgspec.field(default_factory=list)
+    truncated: list[TruncatedTable] = msgspec.field(default_factory=list)

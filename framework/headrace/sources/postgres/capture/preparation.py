@@ -1,0 +1,165 @@
+"""Prepares a capture: checks the server, the tables, the publication and the slot, and finds the
+position to start from.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace import store
+from headrace.model.errors import HeadraceError, LeaseLost
+from headrace.model.log import Log
+from headrace.sources.postgres.backfill.backfiller import request_backfills
+from headrace.sources.postgres.capture.capture_lease import LEASE_DURATION
+from headrace.sources.postgres.capture.schema_cache import SchemaCache
+from headrace.sources.postgres.connection.source_connection import SourceConnection
+from headrace.sources.postgres.database import publications, slots
+from headrace.sources.postgres.errors import SourceStopped
+from headrace.sources.postgres.pgoutput import positions
+from headrace.sources.postgres.spec import PostgresSpec
+from headrace.store import CaptureToDo
+
+log = Log("headrace")
+
+
+class StartingPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a capture begins.
+
+    Attributes:
+        slot, publication: their names.
+        position: everything that was committed up to here is in the stream.
+        captured: number of changes up to there.
+    """
+
+    slot: str
+    publication: str
+    position: int
+    captured: int
+
+
+def application_name(source_id: str) -> str:
+    """Return the name of the streaming connection in `pg_stat_activity`. It distinguishes a source's
+    own connection from those of others.
+    """
+    return f"headrace capture {source_id}"
+
+
+class CapturePreparation:
+    """Prepares one source, under one capture lease.
+
+    Args:
+        database: Headrace's database, open.
+        todo: the source.
+        spec: its settings.
+        epoch: the capture lease's epoch.
+        dsn: the captured database.
+        schema_cache: the cache of its tables, which is filled here.
+    """
+
+    def __init__(
+        self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int, dsn: str, schema_cache: SchemaCache
+    ) -> None:  # fmt: skip
+        self._database = database
+        self._todo = todo
+        self._spec = spec
+        self._epoch = epoch
+        self._dsn = dsn
+        self._schema_cache = schema_cache
+        self._own_name = slots.slot_name(todo.name, todo.id)
+        self._slot = spec.slot or self._own_name
+        self._publication = spec.publication or self._own_name
+
+    async def run(self, connection: SourceConnection) -> StartingPoint:
+        """Prepare the server. If the source was removed meanwhile, its own slot and publication are
+        dropped, since no other process would drop them.
+
+        Args:
+            connection: a connection to the captured server.
+
+        Raises:
+            LeaseLost: the capture lease is lost.
+            SourceStopped, SourceRefused: something has to be corrected.
+            SourceUnavailable, StoreUnavailable: a temporary failure.
+        """
+        if not await store.renew_capture(self._database, self._todo.number, self._epoch, LEASE_DURATION):
+            raise LeaseLost(
+                "The capture lease is lost. Another process captures the source, or it is paused or removed."
+            )
+        try:
+            return await self._prepare(connection)
+        except HeadraceError:
+            if all(one.number != self._todo.number for one in await store.captures_to_do(self._database)):
+                if self._spec.slot is None:
+                    await slots.drop_slot(connection, self._own_name, application_name(self._todo.id))
+                if self._spec.publication is None:
+                    await publications.drop_publication(connection, self._own_name)
+            raise
+
+    async def _prepare(self, connection: SourceConnection) -> StartingPoint:
+        todo, spec = self._todo, self._spec
+        server = await slots.identify_server(connection)
+        stored = await store.capture_position(self._database, todo.number)
+        position = None if stored is None else await self._resume_position(server, stored)
+        await self._schema_cache.refresh(connection)
+        if stored is not None and spec.backfill and spec.publication is None:
+            await self._backfill_new_tables(connection)
+        await publications.ensure_publication(connection, spec, self._publication)
+        confirmed = await slots.ensure_slot(
+            connection,
+            self._slot,
+            owned=spec.slot is None,
+            expected=position,
+            application_name=application_name(todo.id),
+        )
+        if position is not None and stored is not None:
+            return self._starting_point(position, stored.captured)
+        if spec.backfill:  # before the position is stored, so that a crash here does not lose the backfill
+            await request_backfills(self._database, todo.id, spec)
+        await store.begin_capture(
+            self._database, todo.number, self._epoch, positions.as_text(confirmed), server.system_id, server.timeline
+        )
+        return self._starting_point(confirmed, 0)
+
+    def _starting_point(self, position: int, captured: int) -> StartingPoint:
+        return StartingPoint(slot=self._slot, publication=self._publication, position=position, captured=captured)
+
+    async def _backfill_new_tables(self, connection: SourceConnection) -> None:
+        """Start backfills of tables that were created or recreated while the source was not captured.
+        They are not in the source's publication yet, and their first rows are not in the stream.
+        """
+        published = await publications.find_publication(connection, self._publication)
+        for name, table in self._schema_cache.tables.items():
+            if published is not None and not published.all_tables and table.oid not in published.named:
+                await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)
+
+    async def _resume_position(self, server: slots.Server, stored: store.CapturePosition) -> int:
+        """Return the position at which to continue on this server. Raises `SourceStopped` if it is
+        another server.
+        """
+        position = positions.parse(stored.position)
+        if stored.system_id != server.system_id:
+            raise SourceStopped(
+                f"The database of the source {self._todo.name!r} is on another server than the captured one. Set the old address, or start the"
+                " capture anew, with a new slot and a fresh backfill.",
+                f"headrace source postgres resume {self._todo.name} --anew",
+            )
+        if stored.timeline == server.timeline:
+            return position
+        branched_at = await slots.switch_point(self._dsn, stored.timeline, server.timeline)
+        if position > branched_at:
+            log.warning(
+                "captured server promoted", source=self._todo.name,
+                branched_at=positions.as_text(branched_at), captured_to=stored.position,
+                hint="the stream has changes that the promoted server lacks, so backfill the tables:"
+                     f" headrace source backfill start {self._todo.name}",
+            )  # fmt: skip
+            position = branched_at
+        await store.begin_capture(
+            self._database,
+            self._todo.number,
+            self._epoch,
+            positions.as_text(position),
+            server.system_id,
+            server.timeline,
+        )
+        return position

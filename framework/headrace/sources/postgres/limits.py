@@ -1,0 +1,53 @@
+"""The timings and sizes of a capture. They are not settings of a source. Tests use smaller ones."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CaptureLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Timings in seconds, and sizes, of the captures in one process."""
+
+    sources_interval: float = 2.0
+    """Seconds between two checks of the list of sources. Other processes create, change and release
+    sources, too.
+    """
+    first_retry_delay: float = 0.1
+    """Delay in seconds before a waiting source is retried for the first time. It doubles up to
+    `longest_retry_delay`.
+    """
+    longest_retry_delay: float = 5.0
+    """Longest delay in seconds before a waiting source is retried."""
+    stopped_retry_delay: float = 10.0
+    """Seconds before a stopped source is retried, since its problem may have been corrected."""
+
+    idle_position_interval: float = 10.0
+    """Interval in seconds at which an idle source stores its position, so that its slot advances."""
+    table_check_interval: float = 10.0
+    """Seconds between two checks that the tables are still the same."""
+
+    outbox_messages: int = 5_000
+    """Number of messages that may wait in the outbox before the capturer stops reading."""
+    outbox_bytes: int = 8 * 1024 * 1024
+    """Number of bytes that may wait in the outbox before the capturer stops reading."""
+
+    append_idle_timeout: float = 5.0
+    """Idle limit in seconds of the open transaction of a large append. The database ends the
+    transaction after that, so that a frozen process does not block others.
+    """
+    append_keepalive_interval: float = 1.0
+    """Keep-alive interval in seconds of that transaction, while there is nothing to append."""
+
+    min_chunk_rows: int = 100
+    """Smallest number of rows of a backfill chunk, unless its duration, its size or the rate reduce it."""
+    first_chunk_rows: int = 1_000
+    """Number of rows of the first chunk. Chunks grow while they are fast, and shrink when they are slow."""
+    max_chunk_rows: int = 10_000
+    """Largest number of rows of a chunk."""
+    max_chunk_bytes: int = 8 * 1024 * 1024
+    """Largest size of a chunk's values in bytes. A single row may be larger."""
+    visibility_timeout: float = 2.0
+    """Seconds after which a commit that waits for no standby is visible to others."""
+
+
+DEFAULTS = CaptureLimits()
